@@ -1,0 +1,1 @@
+//! The Kubernetes API: one pipeline for every kind, on the store.

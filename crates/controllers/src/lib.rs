@@ -1,0 +1,1 @@
+//! Garbage collection, namespaces and service accounts, each a pure reconcile.

@@ -1,0 +1,1 @@
+//! virt-launcher: starts QEMU in the pod, speaks QMP, and answers the handler.

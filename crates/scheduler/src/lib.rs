@@ -1,0 +1,1 @@
+//! Where a pod runs: queue, cache with assumed pods, filters and scores.

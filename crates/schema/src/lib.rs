@@ -1,0 +1,1 @@
+//! The table of resources and their schemas: strict decoding, defaults, pruning, validation, printing, OpenAPI.

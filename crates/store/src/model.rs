@@ -1,0 +1,209 @@
+//! The contract of a store: entries, transactions, ranges, watches.
+//!
+//! Semantics are etcd v3's (<https://etcd.io/docs/v3.5/learning/api/>), narrowed to what the API
+//! server needs, so that etcd itself can stand behind the same trait.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::Stream;
+
+/// A point in the store's history. 0 is before the first transaction; an empty store is at 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl std::fmt::Display for Revision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A future that the store returns. It must not need any particular runtime: in the simulator it is
+/// polled by hand.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// One key's value at one revision. Immutable and shared: lists and watches hand out the same one.
+pub struct Entry {
+    /// The key.
+    pub key: Arc<str>,
+    /// The value, with its revision already stamped in (see [`Value::stamp_at`]).
+    pub value: Bytes,
+    /// Revision at which the key came into being.
+    pub create_revision: Revision,
+    /// Revision of the last change.
+    pub mod_revision: Revision,
+    /// What a reader derived from the value (labels, selectable fields), made once for each entry.
+    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("key", &self.key)
+            .field("mod_revision", &self.mod_revision)
+            .field("len", &self.value.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A value to put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Where in `bytes` the store inserts the decimal revision of the committing transaction, so
+    /// that an object carries its own resourceVersion without being serialised twice.
+    pub stamp_at: Option<usize>,
+}
+
+/// What must hold for a transaction to commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The key exists and was last changed at this revision.
+    Unchanged(Arc<str>, Revision),
+    /// The key does not exist.
+    Absent(Arc<str>),
+    /// The key exists.
+    Exists(Arc<str>),
+}
+
+/// One change of a transaction. A key may occur once in a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Set the key's value.
+    Put(Arc<str>, Value),
+    /// Remove the key; a key that is absent is left so.
+    Delete(Arc<str>),
+}
+
+/// All checks must hold, then all changes are made at one revision; or nothing is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// Preconditions.
+    pub checks: Vec<Check>,
+    /// Changes, in order.
+    pub ops: Vec<Op>,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Debug)]
+pub enum TxnOutcome {
+    /// It is durable.
+    Committed {
+        /// Its revision (the current one, when no change was made).
+        revision: Revision,
+        /// For each [`Op`], the entry it wrote (`Put`) or removed (`Delete`, if there was one).
+        entries: Vec<Option<Arc<Entry>>>,
+    },
+    /// A check failed; nothing changed.
+    Failed {
+        /// For each [`Check`], the key's entry as it is.
+        current: Vec<Option<Arc<Entry>>>,
+        /// The revision at which the checks were made.
+        revision: Revision,
+    },
+}
+
+/// Which keys to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// All keys that start with this.
+    pub prefix: String,
+    /// Only keys greater than this one (for the next page).
+    pub after: Option<String>,
+    /// At most so many entries; 0 is no limit.
+    pub limit: usize,
+    /// The state at this revision, or the newest.
+    pub at: Option<Revision>,
+}
+
+/// Entries of a range in key order, from one consistent state.
+#[derive(Clone, Debug)]
+pub struct RangePage {
+    /// The entries.
+    pub entries: Vec<Arc<Entry>>,
+    /// How many keys of the range lie behind the last entry.
+    pub remaining: usize,
+    /// The revision of the state that was read.
+    pub revision: Revision,
+}
+
+/// A change of one key.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When it happened.
+    pub revision: Revision,
+    /// The entry before, if there was one.
+    pub previous: Option<Arc<Entry>>,
+    /// The entry after; none when the key was deleted.
+    pub current: Option<Arc<Entry>>,
+}
+
+/// What a watch yields.
+#[derive(Clone, Debug)]
+pub enum WatchItem {
+    /// One change, in revision order, none skipped and none twice.
+    Event(Event),
+    /// Every change of the watched keys up to this revision has been yielded.
+    Progress(Revision),
+}
+
+/// A running watch. Ends with an error when it cannot go on; the reader then lists again.
+pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchItem, StoreError>> + Send>>;
+
+/// A versioned map. Reads see only what is durable.
+pub trait Store: Send + Sync + 'static {
+    /// Commits a transaction, durably, before the future resolves.
+    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome>;
+    /// The newest entry of a key, and the revision of the state that was read.
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)>;
+    /// Entries in key order from one consistent state.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] when `at` is too old, [`StoreError::Future`] when it is not yet.
+    fn range(&self, range: Range) -> StoreFuture<'_, RangePage>;
+    /// All changes of keys under `prefix` after `after`.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] when changes after `after` are no longer known.
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError>;
+    /// The newest durable revision.
+    fn revision(&self) -> Revision;
+    /// Forgets history up to and including `revision`; the newest state stays.
+    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()>;
+}
+
+/// Why a store did not do what was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The history before this revision is gone.
+    #[error("history up to revision {oldest} has been compacted")]
+    Compacted {
+        /// The oldest revision that can still be read or watched from.
+        oldest: Revision,
+    },
+    /// The revision lies in the future.
+    #[error("revision {asked} is newer than the newest, {newest}")]
+    Future {
+        /// What was asked for.
+        asked: Revision,
+        /// What there is.
+        newest: Revision,
+    },
+    /// A watcher read too slowly and was dropped.
+    #[error("the watch fell too far behind")]
+    Lagged,
+    /// The disk failed. Whether a transaction in flight took effect is unknown, and the store
+    /// accepts no more of them until it is opened again.
+    #[error("the store's log cannot be written: {0}")]
+    Broken(Arc<std::io::Error>),
+    /// The store is shutting down.
+    #[error("the store is closed")]
+    Closed,
+    /// The request is malformed (a key twice in one transaction, a stamp outside its value).
+    #[error("bad store request: {0}")]
+    Invalid(String),
+}

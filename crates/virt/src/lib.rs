@@ -1,0 +1,1 @@
+//! Virtual machines: the VM and VMI controllers, the node agent virt-handler, and their API subresources.
