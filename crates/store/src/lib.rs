@@ -2,10 +2,21 @@
 //!
 //! A store is one ordered map from keys to values with one revision counter. Every committed
 //! transaction takes the next revision; all its changes carry it. History since the last
-//! compaction can be watched and read. [`Store`] is the contract; [`embedded`] keeps the map in
-//! memory and a log on disk.
+//! compaction can be watched and read. [`Store`] is the contract.
+//!
+//! ```text
+//!   mem::state      map + history, a value: apply, range, compact        (pure)
+//!   mem::watch      watchers by prefix, their buffers and wakers         (pure)
+//!   mem::published  what readers and watchers see, swapped at a commit   (pure)
+//!        │                              │
+//!   mem::MemStore: no disk,        embedded::EmbeddedStore: one writer thread,
+//!   ready at the first poll        log and snapshot on disk, one flush for many writes
+//! ```
+//!
+//! [`mem`] reads no clock, does no IO and needs no runtime, so the simulator runs it as it is.
 
+pub mod mem;
 mod model;
-pub mod embedded;
 
+pub use mem::MemStore;
 pub use model::*;

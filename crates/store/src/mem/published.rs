@@ -1,0 +1,91 @@
+//! What readers and watchers see: the newest durable state.
+//!
+//! Only [`Published::publish`] changes it, and it does so for readers first, then for watchers, and
+//! only then does the committing side answer. So whoever saw a change, by an answer or by a watch,
+//! reads it too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::state::State;
+use super::watch::{Hub, WatchStream};
+use crate::model::{Event, Revision, StoreError, Watch};
+
+pub(crate) struct Published {
+    state: RwLock<Arc<State>>,
+    hub: Mutex<Hub>,
+    /// All events up to this revision have been dispatched to their watchers.
+    visible: AtomicU64,
+}
+
+impl Published {
+    pub(crate) fn new(state: State, watch_buffer_events: usize) -> Arc<Self> {
+        let visible = AtomicU64::new(state.revision().0);
+        let hub = Mutex::new(Hub::new(watch_buffer_events));
+        Arc::new(Self { state: RwLock::new(Arc::new(state)), hub, visible })
+    }
+
+    /// The newest state; it does not change while the caller holds it.
+    pub(crate) fn state(&self) -> Arc<State> {
+        // The lock is only ever held to clone or to replace the pointer, so poison means nothing.
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn visible(&self) -> Revision {
+        Revision(self.visible.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn with_hub<T>(&self, act: impl FnOnce(&mut Hub) -> T) -> T {
+        act(&mut self.hub.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a state the newest one. `events` are the changes since the one before.
+    pub(crate) fn publish(&self, state: State, events: &[Event]) {
+        let revision = state.revision();
+        let state = Arc::new(state);
+        let (wake, old) = self.with_hub(|hub| {
+            let mut newest = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            let old = std::mem::replace(&mut *newest, state);
+            drop(newest);
+            let wake = hub.dispatch(events);
+            self.visible.store(revision.0, Ordering::Release);
+            (wake, old)
+        });
+        // Outside of the locks: wakers may run anything, and freeing a state may take its time.
+        drop(old);
+        wake.iter().for_each(|watcher| watcher.wake());
+    }
+
+    /// Wakes the watchers that have drained everything but do not know yet how far that reaches.
+    pub(crate) fn wake_behind(&self) {
+        let behind = self.with_hub(|hub| hub.behind(self.visible()));
+        behind.iter().for_each(|watcher| watcher.wake());
+    }
+
+    pub(crate) fn has_watchers(&self) -> bool {
+        self.with_hub(|hub| !hub.is_empty())
+    }
+
+    /// Ends all watches; with `forever`, no new one can be opened either.
+    pub(crate) fn end_watches(&self, error: &StoreError, forever: bool) {
+        let ended = self.with_hub(|hub| if forever { hub.close(error) } else { hub.interrupt(error) });
+        ended.iter().for_each(|watcher| watcher.wake());
+    }
+
+    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+        // Registered under the lock of commits, so that what `state` holds is the backlog and what
+        // comes later is dispatched: nothing is missed, nothing comes twice.
+        let (registered, state) = self.with_hub(|hub| (hub.register(prefix, after), self.state()));
+        let watcher = registered?;
+        match state.events_under(prefix, after) {
+            Ok(events) => {
+                let backlog = events.cloned().collect();
+                Ok(Box::pin(WatchStream::new(Arc::clone(self), watcher, backlog)))
+            }
+            Err(error) => {
+                self.with_hub(|hub| hub.remove(&watcher));
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Watchers: who gets which change, and the stream each of them reads.
+//!
+//! ```text
+//!   commit ──► Hub::dispatch ──by prefix──► Buffer ──poll──► WatchStream ──► reader
+//!                   │                         │ full                ▲
+//!                   └─ visible := revision    └─► Lagged            │ backlog from history
+//! ```
+//!
+//! A watcher costs something only for changes under its own prefix. Yet it must also learn that
+//! nothing happened to it up to revision R ([`WatchItem::Progress`]). Whenever it is polled and has
+//! drained everything, it compares with the revision that all changes have been dispatched up to,
+//! so a reader that polls always gets the newest. [`Hub::behind`] finds those that sleep, to be
+//! woken at the pace that the shell chooses.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use futures::task::AtomicWaker;
+
+use super::prefixes::Prefixes;
+use super::published::Published;
+use super::state::event_key;
+use crate::model::{Event, Revision, StoreError, WatchItem};
+
+/// What a watcher has still to read, and how it ends after that.
+#[derive(Default)]
+struct Buffer {
+    events: VecDeque<Event>,
+    end: Option<StoreError>,
+}
+
+/// The part of a watch that the committing side knows.
+pub(crate) struct Watcher {
+    id: u64,
+    prefix: Box<str>,
+    buffer: Mutex<Buffer>,
+    /// The revision of the last progress that was yielded.
+    progress: AtomicU64,
+    waker: AtomicWaker,
+}
+
+impl Watcher {
+    fn buffer(&self) -> std::sync::MutexGuard<'_, Buffer> {
+        // A panic cannot leave a buffer half changed: each change of it is one call.
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+/// All watchers. Kept under one lock, which orders registrations and commits.
+pub(crate) struct Hub {
+    by_prefix: Prefixes<BTreeMap<u64, Arc<Watcher>>>,
+    next_id: u64,
+    /// How many events a watcher may leave unread.
+    buffer_events: usize,
+    /// Why no more watches can be opened.
+    closed: Option<StoreError>,
+}
+
+impl Hub {
+    pub(crate) fn new(buffer_events: usize) -> Self {
+        Self { by_prefix: Prefixes::new(), next_id: 0, buffer_events, closed: None }
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        prefix: &str,
+        after: Revision,
+    ) -> Result<Arc<Watcher>, StoreError> {
+        if let Some(error) = &self.closed {
+            return Err(error.clone());
+        }
+        self.next_id += 1;
+        let watcher = Arc::new(Watcher {
+            id: self.next_id,
+            prefix: prefix.into(),
+            buffer: Mutex::default(),
+            progress: AtomicU64::new(after.0),
+            waker: AtomicWaker::new(),
+        });
+        self.by_prefix.entry(prefix).insert(watcher.id, Arc::clone(&watcher));
+        Ok(watcher)
+    }
+
+    pub(crate) fn remove(&mut self, watcher: &Watcher) {
+        if let Some(watchers) = self.by_prefix.get_mut(&watcher.prefix) {
+            watchers.remove(&watcher.id);
+            if watchers.is_empty() {
+                self.by_prefix.remove(&watcher.prefix);
+            }
+        }
+    }
+
+    /// Hands events to the watchers whose prefix they match; returns those that must be woken,
+    /// which is to be done outside of the lock, because a waker may run anything.
+    pub(crate) fn dispatch(&mut self, events: &[Event]) -> Vec<Arc<Watcher>> {
+        let mut wake = Vec::new();
+        let mut lagged = Vec::new();
+        for event in events {
+            self.by_prefix.visit(event_key(event), |watchers| {
+                for watcher in watchers.values() {
+                    let mut buffer = watcher.buffer();
+                    if buffer.end.is_some() {
+                        continue;
+                    }
+                    if buffer.events.is_empty() {
+                        wake.push(Arc::clone(watcher));
+                    }
+                    if buffer.events.len() < self.buffer_events {
+                        buffer.events.push_back(event.clone());
+                    } else {
+                        buffer.end = Some(StoreError::Lagged);
+                        lagged.push(Arc::clone(watcher));
+                    }
+                }
+            });
+        }
+        for watcher in &lagged {
+            self.remove(watcher);
+        }
+        wake.extend(lagged);
+        wake
+    }
+
+    /// The watchers that have not been told yet that everything up to `visible` is known.
+    pub(crate) fn behind(&self, visible: Revision) -> Vec<Arc<Watcher>> {
+        let all = self.by_prefix.values().flat_map(BTreeMap::values);
+        all.filter(|w| w.progress.load(Ordering::Relaxed) < visible.0).cloned().collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_prefix.values().next().is_none()
+    }
+
+    /// Ends all watches with an error, after what they have still to read. Returns whom to wake.
+    pub(crate) fn interrupt(&mut self, error: &StoreError) -> Vec<Arc<Watcher>> {
+        let ended: Vec<_> =
+            self.by_prefix.values().flat_map(BTreeMap::values).map(Arc::clone).collect();
+        for watcher in &ended {
+            watcher.buffer().end.get_or_insert_with(|| error.clone());
+            self.remove(watcher);
+        }
+        ended
+    }
+
+    /// Like [`Hub::interrupt`], and refuses new watches from now on.
+    pub(crate) fn close(&mut self, error: &StoreError) -> Vec<Arc<Watcher>> {
+        self.closed = Some(error.clone());
+        self.interrupt(error)
+    }
+}
+
+/// The stream of one watch.
+pub(crate) struct WatchStream {
+    published: Arc<Published>,
+    watcher: Arc<Watcher>,
+    /// What was taken from the history or from the buffer, and comes next.
+    backlog: VecDeque<Event>,
+    done: bool,
+}
+
+impl WatchStream {
+    pub(crate) fn new(
+        published: Arc<Published>,
+        watcher: Arc<Watcher>,
+        backlog: VecDeque<Event>,
+    ) -> Self {
+        Self { published, watcher, backlog, done: false }
+    }
+}
+
+impl Stream for WatchStream {
+    type Item = Result<WatchItem, StoreError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.done {
+            return Poll::Ready(None);
+        }
+        if let Some(event) = this.backlog.pop_front() {
+            return Poll::Ready(Some(Ok(WatchItem::Event(event))));
+        }
+        // In this order: to be woken for all that comes after; the revision up to which events have
+        // been dispatched; then the events, which include all up to that revision.
+        this.watcher.waker.register(cx.waker());
+        let visible = this.published.visible();
+        let mut buffer = this.watcher.buffer();
+        this.backlog = std::mem::take(&mut buffer.events);
+        if let Some(event) = this.backlog.pop_front() {
+            return Poll::Ready(Some(Ok(WatchItem::Event(event))));
+        }
+        if let Some(error) = buffer.end.take() {
+            this.done = true;
+            return Poll::Ready(Some(Err(error)));
+        }
+        drop(buffer);
+        if visible.0 > this.watcher.progress.load(Ordering::Relaxed) {
+            this.watcher.progress.store(visible.0, Ordering::Relaxed);
+            return Poll::Ready(Some(Ok(WatchItem::Progress(visible))));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.published.with_hub(|hub| hub.remove(&self.watcher));
+    }
+}
