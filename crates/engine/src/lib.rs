@@ -1,1 +1,42 @@
-//! The decision contract: time, informers, work queue, the read-your-writes barrier, plans, and the shell that runs cores.
+//! The engine under every role: decisions as pure cores, and the shells that carry them out.
+//!
+//! A [`Core`] observes [`Input`]s and answers with [`Effects`]; it reads no clock and awaits
+//! nothing. [`Informer`]s are parts that a core embeds to know a kind of object. A [`Manager`] is a
+//! core that hosts [`Controller`]s, which see even less: a view in, a [`Plan`] out. The same cores
+//! run in a process ([`shell`], on tokio) and in the simulator.
+//!
+//! ```text
+//!   watch events, replies ─▶ Informer ─▶ Cache ─▶ reconcile(key, view, now) ─▶ Plan
+//!          ▲                                 ▲                                  │
+//!          │                                 └── barrier: the key waits until ◀─┤
+//!          └──── API server ◀── requests ◀───── the cache shows its writes ─────┘
+//! ```
+
+mod api;
+mod cache;
+mod controller;
+mod core;
+mod events;
+mod informer;
+mod leader;
+mod manager;
+mod plan;
+mod queue;
+mod rng;
+pub mod shell;
+mod time;
+mod transport;
+
+pub use api::*;
+pub use cache::*;
+pub use controller::*;
+pub use core::*;
+pub use events::*;
+pub use informer::*;
+pub use leader::*;
+pub use manager::*;
+pub use plan::*;
+pub use queue::*;
+pub use rng::*;
+pub use time::*;
+pub use transport::*;

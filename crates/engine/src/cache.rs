@@ -1,0 +1,155 @@
+//! What a core knows of one kind: objects by name, with indexes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_types::resource::Object;
+
+/// Namespace and name of an object, or of a unit of work. Cluster-scoped: an empty namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// From its parts.
+    #[must_use]
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+    /// The key of an object.
+    #[must_use]
+    pub fn of<K: Object>(object: &K) -> Self {
+        Self::new(object.namespace(), object.name())
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// Computes the values under which an index files an object.
+pub type IndexFn<K> = fn(&K) -> Vec<String>;
+
+struct Index<K> {
+    of: IndexFn<K>,
+    entries: BTreeMap<String, BTreeSet<Key>>,
+}
+
+/// Objects of one kind as last seen.
+pub struct Cache<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    indexes: BTreeMap<&'static str, Index<K>>,
+}
+
+/// Name of the index by the UIDs of all owners, which every cache has.
+pub const BY_OWNER: &str = "owner";
+
+fn owners<K: Object>(object: &K) -> Vec<String> {
+    object.meta().owner_references.iter().flatten().map(|o| o.uid.clone()).collect()
+}
+
+impl<K: Object> Default for Cache<K> {
+    fn default() -> Self {
+        let mut cache = Self { objects: BTreeMap::new(), indexes: BTreeMap::new() };
+        cache.add_index(BY_OWNER, owners::<K>);
+        cache
+    }
+}
+
+impl<K: Object> Cache<K> {
+    /// Adds an index, or leaves the one of that name as it is.
+    pub fn add_index(&mut self, name: &'static str, of: IndexFn<K>) {
+        if self.indexes.contains_key(name) {
+            return;
+        }
+        let mut index = Index { of, entries: BTreeMap::new() };
+        for (key, object) in &self.objects {
+            for value in of(object) {
+                index.entries.entry(value).or_default().insert(key.clone());
+            }
+        }
+        self.indexes.insert(name, index);
+    }
+    /// One object.
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
+        self.objects.get(&Key::new(namespace, name))
+    }
+    /// One object by key.
+    #[must_use]
+    pub fn get_key(&self, key: &Key) -> Option<&Arc<K>> {
+        self.objects.get(key)
+    }
+    /// All objects, ordered by key.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.objects.values()
+    }
+    /// All objects of a namespace, ordered by name.
+    pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
+        self.objects.range(Key::new(namespace, "")..).take_while(move |(k, _)| k.namespace == namespace).map(|(_, o)| o)
+    }
+    /// All objects filed under a value of an index, ordered by key. An unknown index holds nothing.
+    pub fn by_index<'a>(&'a self, index: &str, value: &str) -> impl Iterator<Item = &'a Arc<K>> {
+        self.indexes
+            .get(index)
+            .and_then(|i| i.entries.get(value))
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.objects.get(key))
+    }
+    /// All objects that name this UID among their owners.
+    pub fn by_owner<'a>(&'a self, uid: &str) -> impl Iterator<Item = &'a Arc<K>> {
+        self.by_index(BY_OWNER, uid)
+    }
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+    /// Puts an object in; returns the one that it replaces.
+    pub fn insert(&mut self, object: Arc<K>) -> Option<Arc<K>> {
+        let key = Key::of(object.as_ref());
+        let old = self.objects.insert(key.clone(), object.clone());
+        self.unindex(&key, old.as_deref());
+        for index in self.indexes.values_mut() {
+            for value in (index.of)(&object) {
+                index.entries.entry(value).or_default().insert(key.clone());
+            }
+        }
+        old
+    }
+    /// Takes an object out.
+    pub fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        let old = self.objects.remove(key);
+        self.unindex(key, old.as_deref());
+        old
+    }
+    /// Keys of all objects.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.objects.keys()
+    }
+    fn unindex(&mut self, key: &Key, old: Option<&K>) {
+        let Some(old) = old else { return };
+        for index in self.indexes.values_mut() {
+            for value in (index.of)(old) {
+                if let Some(keys) = index.entries.get_mut(&value) {
+                    keys.remove(key);
+                    if keys.is_empty() {
+                        index.entries.remove(&value);
+                    }
+                }
+            }
+        }
+    }
+}

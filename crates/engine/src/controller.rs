@@ -1,0 +1,180 @@
+//! A controller: which kinds it watches, and a pure reconcile.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+
+use carrack_types::resource::{Kind, Object, Resource};
+
+use crate::{AnyInformer, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, Time};
+
+/// A level-triggered controller. It keeps no state that matters between reconciles: whatever it
+/// decides follows from the view.
+pub trait Controller: Send {
+    /// Its name, in logs, events and metrics.
+    fn name(&self) -> &'static str;
+    /// Says what it watches.
+    fn setup(&self, setup: &mut Setup<'_>);
+    /// Decides what to do about one key.
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan;
+    /// Kinds to watch that follow from what was seen (custom resources, for the garbage collector).
+    /// Called after each change of a cache; the controller adds what is missing.
+    fn more_watches(&mut self, _view: &View<'_>, _setup: &mut Setup<'_>) {}
+}
+
+pub(crate) type MapFn = Box<dyn Fn(&dyn Any, &View<'_>) -> Vec<Key> + Send>;
+pub(crate) type MakeInformer = Box<dyn FnOnce(crate::Rng) -> Box<dyn AnyInformer> + Send>;
+
+/// Names an informer within a manager.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source {
+    /// The kind.
+    pub resource: Resource,
+    /// Which objects of it.
+    pub selector: Selector,
+}
+
+/// What a controller asked to watch.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) informers: BTreeMap<Source, MakeInformer>,
+    pub(crate) maps: Vec<(Source, MapFn)>,
+    pub(crate) indexes: Vec<(Source, AddIndex)>,
+    pub(crate) dropped: Vec<Source>,
+}
+pub(crate) type AddIndex = Box<dyn FnOnce(&mut dyn AnyInformer) + Send>;
+
+/// Collects what a controller watches.
+pub struct Setup<'a> {
+    pub(crate) existing: &'a BTreeMap<Source, Box<dyn AnyInformer>>,
+    pub(crate) parts: Parts,
+}
+
+impl Setup<'_> {
+    /// Watches all objects of a kind. `keys` says what to reconcile when one changes; it is called
+    /// with the object as it was and as it is.
+    pub fn watch<K: Kind>(&mut self, keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static) {
+        self.watch_source(Source { resource: K::resource(), selector: Selector::all() }, false, keys);
+    }
+    /// Watches the objects of a kind that a selector names.
+    pub fn watch_selected<K: Kind>(
+        &mut self,
+        selector: Selector,
+        keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
+    ) {
+        self.watch_source(Source { resource: K::resource(), selector }, false, keys);
+    }
+    /// Watches a kind and reconciles each object under its own key.
+    pub fn watch_own<K: Kind>(&mut self) {
+        self.watch::<K>(|o, _| vec![Key::of(o)]);
+    }
+    /// Watches a kind and reconciles the owner of each object whose controlling owner is an `O`.
+    pub fn watch_owned<K: Kind, O: Kind>(&mut self) {
+        let owner = O::resource();
+        self.watch::<K>(move |o, _| {
+            o.meta()
+                .owner_references
+                .iter()
+                .flatten()
+                .filter(|r| r.controller == Some(true) && r.kind == owner.kind)
+                .filter(|r| r.api_version.rsplit_once('/').map_or("", |(g, _)| g) == owner.group)
+                .map(|r| Key::new(if owner.namespaced { o.namespace() } else { "" }, r.name.clone()))
+                .collect()
+        });
+    }
+    /// Reads a kind into the view without reconciling anything when it changes.
+    pub fn read<K: Kind>(&mut self) {
+        self.watch::<K>(|_, _| Vec::new());
+    }
+    /// Watches a source. `metadata_only` reads [`carrack_types::resource::PartialObject`]s.
+    pub fn watch_source<K: Object>(
+        &mut self,
+        source: Source,
+        metadata_only: bool,
+        keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
+    ) {
+        if !self.existing.contains_key(&source) && !self.parts.informers.contains_key(&source) {
+            let s = source.clone();
+            self.parts.informers.insert(
+                source.clone(),
+                Box::new(move |rng| {
+                    let mut informer = Informer::<K>::new(s.resource, s.selector, rng);
+                    if metadata_only {
+                        informer = informer.metadata_only();
+                    }
+                    Box::new(informer)
+                }),
+            );
+        }
+        self.parts.maps.push((
+            source,
+            Box::new(move |any, view| {
+                let Some(delta) = any.downcast_ref::<Delta<K>>() else { return Vec::new() };
+                match delta {
+                    Delta::Added(o) | Delta::Removed(o) => keys(o, view),
+                    Delta::Updated(old, new) => {
+                        let mut k = keys(new, view);
+                        for key in keys(old, view) {
+                            if !k.contains(&key) {
+                                k.push(key);
+                            }
+                        }
+                        k
+                    }
+                }
+            }),
+        ));
+    }
+    /// Stops reading a source whose kind is gone. Other controllers that read it lose it, too.
+    pub fn drop_source(&mut self, source: Source) {
+        self.parts.dropped.push(source);
+    }
+    /// Adds an index to the cache of a kind that this controller watches whole.
+    pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
+        self.parts.indexes.push((
+            Source { resource: K::resource(), selector: Selector::all() },
+            Box::new(move |informer| {
+                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
+                    i.add_index(name, of);
+                }
+            }),
+        ));
+    }
+}
+
+/// What is known of the cluster: the caches.
+pub struct View<'a> {
+    pub(crate) informers: &'a BTreeMap<Source, Box<dyn AnyInformer>>,
+}
+
+impl View<'_> {
+    /// The cache of a kind that is watched whole.
+    ///
+    /// # Panics
+    /// When the controller's setup does not watch this kind: its setup and its reconcile disagree.
+    #[must_use]
+    #[expect(clippy::panic, reason = "a broken invariant of the program itself; nothing outside can cause it")]
+    pub fn cache<K: Kind>(&self) -> &Cache<K> {
+        let resource = K::resource();
+        self.cache_of(&Source { resource: resource.clone(), selector: Selector::all() })
+            .unwrap_or_else(|| panic!("{resource} is read but not watched"))
+    }
+    /// The cache of a source, if it is read.
+    #[must_use]
+    pub fn cache_of<K: Object>(&self, source: &Source) -> Option<&Cache<K>> {
+        self.informers.get(source)?.as_any().downcast_ref::<Informer<K>>().map(Informer::cache)
+    }
+    /// Whether a source is read and has been listed whole.
+    #[must_use]
+    pub fn synced(&self, source: &Source) -> bool {
+        self.informers.get(source).is_some_and(|i| i.synced())
+    }
+    /// One object.
+    #[must_use]
+    pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {
+        self.cache::<K>().get(namespace, name)
+    }
+    /// The sources that are read.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.informers.keys()
+    }
+}

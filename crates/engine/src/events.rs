@@ -1,0 +1,292 @@
+//! Records events about objects, so that many alike become one with a count.
+//!
+//! An event's name is derived from what it says and about whom, so that recording it again (after a
+//! lost reply, or after a restart) finds the one that is there. Each object may cause only so many
+//! events in a time; the rest are logged alone (client-go's event spam filter does the same).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use carrack_types::resource::Kind;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+
+use crate::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Effects, Input, Rng, Time, fnv1a};
+
+/// Whether an event is routine or asks for attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventType {
+    /// Routine.
+    Normal,
+    /// Asks for attention.
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Something to tell about an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventRecord {
+    /// About whom.
+    pub regarding: ObjectReference,
+    /// Routine or not.
+    pub event_type: EventType,
+    /// CamelCase reason.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl EventRecord {
+    /// A routine event.
+    pub fn normal<K: Kind>(about: &K, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(about, EventType::Normal, reason, message)
+    }
+    /// An event that asks for attention.
+    pub fn warning<K: Kind>(about: &K, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(about, EventType::Warning, reason, message)
+    }
+    fn new<K: Kind>(about: &K, event_type: EventType, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        let resource = K::resource();
+        let meta = about.meta();
+        Self {
+            regarding: ObjectReference {
+                api_version: Some(resource.api_version()),
+                kind: Some(resource.kind.into_owned()),
+                namespace: meta.namespace.clone(),
+                name: meta.name.clone(),
+                uid: meta.uid.clone(),
+                resource_version: meta.resource_version.clone(),
+                field_path: None,
+            },
+            event_type,
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+    /// The same event about a part of the object, such as `spec.containers{compute}`.
+    #[must_use]
+    pub fn at_field(mut self, path: impl Into<String>) -> Self {
+        self.regarding.field_path = Some(path.into());
+        self
+    }
+}
+
+/// How many different events are remembered for counting.
+const REMEMBERED: usize = 4096;
+/// How many events one object may cause at once, and how fast that refills.
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(300);
+const ATTEMPTS: u32 = 3;
+
+struct Series {
+    count: i32,
+    created: bool,
+    last: Time,
+}
+
+struct Budget {
+    left: u32,
+    since: Time,
+}
+
+struct InFlight {
+    name: String,
+    record: EventRecord,
+    attempt: u32,
+    patch: bool,
+}
+
+/// Writes events. A part that a core embeds.
+pub struct EventRecorder {
+    component: &'static str,
+    host: Option<String>,
+    series: BTreeMap<String, Series>,
+    order: VecDeque<String>,
+    budgets: BTreeMap<String, Budget>,
+    calls: BTreeMap<CallId, InFlight>,
+}
+
+impl EventRecorder {
+    /// A recorder that signs its events with a component's name.
+    #[must_use]
+    pub fn new(component: &'static str, _rng: Rng) -> Self {
+        Self {
+            component,
+            host: None,
+            series: BTreeMap::new(),
+            order: VecDeque::new(),
+            budgets: BTreeMap::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+    /// Names the node that events come from.
+    #[must_use]
+    pub fn on_host(mut self, host: impl Into<String>) -> Self {
+        self.host = Some(host.into());
+        self
+    }
+
+    /// Records an event.
+    pub fn record<F>(&mut self, now: Time, record: EventRecord, fx: &mut Effects<F>) {
+        let r = &record.regarding;
+        let uid = r.uid.clone().unwrap_or_default();
+        tracing::debug!(
+            component = self.component,
+            kind = r.kind,
+            namespace = r.namespace,
+            name = r.name,
+            reason = record.reason,
+            message = record.message,
+            "event"
+        );
+        if !self.spend(&uid, now) {
+            return;
+        }
+        let hash = fnv1a(
+            [
+                self.component,
+                self.host.as_deref().unwrap_or_default(),
+                &uid,
+                r.field_path.as_deref().unwrap_or_default(),
+                record.event_type.as_str(),
+                &record.reason,
+                &record.message,
+            ]
+            .join("\0")
+            .as_bytes(),
+        );
+        let name = format!("{}.{hash:016x}", r.name.as_deref().unwrap_or_default());
+        let series = self.series.entry(name.clone()).or_insert_with(|| {
+            self.order.push_back(name.clone());
+            Series { count: 0, created: false, last: now }
+        });
+        series.count = series.count.saturating_add(1);
+        series.last = now;
+        let patch = series.created;
+        while self.order.len() > REMEMBERED {
+            if let Some(old) = self.order.pop_front() {
+                self.series.remove(&old);
+            }
+        }
+        self.send(now, InFlight { name, record, attempt: 0, patch }, fx);
+    }
+
+    fn spend(&mut self, uid: &str, now: Time) -> bool {
+        if self.budgets.len() >= REMEMBERED {
+            self.budgets.retain(|_, b| now.since(b.since) < REFILL * BURST);
+        }
+        let b = self.budgets.entry(uid.to_owned()).or_insert(Budget { left: BURST, since: now });
+        let refills = u32::try_from(now.since(b.since).as_nanos() / REFILL.as_nanos()).unwrap_or(u32::MAX);
+        if refills > 0 {
+            b.left = b.left.saturating_add(refills).min(BURST);
+            b.since = now;
+        }
+        let allowed = b.left > 0;
+        b.left = b.left.saturating_sub(1);
+        allowed
+    }
+
+    fn send<F>(&mut self, now: Time, flight: InFlight, fx: &mut Effects<F>) {
+        let r = &flight.record.regarding;
+        // Events about cluster-scoped objects live in the default namespace.
+        let namespace = r.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
+        let request = if flight.patch {
+            let count = self.series.get(&flight.name).map_or(1, |s| s.count);
+            let patch = json!({"count": count, "lastTimestamp": now.rfc3339()});
+            ApiRequest::patch(&Event::resource(), &namespace, &flight.name, "", ContentType::MergePatch, &patch)
+        } else {
+            ApiRequest::create(&Event {
+                metadata: ObjectMeta {
+                    name: Some(flight.name.clone()),
+                    namespace: Some(namespace),
+                    ..ObjectMeta::default()
+                },
+                involved_object: r.clone(),
+                type_: Some(flight.record.event_type.as_str().into()),
+                reason: Some(flight.record.reason.clone()),
+                message: Some(flight.record.message.clone()),
+                count: Some(1),
+                first_timestamp: Some(now.meta()),
+                last_timestamp: Some(now.meta()),
+                source: Some(EventSource { component: Some(self.component.into()), host: self.host.clone() }),
+                reporting_component: Some(self.component.into()),
+                reporting_instance: self.host.clone(),
+                ..Event::default()
+            })
+        };
+        let id = fx.api(request);
+        self.calls.insert(id, flight);
+    }
+
+    /// Takes an input if it is the reply to one of this recorder's writes.
+    pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
+        let Input::Api { id, result } = input else { return false };
+        let Some(flight) = self.calls.remove(id) else { return false };
+        self.answered(now, flight, result, fx);
+        true
+    }
+
+    fn answered<F>(
+        &mut self,
+        now: Time,
+        mut flight: InFlight,
+        result: &Result<ApiResponse, ApiError>,
+        fx: &mut Effects<F>,
+    ) {
+        match result {
+            Ok(reply) => {
+                if let Some(series) = self.series.get_mut(&flight.name) {
+                    series.created = true;
+                    // An event from before a restart goes on counting where it was.
+                    if let Ok(event) = reply.json::<Event>() {
+                        series.count = series.count.max(event.count.unwrap_or(1));
+                    }
+                }
+            }
+            Err(e) if e.is_already_exists() && !flight.patch => {
+                flight.patch = true;
+                self.send(now, flight, fx);
+            }
+            // It has expired meanwhile.
+            Err(e) if e.is_not_found() && flight.patch => {
+                self.series.remove(&flight.name);
+                flight.patch = false;
+                flight.attempt += 1;
+                if flight.attempt < ATTEMPTS {
+                    self.send(now, flight, fx);
+                }
+            }
+            Err(e) if e.is_unknown() && flight.attempt + 1 < ATTEMPTS => {
+                flight.attempt += 1;
+                self.send(now, flight, fx);
+            }
+            Err(error) => {
+                // A namespace that is going away takes no more events; that is no news.
+                tracing::debug!(component = self.component, event = flight.name, %error, "an event was not recorded");
+            }
+        }
+    }
+}
+
+/// The owner reference that makes `owner` the controller of a child.
+#[must_use]
+pub fn controller_ref<K: Kind>(owner: &K) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+    let resource = K::resource();
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+        api_version: resource.api_version(),
+        kind: resource.kind.into_owned(),
+        name: owner.name().to_owned(),
+        uid: owner.uid().to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}

@@ -1,0 +1,425 @@
+//! Knows all objects of one kind: lists them, then watches, and starts over when it must.
+//!
+//! ```text
+//!            list page                    watch ends, closes, errs
+//!   Idle ──▶ Listing ──last page──▶ Watching ─────────▶ Watching (resumes at its revision)
+//!    ▲          │ error                  │ 410 Gone
+//!    └─backoff──┴────────────────────────┘
+//! ```
+//!
+//! While it lists anew the cache keeps what was known: a failed read makes nothing absent. Objects
+//! leave the cache by a `DELETED` event, or by not being in a complete list.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_types::resource::{Object, Resource};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    ApiError, ApiRequest, ApiResponse, Cache, CallId, Effects, IndexFn, Input, Key, Rng, Selector, Time, TimerId,
+    WatchId, WatchItem,
+};
+
+/// How many objects a list page holds.
+const PAGE: usize = 500;
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// A change that an informer saw.
+#[derive(Clone, Debug)]
+pub enum Delta<K> {
+    /// An object that was not known.
+    Added(Arc<K>),
+    /// A known object as it was and as it is.
+    Updated(Arc<K>, Arc<K>),
+    /// A known object that is gone, as last seen.
+    Removed(Arc<K>),
+}
+
+impl<K: Object> Delta<K> {
+    /// The newest known form of the object.
+    #[must_use]
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Added(o) | Self::Updated(_, o) | Self::Removed(o) => o,
+        }
+    }
+}
+
+enum State {
+    Idle,
+    Listing {
+        call: CallId,
+        page: Page,
+    },
+    Watching {
+        watch: WatchId,
+    },
+    /// Waiting to list again, or to watch again from the revision that is known.
+    Backoff {
+        timer: TimerId,
+        relist: bool,
+    },
+}
+
+#[derive(Default)]
+struct Page {
+    seen: BTreeSet<Key>,
+    failed: usize,
+}
+
+/// Keeps a [`Cache`] of one kind current.
+pub struct Informer<K> {
+    resource: Resource,
+    selector: Selector,
+    cache: Cache<K>,
+    state: State,
+    revision: u64,
+    revision_text: String,
+    synced: bool,
+    backoff: Duration,
+    opened: Time,
+    rng: Rng,
+    metadata_only: bool,
+}
+
+#[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default, borrow)]
+    items: Vec<&'a RawValue>,
+}
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: String,
+}
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+#[derive(Deserialize)]
+struct OnlyRevision {
+    #[serde(default)]
+    metadata: ListMeta,
+}
+
+impl<K: Object> Informer<K> {
+    /// An informer that has not started.
+    #[must_use]
+    pub fn new(resource: Resource, selector: Selector, rng: Rng) -> Self {
+        Self {
+            resource,
+            selector,
+            cache: Cache::default(),
+            state: State::Idle,
+            revision: 0,
+            revision_text: String::new(),
+            synced: false,
+            backoff: FIRST_BACKOFF,
+            opened: Time::default(),
+            rng,
+            metadata_only: false,
+        }
+    }
+    /// Reads object metadata alone.
+    #[must_use]
+    pub fn metadata_only(mut self) -> Self {
+        self.metadata_only = true;
+        self
+    }
+    /// Adds an index to the cache.
+    pub fn add_index(&mut self, name: &'static str, of: IndexFn<K>) {
+        self.cache.add_index(name, of);
+    }
+    /// What is known.
+    #[must_use]
+    pub fn cache(&self) -> &Cache<K> {
+        &self.cache
+    }
+    /// Whether a complete list has been seen once.
+    #[must_use]
+    pub fn synced(&self) -> bool {
+        self.synced
+    }
+    /// The cache shows every change up to this revision.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+    /// The resource that it reads.
+    #[must_use]
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+    /// Which objects it reads.
+    #[must_use]
+    pub fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    /// Begins.
+    pub fn start<F>(&mut self, fx: &mut Effects<F>) {
+        self.list(fx, "", Page::default());
+    }
+
+    /// Ends; the cache stays as it is.
+    pub fn stop<F>(&mut self, fx: &mut Effects<F>) {
+        if let State::Watching { watch } = self.state {
+            fx.unwatch(watch);
+        }
+        self.state = State::Idle;
+    }
+
+    /// Takes an input if it is this informer's. Returns the changes it brought, or none when the
+    /// input is somebody else's.
+    pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> Option<Vec<Delta<K>>> {
+        match (input, &mut self.state) {
+            (Input::Api { id, result }, State::Listing { call, page }) if id == call => {
+                let page = std::mem::take(page);
+                Some(self.listed(now, result, page, fx))
+            }
+            (Input::Watch { id, item }, State::Watching { watch }) if id == watch => Some(self.watched(now, item, fx)),
+            (Input::Timer(id), State::Backoff { timer, relist }) if id == timer => {
+                if *relist {
+                    self.list(fx, "", Page::default());
+                } else {
+                    self.watch(now, fx);
+                }
+                Some(Vec::new())
+            }
+            _ => None,
+        }
+    }
+
+    fn list<F>(&mut self, fx: &mut Effects<F>, continue_token: &str, page: Page) {
+        let mut request = ApiRequest::list(&self.resource, &self.selector, PAGE, continue_token);
+        request.metadata_only = self.metadata_only;
+        self.state = State::Listing { call: fx.api(request), page };
+    }
+
+    fn watch<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        let timeout_s = 300 + self.rng.below(300);
+        let mut request = ApiRequest::watch(&self.resource, &self.selector, &self.revision_text, timeout_s);
+        request.metadata_only = self.metadata_only;
+        self.opened = now;
+        self.state = State::Watching { watch: fx.watch(request) };
+    }
+
+    fn back_off<F>(&mut self, now: Time, relist: bool, fx: &mut Effects<F>) {
+        let delay = self.rng.jitter(self.backoff, 50);
+        self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
+        self.state = State::Backoff { timer: fx.timer(now + delay), relist };
+    }
+
+    fn listed<F>(
+        &mut self,
+        now: Time,
+        result: &Result<ApiResponse, ApiError>,
+        mut page: Page,
+        fx: &mut Effects<F>,
+    ) -> Vec<Delta<K>> {
+        let list = match result {
+            Ok(reply) => match serde_json::from_slice::<RawList<'_>>(&reply.body) {
+                Ok(list) => list,
+                Err(error) => {
+                    tracing::error!(resource = %self.resource, %error, "a list could not be read");
+                    self.back_off(now, true, fx);
+                    return Vec::new();
+                }
+            },
+            Err(error) => {
+                tracing::warn!(resource = %self.resource, %error, "listing failed; will try again");
+                self.back_off(now, true, fx);
+                return Vec::new();
+            }
+        };
+        let mut deltas = Vec::new();
+        for item in list.items {
+            match serde_json::from_str::<K>(item.get()) {
+                Ok(object) => {
+                    page.seen.insert(Key::of(&object));
+                    deltas.extend(self.put(Arc::new(object)));
+                }
+                Err(error) => {
+                    page.failed += 1;
+                    tracing::error!(resource = %self.resource, %error, "a listed object could not be read");
+                }
+            }
+        }
+        if !list.metadata.continue_token.is_empty() {
+            self.list(fx, &list.metadata.continue_token, page);
+            return deltas;
+        }
+        // An object that could not be read is unknown, not absent: then nothing is taken out.
+        if page.failed == 0 {
+            let gone: Vec<Key> = self.cache.keys().filter(|k| !page.seen.contains(*k)).cloned().collect();
+            deltas.extend(gone.iter().filter_map(|key| self.cache.remove(key)).map(Delta::Removed));
+        }
+        self.set_revision(&list.metadata.resource_version);
+        self.synced = true;
+        self.backoff = FIRST_BACKOFF;
+        self.watch(now, fx);
+        deltas
+    }
+
+    fn watched<F>(&mut self, now: Time, item: &WatchItem, fx: &mut Effects<F>) -> Vec<Delta<K>> {
+        match item {
+            WatchItem::Event(bytes) => self.event(now, bytes, fx),
+            WatchItem::Closed(None) => {
+                // Regular end. One that comes at once is treated like an error, lest it spins.
+                if now.since(self.opened) > Duration::from_secs(1) {
+                    self.backoff = FIRST_BACKOFF;
+                    self.watch(now, fx);
+                } else {
+                    self.back_off(now, false, fx);
+                }
+                Vec::new()
+            }
+            WatchItem::Closed(Some(error)) => {
+                let relist = error.is_gone();
+                tracing::debug!(resource = %self.resource, %error, relist, "a watch broke");
+                self.back_off(now, relist, fx);
+                Vec::new()
+            }
+        }
+    }
+
+    fn event<F>(&mut self, now: Time, bytes: &Bytes, fx: &mut Effects<F>) -> Vec<Delta<K>> {
+        let event = match serde_json::from_slice::<RawEvent<'_>>(bytes) {
+            Ok(event) => event,
+            Err(error) => {
+                tracing::error!(resource = %self.resource, %error, "a watch event could not be read");
+                self.restart(now, fx);
+                return Vec::new();
+            }
+        };
+        let text = event.object.get();
+        match event.kind.as_str() {
+            "BOOKMARK" => {
+                if let Ok(only) = serde_json::from_str::<OnlyRevision>(text) {
+                    self.set_revision(&only.metadata.resource_version);
+                }
+                Vec::new()
+            }
+            "ERROR" => {
+                let error = ApiError::from_reply(500, text.as_bytes());
+                tracing::debug!(resource = %self.resource, %error, "the server ended a watch");
+                if let State::Watching { watch } = self.state {
+                    fx.unwatch(watch);
+                }
+                self.back_off(now, error.is_gone(), fx);
+                Vec::new()
+            }
+            kind => match serde_json::from_str::<K>(text) {
+                Ok(object) => {
+                    let revision = object.meta().resource_version.clone().unwrap_or_default();
+                    let delta = if kind == "DELETED" {
+                        self.cache.remove(&Key::of(&object)).map(|_| Delta::Removed(Arc::new(object)))
+                    } else {
+                        self.put(Arc::new(object))
+                    };
+                    self.set_revision(&revision);
+                    self.backoff = FIRST_BACKOFF;
+                    delta.into_iter().collect()
+                }
+                Err(error) => {
+                    tracing::error!(resource = %self.resource, %error, "a watched object could not be read");
+                    if let Ok(only) = serde_json::from_str::<OnlyRevision>(text) {
+                        self.set_revision(&only.metadata.resource_version);
+                    }
+                    Vec::new()
+                }
+            },
+        }
+    }
+
+    fn restart<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        if let State::Watching { watch } = self.state {
+            fx.unwatch(watch);
+        }
+        self.back_off(now, true, fx);
+    }
+
+    fn put(&mut self, object: Arc<K>) -> Option<Delta<K>> {
+        match self.cache.insert(object.clone()) {
+            None => Some(Delta::Added(object)),
+            Some(old) if old.uid() != object.uid() => Some(Delta::Updated(old, object)),
+            Some(old) if old.revision() == object.revision() => None,
+            Some(old) => Some(Delta::Updated(old, object)),
+        }
+    }
+
+    fn set_revision(&mut self, text: &str) {
+        if let Ok(revision) = text.parse() {
+            self.revision = revision;
+            self.revision_text = text.to_owned();
+        }
+    }
+}
+
+/// An informer whose type is forgotten, for those who host informers of many kinds.
+pub(crate) trait AnyInformer: Send {
+    fn start(&mut self, fx: &mut Effects<crate::Never>);
+    /// None: not this one's input. Otherwise the changes, each an `Arc<Delta<K>>` behind `Any`.
+    fn step_any(
+        &mut self,
+        now: Time,
+        input: &Input<crate::Never>,
+        fx: &mut Effects<crate::Never>,
+    ) -> Option<Vec<Box<dyn Any>>>;
+    fn all_as_added(&self) -> Vec<Box<dyn Any>>;
+    fn stop(&mut self, fx: &mut Effects<crate::Never>);
+    fn synced(&self) -> bool;
+    fn revision(&self) -> u64;
+    fn uid_of(&self, key: &Key) -> Option<String>;
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<K: Object> AnyInformer for Informer<K> {
+    fn start(&mut self, fx: &mut Effects<crate::Never>) {
+        Self::start(self, fx);
+    }
+    fn step_any(
+        &mut self,
+        now: Time,
+        input: &Input<crate::Never>,
+        fx: &mut Effects<crate::Never>,
+    ) -> Option<Vec<Box<dyn Any>>> {
+        let deltas = self.step(now, input, fx)?;
+        Some(deltas.into_iter().map(|d| Box::new(d) as Box<dyn Any>).collect())
+    }
+    fn all_as_added(&self) -> Vec<Box<dyn Any>> {
+        self.cache.iter().map(|o| Box::new(Delta::Added(o.clone())) as Box<dyn Any>).collect()
+    }
+    fn stop(&mut self, fx: &mut Effects<crate::Never>) {
+        Self::stop(self, fx);
+    }
+    fn synced(&self) -> bool {
+        Self::synced(self)
+    }
+    fn revision(&self) -> u64 {
+        Self::revision(self)
+    }
+    fn uid_of(&self, key: &Key) -> Option<String> {
+        self.cache.get_key(key).map(|o| o.uid().to_owned())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -1,0 +1,528 @@
+//! Hosts controllers over shared caches, and carries out their plans.
+//!
+//! Every (controller, key) goes through these states; a key is in one of them at a time:
+//!
+//! ```text
+//!   queued ──▶ reconciling ──plan──▶ writing ──▶ held by the barrier ──▶ done
+//!     ▲                                 │ failed                          │ asked for meanwhile,
+//!     └────────── backoff ◀─────────────┘◀────────────────────────────────┘ or requeue_after
+//! ```
+//!
+//! **The barrier.** After its writes a key is not reconciled again until every cache that its
+//! controller reads shows them: a created or changed object at its revision, a deleted one gone. When
+//! a write's outcome is unknown, the key waits for a state that is newer than anything the write can
+//! have done. So no controller ever decides on a state older than its own last act, with no code in
+//! any controller.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use carrack_types::resource::Object as _;
+use carrack_types::resource::PartialObject;
+use serde_json::Value;
+
+use crate::{
+    AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecorder, Input, Key,
+    LeaderElector, MapFn, Never, Parts, Plan, Rng, Selector, Setup, Source, Time, TimerId, View, WorkQueue, Write,
+};
+
+/// How long to wait before asking again for a revision after an unknown outcome.
+const PROBE_RETRY: Duration = Duration::from_secs(1);
+
+struct Hosted {
+    controller: Box<dyn Controller>,
+    maps: Vec<(Source, MapFn)>,
+    /// Sources that must be synced before the first reconcile.
+    required: BTreeSet<Source>,
+    queue: WorkQueue<Key>,
+    runs: BTreeMap<Key, Run>,
+}
+
+/// What a key waits for after its writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Barrier {
+    /// The cache shows this revision.
+    AtLeast(Source, u64),
+    /// The cache shows no object of this UID under the key.
+    Gone(Source, Key, String),
+}
+
+struct Run {
+    writes: VecDeque<Write>,
+    barriers: Vec<Barrier>,
+    requeue_after: Option<Duration>,
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKind {
+    /// The first write of the run.
+    Write,
+    /// A live read of an object whose name is taken.
+    CheckChild,
+    /// A live list for a current revision, after an unknown outcome.
+    Probe,
+}
+
+/// A core that hosts controllers.
+pub struct Manager {
+    name: &'static str,
+    rng: Rng,
+    informers: BTreeMap<Source, Box<dyn AnyInformer>>,
+    hosted: Vec<Hosted>,
+    calls: BTreeMap<CallId, (usize, Key, CallKind)>,
+    probes: BTreeMap<TimerId, (usize, Key)>,
+    recorder: EventRecorder,
+    elector: Option<LeaderElector>,
+    wake: Option<(TimerId, Time)>,
+}
+
+impl Manager {
+    /// A manager with no controllers. `name` is the component's name in its events.
+    #[must_use]
+    pub fn new(name: &'static str, rng: Rng) -> Self {
+        Self {
+            name,
+            recorder: EventRecorder::new(name, rng.fork("events")),
+            rng,
+            informers: BTreeMap::new(),
+            hosted: Vec::new(),
+            calls: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            elector: None,
+            wake: None,
+        }
+    }
+    /// Adds a controller.
+    #[must_use]
+    pub fn with(mut self, controller: impl Controller + 'static) -> Self {
+        self.hosted.push(Hosted {
+            controller: Box::new(controller),
+            maps: Vec::new(),
+            required: BTreeSet::new(),
+            queue: WorkQueue::default(),
+            runs: BTreeMap::new(),
+        });
+        self
+    }
+    /// Reconciles only while this elector leads.
+    #[must_use]
+    pub fn with_elector(mut self, elector: LeaderElector) -> Self {
+        self.elector = Some(elector);
+        self
+    }
+    /// What is known.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View { informers: &self.informers }
+    }
+    /// Whether all caches are synced and no key is queued, running or held. Delayed keys don't count.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.informers.values().all(|i| i.synced()) && self.hosted.iter().all(|h| h.queue.is_idle())
+    }
+
+    fn start(&mut self, now: Time, fx: &mut Effects<Never>) {
+        for i in 0..self.hosted.len() {
+            let mut setup = new_setup(&self.informers);
+            self.hosted[i].controller.setup(&mut setup);
+            let parts = setup.parts;
+            let added = self.apply(i, parts, fx);
+            self.hosted[i].required.extend(added);
+        }
+        if let Some(elector) = &mut self.elector {
+            elector.start(now, fx);
+        }
+    }
+
+    /// Takes over what a controller asked to watch. Returns the sources that it named.
+    fn apply(&mut self, i: usize, parts: Parts, fx: &mut Effects<Never>) -> Vec<Source> {
+        for (source, make) in parts.informers {
+            let rng = self.rng.fork(&format!("{source:?}"));
+            let informer = self.informers.entry(source).or_insert_with(|| make(rng));
+            informer.start(fx);
+        }
+        for (source, index) in parts.indexes {
+            if let Some(informer) = self.informers.get_mut(&source) {
+                index(informer.as_mut());
+            }
+        }
+        let mut sources = Vec::new();
+        for (source, map) in parts.maps {
+            if let Some(informer) = self.informers.get(&source) {
+                let view = View { informers: &self.informers };
+                for delta in informer.all_as_added() {
+                    for key in map(delta.as_ref(), &view) {
+                        self.hosted[i].queue.add(key);
+                    }
+                }
+            }
+            sources.push(source.clone());
+            self.hosted[i].maps.push((source, map));
+        }
+        for source in parts.dropped {
+            if let Some(mut informer) = self.informers.remove(&source) {
+                informer.stop(fx);
+            }
+            for hosted in &mut self.hosted {
+                hosted.maps.retain(|(s, _)| *s != source);
+                hosted.required.remove(&source);
+            }
+        }
+        sources
+    }
+
+    /// Gives an input to the informers. True when one of them took it.
+    fn feed(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
+        let mut taken = None;
+        for (source, informer) in &mut self.informers {
+            if let Some(deltas) = informer.step_any(now, input, fx) {
+                taken = Some((source.clone(), deltas));
+                break;
+            }
+        }
+        let Some((source, deltas)) = taken else { return false };
+        if !deltas.is_empty() {
+            self.observe(&source, &deltas, fx);
+        }
+        self.release(now);
+        true
+    }
+
+    fn observe(&mut self, source: &Source, deltas: &[Box<dyn Any>], fx: &mut Effects<Never>) {
+        for i in 0..self.hosted.len() {
+            let hosted = &mut self.hosted[i];
+            let view = View { informers: &self.informers };
+            let mut concerned = false;
+            for (_, map) in hosted.maps.iter().filter(|(s, _)| s == source) {
+                concerned = true;
+                for delta in deltas {
+                    for key in map(delta.as_ref(), &view) {
+                        hosted.queue.add(key);
+                    }
+                }
+            }
+            if concerned {
+                let mut setup = new_setup(&self.informers);
+                hosted.controller.more_watches(&view, &mut setup);
+                let parts = setup.parts;
+                self.apply(i, parts, fx);
+            }
+        }
+    }
+
+    /// Lets go of keys whose barrier is reached.
+    fn release(&mut self, now: Time) {
+        for i in 0..self.hosted.len() {
+            let keys: Vec<Key> = self.hosted[i]
+                .runs
+                .iter()
+                .filter(|(_, run)| run.writes.is_empty())
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in keys {
+                self.try_finish(now, i, &key);
+            }
+        }
+    }
+
+    fn reached(&self, barrier: &Barrier) -> bool {
+        match barrier {
+            // A cache that is no longer kept holds nobody back.
+            Barrier::AtLeast(source, revision) => self.informers.get(source).is_none_or(|i| i.revision() >= *revision),
+            Barrier::Gone(source, key, uid) => {
+                self.informers.get(source).is_none_or(|i| i.uid_of(key).as_deref() != Some(uid))
+            }
+        }
+    }
+
+    /// Ends a run that has no more writes, if its barrier is reached.
+    fn try_finish(&mut self, now: Time, i: usize, key: &Key) {
+        let probing = self.calls.values().any(|(c, k, _)| *c == i && k == key)
+            || self.probes.values().any(|(c, k)| *c == i && k == key);
+        let Some(run) = self.hosted[i].runs.get(key) else { return };
+        if probing || !run.writes.is_empty() || !run.barriers.iter().all(|b| self.reached(b)) {
+            return;
+        }
+        let hosted = &mut self.hosted[i];
+        let Some(run) = hosted.runs.remove(key) else { return };
+        if run.failed {
+            hosted.queue.add_failed(key.clone(), now, &mut self.rng);
+        } else {
+            hosted.queue.succeeded(key);
+        }
+        if let Some(after) = run.requeue_after {
+            hosted.queue.add_at(key.clone(), now + after);
+        }
+        hosted.queue.done(key);
+    }
+
+    fn dispatch(&mut self, now: Time, fx: &mut Effects<Never>) {
+        if self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
+            return;
+        }
+        for i in 0..self.hosted.len() {
+            let ready = self.hosted[i].required.iter().all(|s| self.informers.get(s).is_none_or(|x| x.synced()));
+            if !ready {
+                continue;
+            }
+            while let Some(key) = self.hosted[i].queue.take(now) {
+                let plan = {
+                    let view = View { informers: &self.informers };
+                    self.hosted[i].controller.reconcile(&key, &view, now)
+                };
+                self.begin(now, i, key, plan, fx);
+            }
+        }
+        let due = self.hosted.iter().filter_map(|h| h.queue.next_due()).min();
+        if let Some(due) = due
+            && self.wake.is_none_or(|(_, at)| due < at || at <= now)
+        {
+            self.wake = Some((fx.timer(due), due));
+        }
+    }
+
+    fn begin(&mut self, now: Time, i: usize, key: Key, plan: Plan, fx: &mut Effects<Never>) {
+        for event in plan.events {
+            self.recorder.record(now, event, fx);
+        }
+        if let Some(error) = &plan.error {
+            let controller = self.hosted[i].controller.name();
+            tracing::warn!(controller, %key, error, "a reconcile could not decide; will try again");
+        }
+        let run = Run {
+            writes: plan.writes.into(),
+            barriers: Vec::new(),
+            requeue_after: plan.requeue_after,
+            failed: plan.error.is_some(),
+        };
+        self.hosted[i].runs.insert(key.clone(), run);
+        self.next_write(now, i, &key, fx);
+    }
+
+    fn next_write(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
+        let next = self.hosted[i].runs.get(key).and_then(|run| run.writes.front()).map(Write::request);
+        match next {
+            Some(request) => {
+                let id = fx.api(request);
+                self.calls.insert(id, (i, key.clone(), CallKind::Write));
+            }
+            None => self.try_finish(now, i, key),
+        }
+    }
+
+    /// The caches of a controller that show objects of a write's resource.
+    fn sources_of(&self, i: usize, write: &Write) -> Vec<Source> {
+        let resource = write.resource();
+        self.hosted[i]
+            .maps
+            .iter()
+            .map(|(s, _)| s)
+            .filter(|s| s.resource.group == resource.group && s.resource.plural == resource.plural)
+            .cloned()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    fn answered(
+        &mut self,
+        now: Time,
+        (i, key, kind): (usize, Key, CallKind),
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Never>,
+    ) {
+        let Some(write) = self.hosted[i].runs.get(&key).and_then(|run| run.writes.front()).cloned() else {
+            if kind == CallKind::Probe {
+                self.probed(now, i, &key, result, fx);
+            }
+            return;
+        };
+        match (kind, result) {
+            (CallKind::Write, Ok(reply)) => self.wrote(now, i, &key, &write, Some(&reply), fx),
+            (CallKind::Write, Err(error)) if error.is_already_exists() && matches!(write, Write::Create { .. }) => {
+                let target = write.key();
+                let id = fx.api(ApiRequest::get(write.resource(), &target.namespace, &target.name));
+                self.calls.insert(id, (i, key, CallKind::CheckChild));
+            }
+            (CallKind::Write, Err(error)) if error.is_not_found() && matches!(write, Write::Delete { .. }) => {
+                self.wrote(now, i, &key, &write, None, fx);
+            }
+            (CallKind::CheckChild, Ok(reply)) => {
+                if is_ours(&write, &reply) {
+                    self.wrote(now, i, &key, &write, Some(&reply), fx);
+                } else {
+                    let controller = self.hosted[i].controller.name();
+                    tracing::warn!(controller, %key, child = %write.key(), kind = %write.resource(),
+                        "a child's name is taken by an object that belongs to somebody else");
+                    self.fail(now, i, &key);
+                }
+            }
+            (CallKind::Write | CallKind::CheckChild, Err(error)) => {
+                let controller = self.hosted[i].controller.name();
+                if error.is_conflict() {
+                    tracing::debug!(controller, %key, %error, "a write rested on something older; will look again");
+                } else {
+                    tracing::warn!(controller, %key, target = %write.key(), kind = %write.resource(), %error, "a write failed; will try again");
+                }
+                if error.is_unknown() && kind == CallKind::Write {
+                    self.probe(i, key.clone(), &write, fx);
+                }
+                self.fail(now, i, &key);
+            }
+            (CallKind::Probe, result) => self.probed(now, i, &key, result, fx),
+        }
+    }
+
+    /// A write is done: note what the caches must show, and go on.
+    fn wrote(
+        &mut self,
+        now: Time,
+        i: usize,
+        key: &Key,
+        write: &Write,
+        reply: Option<&ApiResponse>,
+        fx: &mut Effects<Never>,
+    ) {
+        let object: Option<PartialObject> = reply.and_then(|r| r.json().ok());
+        let mut barriers = Vec::new();
+        for source in self.sources_of(i, write) {
+            match (&object, write) {
+                (Some(o), _) if o.revision() > 0 => {
+                    if selects(&source.selector, o) {
+                        barriers.push(Barrier::AtLeast(source, o.revision()));
+                    }
+                }
+                (_, Write::Delete { key, options, .. }) => {
+                    if let Some(uid) = &options.uid {
+                        barriers.push(Barrier::Gone(source, key.clone(), uid.clone()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.barriers.extend(barriers);
+            run.writes.pop_front();
+        }
+        self.next_write(now, i, key, fx);
+    }
+
+    fn fail(&mut self, now: Time, i: usize, key: &Key) {
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.failed = true;
+            run.writes.clear();
+        }
+        self.try_finish(now, i, key);
+    }
+
+    /// Asks for a revision that is newer than anything a lost request can have done before now.
+    fn probe(&mut self, i: usize, key: Key, write: &Write, fx: &mut Effects<Never>) {
+        if let Some(source) = self.sources_of(i, write).into_iter().find(|s| s.selector.is_all()) {
+            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
+            if let Some(run) = self.hosted[i].runs.get_mut(&key) {
+                // Held until the reply says which revision to wait for.
+                run.barriers.push(Barrier::AtLeast(source, u64::MAX));
+            }
+            self.calls.insert(id, (i, key, CallKind::Probe));
+        }
+    }
+
+    fn probed(
+        &mut self,
+        now: Time,
+        i: usize,
+        key: &Key,
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Never>,
+    ) {
+        let revision = result.and_then(|r| r.json::<PartialObject>()).map_or(0, |o| o.revision());
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            for barrier in &mut run.barriers {
+                match barrier {
+                    Barrier::AtLeast(_, r) if *r == u64::MAX => {
+                        if revision == 0 {
+                            self.probes.insert(fx.timer(now + PROBE_RETRY), (i, key.clone()));
+                            return;
+                        }
+                        *r = revision;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.try_finish(now, i, key);
+    }
+
+    fn probe_again(&mut self, i: usize, key: Key, fx: &mut Effects<Never>) {
+        let source = self.hosted[i].runs.get(&key).and_then(|run| {
+            run.barriers.iter().find_map(|b| match b {
+                Barrier::AtLeast(s, u64::MAX) => Some(s.clone()),
+                _ => None,
+            })
+        });
+        if let Some(source) = source {
+            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
+            self.calls.insert(id, (i, key, CallKind::Probe));
+        }
+    }
+}
+
+impl Core for Manager {
+    type In = Never;
+    type Out = Never;
+
+    fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
+        if matches!(input, Input::Start) {
+            self.start(now, fx);
+        } else if let Input::Timer(id) = &input
+            && let Some((i, key)) = self.probes.remove(id)
+        {
+            self.probe_again(i, key, fx);
+        } else if !self.recorder.step(now, &input, fx)
+            && !self.elector.as_mut().is_some_and(|e| e.step(now, &input, fx))
+            && !self.feed(now, &input, fx)
+            && let Input::Api { id, result } = input
+            && let Some(call) = self.calls.remove(&id)
+        {
+            self.answered(now, call, result, fx);
+        }
+        if let Some(elector) = &self.elector
+            && elector.lost(now)
+        {
+            fx.exit(format!("{}: the leader lease was lost", self.name));
+            return;
+        }
+        self.dispatch(now, fx);
+    }
+}
+
+fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
+    Setup { existing, parts: Parts::default() }
+}
+
+/// Whether an object found under a child's name is that child: its controlling owner is the one that
+/// the child would have. A child without an owner is known by its name alone.
+fn is_ours(write: &Write, found: &ApiResponse) -> bool {
+    let Write::Create { object, .. } = write else { return false };
+    let Ok(found) = found.json::<PartialObject>() else { return false };
+    let wanted = object["metadata"]["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|o| o["controller"] == Value::Bool(true))
+        .and_then(|o| o["uid"].as_str());
+    !found.is_deleting() && wanted.is_none_or(|uid| found.controller_uid() == Some(uid))
+}
+
+/// Whether a cache with this selector shows the object. When in doubt it does not, and nobody waits.
+fn selects(selector: &Selector, object: &PartialObject) -> bool {
+    selector.fields.is_empty()
+        && (selector.namespace.is_empty() || selector.namespace == object.namespace())
+        && selector
+            .labels
+            .split(',')
+            .filter(|p| !p.is_empty())
+            .all(|pair| pair.split_once('=').is_some_and(|(k, v)| object.label(k) == Some(v.trim_start_matches('='))))
+}

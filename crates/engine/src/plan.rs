@@ -1,0 +1,232 @@
+//! What a reconcile decided: writes in order, events, and when to look again.
+
+use std::time::Duration;
+
+use carrack_types::resource::{Kind, Object, Resource};
+use serde_json::{Value, json};
+
+use crate::{ApiRequest, ContentType, DeleteOptions, EventRecord, Key, to_value};
+
+/// One write, with what it rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Create a child. If the name is taken, the object there counts as the child only when its
+    /// controlling owner has the UID of the child's controlling owner; otherwise the write fails.
+    Create {
+        /// Where.
+        resource: Resource,
+        /// What.
+        object: Value,
+    },
+    /// Replace an object or its status; the object carries the resourceVersion that was read.
+    Update {
+        /// Where.
+        resource: Resource,
+        /// What.
+        object: Value,
+        /// A subresource, or empty.
+        sub: &'static str,
+    },
+    /// Patch an object.
+    Patch {
+        /// Where.
+        resource: Resource,
+        /// Which.
+        key: Key,
+        /// Its UID, to know it in the cache.
+        uid: String,
+        /// A subresource, or empty.
+        sub: &'static str,
+        /// Kind of patch.
+        content_type: ContentType,
+        /// The patch, preconditions included.
+        patch: Value,
+    },
+    /// Delete an object. One that is not there any more is a success.
+    Delete {
+        /// Where.
+        resource: Resource,
+        /// Which.
+        key: Key,
+        /// Preconditions and grace.
+        options: DeleteOptions,
+    },
+    /// Post to a subresource (`binding`, `finalize` …).
+    Post {
+        /// Where.
+        resource: Resource,
+        /// Which.
+        key: Key,
+        /// The subresource.
+        sub: &'static str,
+        /// The body.
+        body: Value,
+    },
+}
+
+impl Write {
+    /// The resource that it writes.
+    #[must_use]
+    pub fn resource(&self) -> &Resource {
+        match self {
+            Self::Create { resource, .. }
+            | Self::Update { resource, .. }
+            | Self::Patch { resource, .. }
+            | Self::Delete { resource, .. }
+            | Self::Post { resource, .. } => resource,
+        }
+    }
+
+    /// The object that it writes.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Create { object, .. } | Self::Update { object, .. } => {
+                let text = |f: &str| object["metadata"][f].as_str().unwrap_or_default().to_owned();
+                Key { namespace: text("namespace"), name: text("name") }
+            }
+            Self::Patch { key, .. } | Self::Delete { key, .. } | Self::Post { key, .. } => key.clone(),
+        }
+    }
+
+    /// As a request.
+    #[must_use]
+    pub fn request(&self) -> ApiRequest {
+        let key = self.key();
+        match self {
+            Self::Create { resource, object } => ApiRequest::create_value(resource, &key.namespace, object),
+            Self::Update { resource, object, sub } => {
+                let mut r = ApiRequest::create_value(resource, &key.namespace, object);
+                r.method = crate::Method::Put;
+                r.path = resource.object_path(&key.namespace, &key.name);
+                if !sub.is_empty() {
+                    r.path.push('/');
+                    r.path.push_str(sub);
+                }
+                r
+            }
+            Self::Patch { resource, key, sub, content_type, patch, .. } => {
+                ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
+            }
+            Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
+            Self::Post { resource, key, sub, body } => {
+                ApiRequest::create_sub(resource, &key.namespace, &key.name, sub, body)
+            }
+        }
+    }
+}
+
+/// What a reconcile decided. Writes run in order; the first that fails ends the plan, and the key is
+/// reconciled again, later.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
+pub struct Plan {
+    /// Writes, in order.
+    pub writes: Vec<Write>,
+    /// Events to record.
+    pub events: Vec<EventRecord>,
+    /// Reconcile again after this time, whatever happens.
+    pub requeue_after: Option<Duration>,
+    /// The decision could not be made; this is logged, and the key comes back with backoff.
+    pub error: Option<String>,
+}
+
+impl Plan {
+    /// Nothing to do.
+    pub fn none() -> Self {
+        Self::default()
+    }
+    /// A decision that could not be made.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self { error: Some(error.into()), ..Self::default() }
+    }
+    /// Adds: create an object.
+    pub fn create<K: Kind>(mut self, object: &K) -> Self {
+        self.writes.push(Write::Create { resource: K::resource(), object: to_value(object) });
+        self
+    }
+    /// Adds: replace an object as read and changed.
+    pub fn update<K: Kind>(mut self, object: &K) -> Self {
+        self.writes.push(Write::Update { resource: K::resource(), object: to_value(object), sub: "" });
+        self
+    }
+    /// Adds: replace an object's status.
+    pub fn update_status<K: Kind>(mut self, object: &K) -> Self {
+        self.writes.push(Write::Update { resource: K::resource(), object: to_value(object), sub: "status" });
+        self
+    }
+    /// Adds: a merge patch that rests on the object's UID and resourceVersion.
+    pub fn patch<K: Kind>(self, object: &K, patch: Value) -> Self {
+        self.patch_sub(object, "", patch)
+    }
+    /// Adds: a merge patch of the status that rests on the object's UID and resourceVersion.
+    pub fn patch_status<K: Kind>(self, object: &K, patch: Value) -> Self {
+        self.patch_sub(object, "status", patch)
+    }
+    fn patch_sub<K: Kind>(self, object: &K, sub: &'static str, patch: Value) -> Self {
+        self.patch_resource(&K::resource(), object, sub, patch)
+    }
+    /// Adds: a merge patch of an object whose resource is known only at run time.
+    pub fn patch_resource<K: Object>(
+        mut self,
+        resource: &Resource,
+        object: &K,
+        sub: &'static str,
+        mut patch: Value,
+    ) -> Self {
+        if !patch["metadata"].is_object() {
+            patch["metadata"] = json!({});
+        }
+        patch["metadata"]["uid"] = object.uid().into();
+        patch["metadata"]["resourceVersion"] = object.meta().resource_version.clone().into();
+        self.writes.push(Write::Patch {
+            resource: resource.clone(),
+            key: Key::of(object),
+            uid: object.uid().to_owned(),
+            sub,
+            content_type: ContentType::MergePatch,
+            patch,
+        });
+        self
+    }
+    /// Adds: delete exactly this object.
+    pub fn delete<K: Kind>(self, object: &K) -> Self {
+        self.delete_with(&K::resource(), object, DeleteOptions::default())
+    }
+    /// Adds: delete exactly this object, with options. The UID is filled in.
+    pub fn delete_with<K: Object>(mut self, resource: &Resource, object: &K, mut options: DeleteOptions) -> Self {
+        options.uid = Some(object.uid().to_owned());
+        self.writes.push(Write::Delete { resource: resource.clone(), key: Key::of(object), options });
+        self
+    }
+    /// Adds: any write.
+    pub fn write(mut self, write: Write) -> Self {
+        self.writes.push(write);
+        self
+    }
+    /// Adds an event.
+    pub fn event(mut self, event: EventRecord) -> Self {
+        self.events.push(event);
+        self
+    }
+    /// Asks to be called again after a time.
+    pub fn requeue_after(mut self, after: Duration) -> Self {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |a| a.min(after)));
+        self
+    }
+    /// Adds everything of another plan behind this one.
+    pub fn then(mut self, other: Self) -> Self {
+        self.writes.extend(other.writes);
+        self.events.extend(other.events);
+        if let Some(after) = other.requeue_after {
+            self = self.requeue_after(after);
+        }
+        self.error = self.error.or(other.error);
+        self
+    }
+    /// Whether it changes nothing and asks for nothing.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,249 @@
+//! The shell that runs any core on tokio: it carries out effects and brings their results back.
+//!
+//! One task owns the core and steps it; each request, watch and call of the core's own runs in a task
+//! beside it and answers through one channel. Dropping the shell stops them all.
+#![expect(clippy::disallowed_methods, reason = "shell: it hands the core its clock")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::{ApiError, CallId, Core, Effect, Effects, Input, Never, Time, TimerId, Transport, WatchId, WatchItem};
+
+/// How many watch events may wait for the core before their connections are read more slowly.
+const WATCH_BUFFER: usize = 1024;
+
+/// A clock for one process: the wall clock at start, moved on by the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: std::time::Instant,
+    wall: Time,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let since_epoch =
+            std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { start: std::time::Instant::now(), wall: Time::default() + since_epoch }
+    }
+}
+
+impl Clock {
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.wall + self.start.elapsed()
+    }
+    fn instant(&self, at: Time) -> tokio::time::Instant {
+        tokio::time::Instant::from_std(self.start + at.since(self.wall))
+    }
+}
+
+/// A seed for a process's random stream, from the operating system.
+#[must_use]
+pub fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // RandomState is seeded by the operating system; that is all that is wanted of it.
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// Where a core's own world reports what it sees.
+pub struct EventSink<E>(mpsc::UnboundedSender<Input<E>>);
+
+impl<E> Clone for EventSink<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E> EventSink<E> {
+    /// Reports something. After the core has ended this does nothing.
+    pub fn send(&self, event: E) {
+        // The core ends first only when the whole role is ending.
+        drop(self.0.send(Input::Own(event)));
+    }
+}
+
+/// Carries out a core's own effects.
+pub trait Doer<F, E>: Send {
+    /// Called once before the first step, with the place to report events to.
+    fn start(&mut self, events: EventSink<E>);
+    /// Starts an effect; it must not block. Its result goes to the sink.
+    fn run(&mut self, effect: F);
+}
+
+/// Does nothing, for cores that talk to the API alone.
+pub struct NoDoer;
+impl Doer<Never, Never> for NoDoer {
+    fn start(&mut self, _: EventSink<Never>) {}
+    fn run(&mut self, effect: Never) {
+        match effect {}
+    }
+}
+
+struct Shell<C: Core> {
+    core: C,
+    fx: Effects<C::Out>,
+    clock: Clock,
+    transport: Arc<dyn Transport>,
+    events: mpsc::UnboundedSender<Input<C::In>>,
+    watch_events: mpsc::Sender<(WatchId, WatchItem)>,
+    tasks: JoinSet<()>,
+    watches: BTreeMap<WatchId, AbortHandle>,
+    timers: BTreeSet<(Time, TimerId)>,
+}
+
+/// Runs a core until `shutdown` resolves, or the core ends itself.
+///
+/// # Errors
+/// The reason that the core gave for ending itself.
+pub async fn run_core<C>(
+    core: C,
+    transport: Arc<dyn Transport>,
+    mut doer: impl Doer<C::Out, C::In>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), String>
+where
+    C: Core,
+    C::In: Send + 'static,
+{
+    let (events, mut inbox) = mpsc::unbounded_channel();
+    let (watch_events, mut watch_inbox) = mpsc::channel(WATCH_BUFFER);
+    doer.start(EventSink(events.clone()));
+    let mut shell = Shell {
+        core,
+        fx: Effects::new(),
+        clock: Clock::default(),
+        transport,
+        events,
+        watch_events,
+        tasks: JoinSet::new(),
+        watches: BTreeMap::new(),
+        timers: BTreeSet::new(),
+    };
+    tokio::pin!(shutdown);
+    shell.step(Input::Start, &mut doer)?;
+    loop {
+        let next = shell.timers.first().map(|(at, _)| shell.clock.instant(*at));
+        let input = tokio::select! {
+            () = &mut shutdown => return Ok(()),
+            Some(input) = inbox.recv() => input,
+            Some((id, item)) = watch_inbox.recv() => {
+                // What a dropped watch had still to say is not wanted.
+                if !shell.watches.contains_key(&id) {
+                    continue;
+                }
+                if matches!(item, WatchItem::Closed(_)) {
+                    shell.watches.remove(&id);
+                }
+                Input::Watch { id, item }
+            }
+            () = sleep_until(next) => {
+                let now = shell.clock.now();
+                match shell.timers.first().copied() {
+                    Some((at, id)) if at <= now => {
+                        shell.timers.remove(&(at, id));
+                        Input::Timer(id)
+                    }
+                    _ => continue,
+                }
+            }
+        };
+        shell.step(input, &mut doer)?;
+        while shell.tasks.try_join_next().is_some() {}
+    }
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<C> Shell<C>
+where
+    C: Core,
+    C::In: Send + 'static,
+{
+    fn step(&mut self, input: Input<C::In>, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
+        self.core.step(self.clock.now(), input, &mut self.fx);
+        while let Some(effect) = self.fx.pop() {
+            match effect {
+                Effect::Api(id, request) => self.call(id, request),
+                Effect::Watch(id, request) => self.watch(id, request),
+                Effect::Unwatch(id) => {
+                    if let Some(task) = self.watches.remove(&id) {
+                        task.abort();
+                    }
+                }
+                Effect::Timer(id, at) => {
+                    self.timers.insert((at, id));
+                }
+                Effect::Own(effect) => doer.run(effect),
+                Effect::Exit(reason) => return Err(reason),
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, id: CallId, request: crate::ApiRequest) {
+        let events = self.events.clone();
+        let transport = self.transport.clone();
+        self.tasks.spawn(async move {
+            let result = transport.send(request).await;
+            drop(events.send(Input::Api { id, result }));
+        });
+    }
+
+    fn watch(&mut self, id: WatchId, request: crate::ApiRequest) {
+        let events = self.watch_events.clone();
+        let transport = self.transport.clone();
+        let task = self.tasks.spawn(async move {
+            let last = match transport.watch(request).await {
+                Ok(mut stream) => loop {
+                    match stream.next().await {
+                        Some(Ok(bytes)) => {
+                            if events.send((id, WatchItem::Event(bytes))).await.is_err() {
+                                return;
+                            }
+                        }
+                        Some(Err(error)) => break Some(error),
+                        None => break None,
+                    }
+                },
+                Err(error) => Some(error),
+            };
+            drop(events.send((id, WatchItem::Closed(last))).await);
+        });
+        self.watches.insert(id, task);
+    }
+}
+
+/// Sends a request outside of any core, with a few tries while the outcome is unknown. Only for
+/// requests that may be done twice.
+///
+/// # Errors
+/// The last error.
+pub async fn send_retrying(
+    transport: &dyn Transport,
+    request: crate::ApiRequest,
+    tries: u32,
+) -> Result<crate::ApiResponse, ApiError> {
+    let mut delay = Duration::from_millis(50);
+    for _ in 1..tries {
+        match transport.send(request.clone()).await {
+            Err(error) if error.is_unknown() => {
+                tracing::debug!(%error, "will ask again");
+                tokio::time::sleep(delay).await;
+                delay = (delay * 2).min(Duration::from_secs(2));
+            }
+            other => return other,
+        }
+    }
+    transport.send(request).await
+}

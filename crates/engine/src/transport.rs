@@ -1,0 +1,223 @@
+//! How requests reach the API server: in the process, or over HTTPS with a client certificate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::{ApiError, ApiRequest, ApiResponse, Method};
+
+/// Longest reply body that is read, in bytes. A list page of 500 large objects stays below it.
+const MAX_REPLY: usize = 256 << 20;
+/// Longest watch event that is read, in bytes.
+const MAX_EVENT: usize = 16 << 20;
+/// How long a request other than a watch may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A running watch: JSON events, then an error or the end.
+pub type EventStream = BoxStream<'static, Result<Bytes, ApiError>>;
+
+/// A way to the API server, under one identity.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends a request and returns the reply, or the refusal as an error.
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>>;
+    /// Opens a watch.
+    fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>>;
+}
+
+/// The request as HTTP, for any transport.
+///
+/// # Errors
+/// [`ApiError::Transport`] when the path is no valid URL path.
+pub fn to_http(request: ApiRequest, base: &str) -> Result<http::Request<Bytes>, ApiError> {
+    let method = match request.method {
+        Method::Get => http::Method::GET,
+        Method::Post => http::Method::POST,
+        Method::Put => http::Method::PUT,
+        Method::Patch => http::Method::PATCH,
+        Method::Delete => http::Method::DELETE,
+    };
+    let accept = if request.metadata_only {
+        if request.path.contains("watch=true") || request.method != Method::Get {
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+        } else {
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+        }
+    } else {
+        "application/json"
+    };
+    let mut builder = http::Request::builder()
+        .method(method)
+        .uri(format!("{base}{}", request.path))
+        .header(http::header::ACCEPT, accept)
+        .header(http::header::USER_AGENT, concat!("carrack/", env!("CARGO_PKG_VERSION")));
+    if !request.body.is_empty() {
+        builder = builder.header(http::header::CONTENT_TYPE, request.content_type.media_type());
+    }
+    builder.body(request.body).map_err(|e| ApiError::Transport(format!("the request is malformed: {e}")))
+}
+
+/// Cuts a stream of bytes into lines, one JSON document each.
+pub fn lines<S>(stream: S) -> EventStream
+where
+    S: futures::Stream<Item = Result<Bytes, ApiError>> + Send + 'static,
+{
+    struct Lines<S> {
+        stream: std::pin::Pin<Box<S>>,
+        buffer: BytesMut,
+        searched: usize,
+        ended: bool,
+    }
+    let state = Lines { stream: Box::pin(stream), buffer: BytesMut::new(), searched: 0, ended: false };
+    futures::stream::unfold(state, |mut s| async move {
+        loop {
+            if let Some(at) = s.buffer[s.searched..].iter().position(|b| *b == b'\n') {
+                let line = s.buffer.split_to(s.searched + at).freeze();
+                s.buffer.advance(1);
+                s.searched = 0;
+                if !line.is_empty() {
+                    return Some((Ok(line), s));
+                }
+                continue;
+            }
+            s.searched = s.buffer.len();
+            if s.ended {
+                let rest = s.buffer.split().freeze();
+                s.searched = 0;
+                return (!rest.is_empty()).then_some((Ok(rest), s));
+            }
+            if s.buffer.len() > MAX_EVENT {
+                s.ended = true;
+                s.buffer.clear();
+                s.searched = 0;
+                return Some((Err(ApiError::Transport("a watch event is too long".into())), s));
+            }
+            match s.stream.next().await {
+                Some(Ok(bytes)) => s.buffer.extend_from_slice(&bytes),
+                Some(Err(error)) => {
+                    s.ended = true;
+                    s.buffer.clear();
+                    s.searched = 0;
+                    return Some((Err(error), s));
+                }
+                None => s.ended = true,
+            }
+        }
+    })
+    .boxed()
+}
+
+/// The API server over HTTPS.
+#[derive(Clone)]
+pub struct HttpsTransport {
+    client: Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>,
+    base: Arc<str>,
+    authorization: Option<http::HeaderValue>,
+}
+
+impl HttpsTransport {
+    /// A transport to `base` (`https://host:port`) with this TLS configuration (which holds the client
+    /// certificate) and, if there is one, a bearer token.
+    ///
+    /// # Errors
+    /// When the token has characters that no header may have.
+    pub fn new(base: &str, tls: rustls::ClientConfig, token: Option<&str>) -> Result<Self, ApiError> {
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(Duration::from_secs(10)));
+        http.set_nodelay(true);
+        http.set_keepalive(Some(Duration::from_secs(30)));
+        let https = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_all_versions()
+            .wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(Duration::from_secs(30))
+            .http2_keep_alive_timeout(Duration::from_secs(15))
+            .build(https);
+        let authorization = token
+            .map(|t| {
+                let mut value = http::HeaderValue::from_str(&format!("Bearer {t}"))
+                    .map_err(|_| ApiError::Transport("the bearer token is malformed".into()))?;
+                value.set_sensitive(true);
+                Ok::<_, ApiError>(value)
+            })
+            .transpose()?;
+        Ok(Self { client, base: base.trim_end_matches('/').into(), authorization })
+    }
+
+    async fn open(self, request: ApiRequest) -> Result<http::Response<hyper::body::Incoming>, ApiError> {
+        let mut request = to_http(request, &self.base)?.map(Full::new);
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(http::header::AUTHORIZATION, value.clone());
+        }
+        self.client.request(request).await.map_err(|e| ApiError::Transport(causes(&e)))
+    }
+}
+
+/// An error with its causes, in one line.
+#[must_use]
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+async fn read_body(body: hyper::body::Incoming) -> Result<Bytes, ApiError> {
+    http_body_util::Limited::new(body, MAX_REPLY)
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes)
+        .map_err(|e| ApiError::Transport(format!("the reply broke off: {}", causes(e.as_ref()))))
+}
+
+impl Transport for HttpsTransport {
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+        let this = self.clone();
+        Box::pin(async move {
+            let exchange = async {
+                let reply = this.open(request).await?;
+                let status = reply.status().as_u16();
+                let body = read_body(reply.into_body()).await?;
+                if (200..300).contains(&status) {
+                    Ok(ApiResponse { status, body })
+                } else {
+                    Err(ApiError::from_reply(status, &body))
+                }
+            };
+            tokio::time::timeout(TIMEOUT, exchange)
+                .await
+                .unwrap_or_else(|_| Err(ApiError::Transport(format!("no reply within {} s", TIMEOUT.as_secs()))))
+        })
+    }
+
+    fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        let this = self.clone();
+        Box::pin(async move {
+            let reply = tokio::time::timeout(TIMEOUT, this.open(request))
+                .await
+                .unwrap_or_else(|_| Err(ApiError::Transport("the watch did not open in time".into())))?;
+            let status = reply.status().as_u16();
+            if !(200..300).contains(&status) {
+                let body = read_body(reply.into_body()).await?;
+                return Err(ApiError::from_reply(status, &body));
+            }
+            let chunks = reply.into_body().into_data_stream().map_err(|e| ApiError::Transport(causes(&e)));
+            Ok(lines(chunks))
+        })
+    }
+}
