@@ -1,0 +1,1 @@
+//! Conversion between versions of built-in kinds.

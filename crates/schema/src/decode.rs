@@ -1,0 +1,151 @@
+//! Request bodies: bytes to a value ([`parse`]), and a value made to conform to its schema
+//! ([`conform`]).
+//!
+//! What is merely unwelcome (unknown and duplicate fields) comes back as [`Finding`]s, and the
+//! caller's `fieldValidation` decides whether they are ignored, warned about or refused. What cannot
+//! be the kind at all is a [`DecodeError`] with the text that Kubernetes gives.
+
+mod conform;
+mod json;
+mod yaml;
+
+use serde_json::Value;
+
+pub use conform::conform;
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`
+    Json,
+    /// `application/yaml`
+    Yaml,
+}
+
+/// Bounds of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes.
+    pub max_bytes: usize,
+    /// Deepest nesting.
+    pub max_depth: usize,
+}
+
+impl Default for Limits {
+    /// 3 MiB as upstream, and deeper nesting than any schema has.
+    fn default() -> Self {
+        Limits { max_bytes: 3 << 20, max_depth: 128 }
+    }
+}
+
+/// Something that a body should not have, but can have without being another thing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// A field that the schema does not have; it was dropped. The path is such as `spec.foo`.
+    Unknown(String),
+    /// A field that occurs twice; the last one counts.
+    Duplicate(String),
+}
+
+impl std::fmt::Display for Finding {
+    /// The text of a warning, and a part of the text of the error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Finding::Unknown(path) => write!(f, "unknown field \"{path}\""),
+            Finding::Duplicate(path) => write!(f, "duplicate field \"{path}\""),
+        }
+    }
+}
+
+/// A parsed body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parsed {
+    /// The value.
+    pub value: Value,
+    /// Duplicate fields.
+    pub findings: Vec<Finding>,
+}
+
+/// Why a body cannot be taken. All of them are a 400 `BadRequest`, except [`DecodeError::TooLarge`],
+/// which is a 413 `RequestEntityTooLarge`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// More bytes than allowed.
+    #[error("Request entity too large: limit is {limit}")]
+    TooLarge {
+        /// Most bytes.
+        limit: usize,
+    },
+    /// Nested deeper than allowed.
+    #[error("the object is nested more than {limit} levels deep")]
+    TooDeep {
+        /// Deepest nesting.
+        limit: usize,
+    },
+    /// Broken JSON or YAML; says where.
+    #[error("{0}")]
+    Syntax(String),
+    /// Not an object.
+    #[error("couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}")]
+    NotAnObject {
+        /// `string`, `array` and so on.
+        found: &'static str,
+    },
+    /// A field of the wrong type; the first one found.
+    #[error("{0}")]
+    Mistyped(String),
+}
+
+impl DecodeError {
+    /// The message of the `Status`, once it is known which kind the body was meant to be.
+    #[must_use]
+    pub fn status_message(&self, version: &str, kind: &str) -> String {
+        match self {
+            DecodeError::TooLarge { .. } => self.to_string(),
+            _ => cannot_be_handled(version, kind, &self.to_string()),
+        }
+    }
+}
+
+/// The message of a 400 for a body that is not its kind.
+#[must_use]
+pub fn cannot_be_handled(version: &str, kind: &str, problem: &str) -> String {
+    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}")
+}
+
+/// The message of a 400 for findings under `fieldValidation=Strict`; none when there are none.
+#[must_use]
+pub fn strict_message(version: &str, kind: &str, findings: &[Finding]) -> Option<String> {
+    let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| cannot_be_handled(version, kind, &format!("strict decoding error: {}", texts.join(", "))))
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// When it is too large, too deep, not well-formed or not an object.
+pub fn parse(bytes: &[u8], format: Format, limits: Limits) -> Result<Parsed, DecodeError> {
+    if bytes.len() > limits.max_bytes {
+        return Err(DecodeError::TooLarge { limit: limits.max_bytes });
+    }
+    let parsed = match format {
+        Format::Json => json::parse(bytes, limits.max_depth)?,
+        Format::Yaml => yaml::parse(bytes, limits)?,
+    };
+    match &parsed.value {
+        Value::Object(_) => Ok(parsed),
+        other => Err(DecodeError::NotAnObject { found: json_type(other) }),
+    }
+}
+
+/// What Go's JSON package calls a value.
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

@@ -1,0 +1,227 @@
+//! Makes a value conform to its schema: unknown fields are dropped and named, a value of the wrong
+//! type is refused with the text of Go's decoder, nulls that mean nothing are dropped.
+
+use serde_json::{Map, Value};
+
+use super::{DecodeError, Finding, json_type};
+use crate::schema::{Additional, Format, Schema, Type};
+
+/// Checks an object of a built-in kind against its schema, as upstream's typed decoding would.
+/// Unknown fields are removed and returned. `null` stands for an absent field.
+///
+/// Custom resources go through [`crate::prune::prune`] instead; their types are judged by
+/// [`crate::validate::schema`].
+///
+/// # Errors
+/// [`DecodeError::Mistyped`] for the first value of a wrong type.
+pub fn conform(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
+    let mut walk = Walk { findings: Vec::new(), path: String::new(), fields: String::new() };
+    walk.value(object, schema, "")?;
+    Ok(walk.findings)
+}
+
+const MAX_FINDINGS: usize = 100;
+
+struct Walk {
+    findings: Vec<Finding>,
+    /// The path with indexes, for findings.
+    path: String,
+    /// The path without indexes, as Go's decoder names it.
+    fields: String,
+}
+
+impl Walk {
+    fn mistyped(&self, found: &Value, owner: &str, go_type: &str) -> DecodeError {
+        let found = match found {
+            // Go names the number itself when its form (not its kind) is what does not fit.
+            Value::Number(number) if go_type.starts_with("int") || go_type.starts_with("float") => format!("number {number}"),
+            other => json_type(other).to_owned(),
+        };
+        DecodeError::Mistyped(if self.fields.is_empty() {
+            format!("json: cannot unmarshal {found} into Go value of type {go_type}")
+        } else {
+            format!("json: cannot unmarshal {found} into Go struct field {owner}.{} of type {go_type}", self.fields)
+        })
+    }
+
+    /// `owner` is the Go struct that has the field.
+    fn value(&mut self, value: &mut Value, schema: &Schema, owner: &str) -> Result<(), DecodeError> {
+        let node = schema.resolve();
+        let type_name = schema.reference.as_deref().map_or(owner, short_name);
+        if value.is_null() {
+            return Ok(());
+        }
+        if node.int_or_string || node.format == Format::Quantity {
+            return self.special(value, node);
+        }
+        match node.type_ {
+            Type::Any => Ok(()),
+            Type::Object => self.object(value, schema, node, owner, type_name),
+            Type::Array => {
+                let Value::Array(list) = value else { return Err(self.mistyped(value, owner, &go_type(schema))) };
+                let Some(items) = &node.items else { return Ok(()) };
+                let length = self.path.len();
+                for (index, item) in list.iter_mut().enumerate() {
+                    use std::fmt::Write as _;
+                    let written = write!(self.path, "[{index}]");
+                    debug_assert!(written.is_ok(), "writing to a string does not fail");
+                    self.value(item, items, owner)?;
+                    self.path.truncate(length);
+                }
+                Ok(())
+            }
+            Type::String => match value {
+                Value::String(text) => self.text(text, node),
+                _ => Err(self.mistyped(value, owner, &go_type(schema))),
+            },
+            Type::Integer => self.integer(value, schema, owner),
+            Type::Number if value.is_number() => Ok(()),
+            Type::Boolean if value.is_boolean() => Ok(()),
+            Type::Number | Type::Boolean => Err(self.mistyped(value, owner, &go_type(schema))),
+        }
+    }
+
+    fn integer(&self, value: &mut Value, schema: &Schema, owner: &str) -> Result<(), DecodeError> {
+        let fits = match &*value {
+            Value::Number(number) => match whole(number) {
+                Some(whole) => (schema.format != Format::Int32 || i32::try_from(whole).is_ok()).then_some(whole),
+                None => None,
+            },
+            _ => None,
+        };
+        let Some(whole) = fits else { return Err(self.mistyped(value, owner, &go_type(schema))) };
+        if value.is_f64() {
+            *value = whole.into();
+        }
+        Ok(())
+    }
+
+    fn special(&self, value: &mut Value, node: &Schema) -> Result<(), DecodeError> {
+        match (&*value, node.int_or_string) {
+            (Value::String(_), true) => Ok(()),
+            (Value::Number(number), true) if whole(number).is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
+            (other, true) => {
+                Err(DecodeError::Mistyped(format!("json: cannot unmarshal {} into Go value of type int32", json_type(other))))
+            }
+            (Value::String(text), false) if text.is_empty() || carrack_types::quantity::Quantity::parse(text).is_ok() => Ok(()),
+            (Value::Number(number), false) => {
+                // Quantities are texts; a bare number is one without a suffix.
+                *value = Value::String(number.to_string());
+                Ok(())
+            }
+            _ => Err(DecodeError::Mistyped(
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned(),
+            )),
+        }
+    }
+
+    fn text(&self, text: &str, node: &Schema) -> Result<(), DecodeError> {
+        match node.format {
+            Format::DateTime if !text.is_empty() => match text.parse::<jiff::Timestamp>() {
+                Ok(_) => Ok(()),
+                Err(_) => Err(DecodeError::Mistyped(format!(
+                    "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
+                ))),
+            },
+            Format::Byte => match illegal_base64(text) {
+                None => Ok(()),
+                Some(at) => Err(DecodeError::Mistyped(format!("illegal base64 data at input byte {at}"))),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn object(&mut self, value: &mut Value, schema: &Schema, node: &Schema, owner: &str, type_name: &str) -> Result<(), DecodeError> {
+        let Value::Object(map) = value else { return Err(self.mistyped(value, owner, &go_type(schema))) };
+        if node.properties.is_empty() && matches!(node.additional, Additional::Unspecified | Additional::Anything) {
+            // Free-form objects (raw extensions, field sets of managed fields) keep what they have.
+            return Ok(());
+        }
+        self.drop_unknown(map, node);
+        let is_map = matches!(node.additional, Additional::Of(_));
+        let (path_length, fields_length) = (self.path.len(), self.fields.len());
+        for (key, child) in map.iter_mut() {
+            let Some(child_schema) = schema.child(key) else { continue };
+            for path in [&mut self.path, &mut self.fields] {
+                // Go's decoder does not name the keys of maps.
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(key);
+            }
+            if is_map {
+                self.fields.truncate(fields_length);
+            }
+            self.value(child, child_schema, type_name)?;
+            self.path.truncate(path_length);
+            self.fields.truncate(fields_length);
+        }
+        // As in a typed round trip, a null is an absent field.
+        if !is_map {
+            map.retain(|_, child| !child.is_null());
+        }
+        Ok(())
+    }
+
+    fn drop_unknown(&mut self, map: &mut Map<String, Value>, node: &Schema) {
+        map.retain(|key, _| {
+            let known = !matches!(node.additional, Additional::Unspecified) || node.preserve_unknown || node.property(key).is_some();
+            if !known && self.findings.len() < MAX_FINDINGS {
+                let dot = if self.path.is_empty() { "" } else { "." };
+                self.findings.push(Finding::Unknown(format!("{}{dot}{key}", self.path)));
+            }
+            known
+        });
+    }
+}
+
+fn whole(number: &serde_json::Number) -> Option<i64> {
+    number.as_i64().or_else(|| {
+        // `1.0` and `1e3` are whole; the bound keeps the conversion exact.
+        let float = number.as_f64()?;
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and within 2^53")]
+        (float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0).then_some(float as i64)
+    })
+}
+
+/// The position of the first byte that is not base64.
+fn illegal_base64(text: &str) -> Option<usize> {
+    let bytes: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, b)| !matches!(b, b'\r' | b'\n')).collect();
+    let padding = bytes.iter().rev().take_while(|(_, b)| *b == b'=').count();
+    let body = bytes.get(..bytes.len() - padding).unwrap_or_default();
+    let illegal = body.iter().find(|(_, b)| !(b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/')));
+    if let Some((at, _)) = illegal {
+        return Some(*at);
+    }
+    (bytes.len() % 4 != 0 || padding > 2).then_some(text.len() - text.len() % 4)
+}
+
+/// `io.k8s.api.core.v1.PodSpec` is `PodSpec` in Go.
+fn short_name(reference: &str) -> &str {
+    reference.rsplit('.').next().unwrap_or(reference)
+}
+
+/// The Go type of a field, as far as the schema tells.
+fn go_type(schema: &Schema) -> String {
+    let node = schema.resolve();
+    match node.type_ {
+        Type::Object => match (&schema.reference, &node.additional) {
+            (Some(reference), _) => {
+                let mut parts = reference.rsplit('.');
+                let (name, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+                format!("{package}.{name}")
+            }
+            (None, Additional::Of(values)) => format!("map[string]{}", go_type(values)),
+            (None, _) => "map[string]interface {}".to_owned(),
+        },
+        Type::Array => format!("[]{}", node.items.as_deref().map_or_else(|| "interface {}".to_owned(), go_type)),
+        Type::String if node.format == Format::Byte => "[]uint8".to_owned(),
+        Type::String if node.format == Format::DateTime => "v1.Time".to_owned(),
+        Type::String => "string".to_owned(),
+        Type::Integer if node.format == Format::Int32 => "int32".to_owned(),
+        Type::Integer => "int64".to_owned(),
+        Type::Number => "float64".to_owned(),
+        Type::Boolean => "bool".to_owned(),
+        Type::Any => "interface {}".to_owned(),
+    }
+}

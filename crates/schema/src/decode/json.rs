@@ -1,0 +1,174 @@
+//! JSON to a value, with duplicate keys named and depth bounded.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::{DecodeError, Finding, Parsed};
+
+/// Upstream names no more than so many findings; more help nobody.
+const MAX_FINDINGS: usize = 100;
+/// A path in a finding is cut here: keys are the client's and may be long.
+const MAX_PATH: usize = 1024;
+
+pub(super) fn parse(bytes: &[u8], max_depth: usize) -> Result<Parsed, DecodeError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let result = parse_with(&mut deserializer, max_depth).and_then(|parsed| deserializer.end().map(|()| parsed));
+    result.map_err(|error| {
+        if error.to_string().starts_with(TOO_DEEP) || error.to_string().starts_with("recursion limit") {
+            DecodeError::TooDeep { limit: max_depth }
+        } else {
+            DecodeError::Syntax(format!("json parse error: {error}"))
+        }
+    })
+}
+
+pub(super) const TOO_DEEP: &str = "nested too deeply";
+
+/// Reads a value from any format's deserializer.
+pub(super) fn parse_with<'de, D: Deserializer<'de>>(deserializer: D, max_depth: usize) -> Result<Parsed, D::Error> {
+    let findings = Rc::new(RefCell::new(Vec::new()));
+    let path = Rc::new(RefCell::new(String::new()));
+    let seed = Seed { path, findings: Rc::clone(&findings), depth_left: max_depth };
+    let value = seed.deserialize(deserializer)?;
+    Ok(Parsed { value, findings: findings.take() })
+}
+
+#[derive(Clone)]
+struct Seed {
+    path: Rc<RefCell<String>>,
+    findings: Rc<RefCell<Vec<Finding>>>,
+    depth_left: usize,
+}
+
+impl Seed {
+    fn deeper<E: serde::de::Error>(&self) -> Result<Self, E> {
+        let depth_left = self.depth_left.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))?;
+        Ok(Seed { depth_left, ..self.clone() })
+    }
+
+    /// Runs with a step added to the path.
+    fn inside<T>(&self, step: fmt::Arguments<'_>, run: impl FnOnce() -> T) -> T {
+        let length = self.path.borrow().len();
+        if length < MAX_PATH {
+            use fmt::Write as _;
+            let written = self.path.borrow_mut().write_fmt(step);
+            debug_assert!(written.is_ok(), "writing to a string does not fail");
+        }
+        let result = run();
+        self.path.borrow_mut().truncate(length);
+        result
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let inner = self.deeper::<A::Error>()?;
+        let mut list = Vec::new();
+        while let Some(value) = self.inside(format_args!("[{}]", list.len()), || access.next_element_seed(inner.clone()))? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let inner = self.deeper::<A::Error>()?;
+        let mut map = Map::new();
+        while let Some(key) = access.next_key_seed(Key)? {
+            let dot = if self.path.borrow().is_empty() { "" } else { "." };
+            let value = self.inside(format_args!("{dot}{key}"), || {
+                if map.contains_key(&key) && self.findings.borrow().len() < MAX_FINDINGS {
+                    let finding = Finding::Duplicate(self.path.borrow().clone());
+                    if !self.findings.borrow().contains(&finding) {
+                        self.findings.borrow_mut().push(finding);
+                    }
+                }
+                access.next_value_seed(inner.clone())
+            })?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// A key. YAML's may be numbers or booleans; as upstream's converter does, they become text.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = String;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = String;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_str<E>(self, value: &str) -> Result<String, E> {
+        Ok(value.to_owned())
+    }
+    fn visit_string<E>(self, value: String) -> Result<String, E> {
+        Ok(value)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_unit<E: serde::de::Error>(self) -> Result<String, E> {
+        Err(E::custom("a key may not be null"))
+    }
+}

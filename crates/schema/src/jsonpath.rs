@@ -1,0 +1,355 @@
+//! The JSONPath subset of printer columns and selectable fields.
+//!
+//! A path is a chain of steps: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `..name` and the
+//! filter `[?(@.a.b=="text")]` with `==`, `!=`, `<`, `<=`, `>`, `>=` or mere existence. It may be
+//! written with or without `$` and braces. A dot in a name is escaped with a backslash.
+//! <https://kubernetes.io/docs/reference/kubectl/jsonpath/>
+
+use serde_json::Value;
+
+/// A parsed path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JsonPath {
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Field(String),
+    Index(i64),
+    Wildcard,
+    Recursive(String),
+    Filter { path: JsonPath, test: Option<(Comparison, Value)> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// Why a path could not be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} at byte {at} of {path:?}")]
+pub struct JsonPathError {
+    /// What is wrong.
+    pub problem: &'static str,
+    /// Where.
+    pub at: usize,
+    /// The whole path.
+    pub path: String,
+}
+
+/// Nesting of filters in filters is bounded.
+const MAX_FILTER_DEPTH: usize = 4;
+
+impl JsonPath {
+    /// Parses a path such as `.status.conditions[?(@.type=="Ready")].status`.
+    ///
+    /// # Errors
+    /// When the text is not of the subset.
+    pub fn parse(text: &str) -> Result<Self, JsonPathError> {
+        let inner = text.trim();
+        let inner = inner.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(inner);
+        let mut parser = Parser { text: inner, at: 0 };
+        let path = parser.path(0).map_err(|problem| JsonPathError { problem, at: parser.at, path: text.to_owned() })?;
+        if parser.at == inner.len() {
+            Ok(path)
+        } else {
+            Err(JsonPathError { problem: "unexpected text", at: parser.at, path: text.to_owned() })
+        }
+    }
+
+    /// Everything the path finds, in document order.
+    #[must_use]
+    pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
+        let mut current = vec![root];
+        for step in &self.steps {
+            let mut next = Vec::new();
+            for value in current {
+                step.apply(value, &mut next);
+            }
+            if next.is_empty() {
+                return next;
+            }
+            current = next;
+        }
+        current
+    }
+
+    /// The names of the path where it is a plain chain of fields, such as `["spec", "replicas"]`.
+    #[must_use]
+    pub fn plain_fields(&self) -> Option<Vec<&str>> {
+        self.steps
+            .iter()
+            .map(|step| match step {
+                Step::Field(name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+impl Step {
+    fn apply<'a>(&self, value: &'a Value, out: &mut Vec<&'a Value>) {
+        match self {
+            Step::Field(name) => out.extend(value.get(name)),
+            Step::Index(index) => {
+                if let Some(list) = value.as_array() {
+                    let position = if *index < 0 { list.len().checked_sub(index.unsigned_abs() as usize) } else { usize::try_from(*index).ok() };
+                    out.extend(position.and_then(|p| list.get(p)));
+                }
+            }
+            Step::Wildcard => match value {
+                Value::Array(list) => out.extend(list),
+                Value::Object(map) => out.extend(map.values()),
+                _ => {}
+            },
+            Step::Recursive(name) => descend(value, name, out),
+            Step::Filter { path, test } => {
+                if let Some(list) = value.as_array() {
+                    out.extend(list.iter().filter(|item| passes(item, path, test.as_ref())));
+                }
+            }
+        }
+    }
+}
+
+fn descend<'a>(value: &'a Value, name: &str, out: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(map) => {
+            for (key, child) in map {
+                if key == name {
+                    out.push(child);
+                }
+                descend(child, name, out);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|child| descend(child, name, out)),
+        _ => {}
+    }
+}
+
+fn passes(item: &Value, path: &JsonPath, test: Option<&(Comparison, Value)>) -> bool {
+    let found = path.find(item);
+    let Some((comparison, wanted)) = test else { return !found.is_empty() };
+    found.iter().any(|value| compare(value, *comparison, wanted))
+}
+
+fn compare(value: &Value, comparison: Comparison, wanted: &Value) -> bool {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    let ordering = match (value, wanted) {
+        (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
+        (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
+        (Value::Number(a), Value::Number(b)) => a.as_f64().zip(b.as_f64()).and_then(|(a, b)| a.partial_cmp(&b)),
+        _ => None,
+    };
+    match (comparison, ordering) {
+        (Comparison::Equal, order) => order == Some(Equal),
+        (Comparison::NotEqual, order) => order != Some(Equal),
+        (Comparison::Less, order) => order == Some(Less),
+        (Comparison::LessOrEqual, order) => matches!(order, Some(Less | Equal)),
+        (Comparison::Greater, order) => order == Some(Greater),
+        (Comparison::GreaterOrEqual, order) => matches!(order, Some(Greater | Equal)),
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+type Parsed<T> = Result<T, &'static str>;
+
+impl Parser<'_> {
+    fn rest(&self) -> &str {
+        self.text.get(self.at..).unwrap_or("")
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        let found = self.rest().starts_with(token);
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.eat(" ") {}
+    }
+
+    /// Steps up to the end, or up to what cannot be a step (inside a filter).
+    fn path(&mut self, depth: usize) -> Parsed<JsonPath> {
+        let mut steps = Vec::new();
+        if !self.eat("$") {
+            self.eat("@");
+        }
+        loop {
+            if self.eat("..") {
+                steps.push(Step::Recursive(self.name()?));
+            } else if self.eat(".") {
+                if self.eat("*") {
+                    steps.push(Step::Wildcard);
+                } else if self.rest().starts_with('[') || self.rest().is_empty() {
+                    // `.[0]` and a lone `.` are the value itself.
+                } else {
+                    steps.push(Step::Field(self.name()?));
+                }
+            } else if self.eat("[") {
+                steps.push(self.bracket(depth)?);
+            } else if steps.is_empty() && self.rest().starts_with(|c: char| c.is_alphanumeric() || c == '_') {
+                steps.push(Step::Field(self.name()?));
+            } else {
+                return Ok(JsonPath { steps });
+            }
+        }
+    }
+
+    fn name(&mut self) -> Parsed<String> {
+        let mut name = String::new();
+        let mut escaped = false;
+        let mut length = 0;
+        for c in self.rest().chars() {
+            if !escaped && c == '\\' {
+                escaped = true;
+            } else if !escaped && matches!(c, '.' | '[' | ']' | '=' | '!' | '<' | '>' | ')' | '(' | ' ' | '}' | '{' | '\'' | '"') {
+                break;
+            } else {
+                name.push(c);
+                escaped = false;
+            }
+            length += c.len_utf8();
+        }
+        self.at += length;
+        if name.is_empty() { Err("a field name is missing") } else { Ok(name) }
+    }
+
+    fn bracket(&mut self, depth: usize) -> Parsed<Step> {
+        let step = if self.eat("*") {
+            Step::Wildcard
+        } else if self.eat("?(") {
+            if depth >= MAX_FILTER_DEPTH {
+                return Err("filters are nested too deeply");
+            }
+            let step = self.filter(depth)?;
+            if !self.eat(")") {
+                return Err("a filter is not closed");
+            }
+            step
+        } else if self.rest().starts_with(['\'', '"']) {
+            Step::Field(self.quoted()?)
+        } else {
+            let end = self.rest().find(']').ok_or("a bracket is not closed")?;
+            let index = self.rest().get(..end).and_then(|t| t.trim().parse().ok()).ok_or("an index is not a number")?;
+            self.at += end;
+            Step::Index(index)
+        };
+        if self.eat("]") { Ok(step) } else { Err("a bracket is not closed") }
+    }
+
+    fn filter(&mut self, depth: usize) -> Parsed<Step> {
+        self.skip_spaces();
+        let path = self.path(depth + 1)?;
+        self.skip_spaces();
+        const OPERATORS: [(&str, Comparison); 6] = [
+            ("==", Comparison::Equal),
+            ("!=", Comparison::NotEqual),
+            ("<=", Comparison::LessOrEqual),
+            (">=", Comparison::GreaterOrEqual),
+            ("<", Comparison::Less),
+            (">", Comparison::Greater),
+        ];
+        let Some((_, comparison)) = OPERATORS.into_iter().find(|(token, _)| self.eat(token)) else {
+            return Ok(Step::Filter { path, test: None });
+        };
+        self.skip_spaces();
+        let wanted = self.literal()?;
+        self.skip_spaces();
+        Ok(Step::Filter { path, test: Some((comparison, wanted)) })
+    }
+
+    fn literal(&mut self) -> Parsed<Value> {
+        if self.rest().starts_with(['\'', '"']) {
+            return self.quoted().map(Value::String);
+        }
+        let end = self.rest().find([')', ' ']).ok_or("a filter is not closed")?;
+        let value = self.rest().get(..end).and_then(|text| serde_json::from_str(text).ok()).ok_or("a value is neither quoted nor a number")?;
+        self.at += end;
+        Ok(value)
+    }
+
+    fn quoted(&mut self) -> Parsed<String> {
+        let quote = if self.eat("'") {
+            '\''
+        } else if self.eat("\"") {
+            '"'
+        } else {
+            return Err("a quote is missing");
+        };
+        let mut out = String::new();
+        let mut escaped = false;
+        let mut length = 0;
+        for c in self.rest().chars() {
+            length += c.len_utf8();
+            if escaped {
+                out.push(c);
+                escaped = false;
+            } else if c == '\\' {
+                escaped = true;
+            } else if c == quote {
+                self.at += length;
+                return Ok(out);
+            } else {
+                out.push(c);
+            }
+        }
+        Err("a quote is not closed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn finds() {
+        let pod = json!({"metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "x"}},
+            "status": {"conditions": [{"type": "Ready", "status": "True", "n": 3}, {"type": "Old", "status": "False"}]}});
+        let table = [
+            (".metadata.name", json!(["a"])),
+            ("metadata.name", json!(["a"])),
+            ("{.metadata.name}", json!(["a"])),
+            ("$.metadata.name", json!(["a"])),
+            (r".metadata.labels.app\.kubernetes\.io/name", json!(["x"])),
+            (".metadata.labels['app.kubernetes.io/name']", json!(["x"])),
+            (".status.conditions[?(@.type==\"Ready\")].status", json!(["True"])),
+            (".status.conditions[?(@.type=='Ready')].status", json!(["True"])),
+            (".status.conditions[?(@.type != 'Ready')].status", json!(["False"])),
+            (".status.conditions[?(@.n>=3)].type", json!(["Ready"])),
+            (".status.conditions[?(@.n)].type", json!(["Ready"])),
+            (".status.conditions[*].type", json!(["Ready", "Old"])),
+            (".status.conditions[-1].type", json!(["Old"])),
+            (".status.conditions[1].type", json!(["Old"])),
+            (".status.conditions[7].type", json!([])),
+            ("..type", json!(["Ready", "Old"])),
+            (".status.nothing.here", json!([])),
+        ];
+        for (path, expected) in table {
+            let found: Vec<_> = JsonPath::parse(path).expect(path).find(&pod).into_iter().cloned().collect();
+            assert_eq!(Value::Array(found), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn refuses() {
+        for path in [".a[", ".a[x]", ".a['b]", ".a[?(@.b==)]", ".a[?(@.b=='c']", ".a b", "..", ".a]"] {
+            assert!(JsonPath::parse(path).is_err(), "{path}");
+        }
+    }
+}
