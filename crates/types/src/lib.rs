@@ -1,1 +1,5 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
+pub mod kubevirt;
+pub mod quantity;
+pub mod resource;
+pub mod well_known;

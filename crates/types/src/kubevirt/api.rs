@@ -1,0 +1,90 @@
+//! How API structs are declared: one macro, so that every field is optional on the wire in the same way.
+//!
+//! Go's `omitempty` has no exact counterpart in serde. Here a field that has its type's default value is not
+//! written, a field that is missing or `null` becomes the default, and what a user must give is said in the
+//! schema (`#[schemars(extend("x-required" = true))]`), where the API server checks it and names the field.
+
+use serde::{Deserialize, Deserializer};
+
+/// Whether a value equals its type's default, and so is left out of the JSON.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Reads `null` as the default, as Go's decoder does.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Declares API structs: camelCase, every field optional on the wire, a schema for the CRD.
+macro_rules! api {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$fmeta:meta])* pub $field:ident: $ty:ty),* $(,)?
+        }
+    )*) => {$(
+        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        $(#[$meta])*
+        pub struct $name {
+            $(
+                $(#[$fmeta])*
+                #[serde(
+                    skip_serializing_if = "crate::kubevirt::api::is_default",
+                    deserialize_with = "crate::kubevirt::api::null_as_default"
+                )]
+                pub $field: $ty,
+            )*
+        }
+    )*};
+}
+
+/// Makes a struct with `metadata` and other fields an API kind: `apiVersion` and `kind` are written, and the
+/// traits of `k8s_openapi` by which generic code knows a kind are there.
+macro_rules! kind {
+    ($name:ident, $group:literal, $version:literal, $kind:literal, $plural:literal, $scope:ident, {$($field:ident: $key:literal),*}) => {
+        impl k8s_openapi::Resource for $name {
+            const API_VERSION: &'static str = concat!($group, "/", $version);
+            const GROUP: &'static str = $group;
+            const KIND: &'static str = $kind;
+            const VERSION: &'static str = $version;
+            const URL_PATH_SEGMENT: &'static str = $plural;
+            type Scope = k8s_openapi::$scope;
+        }
+
+        impl k8s_openapi::ListableResource for $name {
+            const LIST_KIND: &'static str = concat!($kind, "List");
+        }
+
+        impl k8s_openapi::Metadata for $name {
+            type Ty = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+            fn metadata(&self) -> &Self::Ty {
+                &self.metadata
+            }
+            fn metadata_mut(&mut self) -> &mut Self::Ty {
+                &mut self.metadata
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeMap as _;
+                let mut map = serializer.serialize_map(None)?;
+                map.serialize_entry("apiVersion", <Self as k8s_openapi::Resource>::API_VERSION)?;
+                map.serialize_entry("kind", <Self as k8s_openapi::Resource>::KIND)?;
+                map.serialize_entry("metadata", &self.metadata)?;
+                $(if !crate::kubevirt::api::is_default(&self.$field) {
+                    map.serialize_entry($key, &self.$field)?;
+                })*
+                map.end()
+            }
+        }
+    };
+}
+
+pub(crate) use {api, kind};

@@ -1,0 +1,583 @@
+//! The CustomResourceDefinitions of KubeVirt's groups, as a table.
+//!
+//! Names, short names, versions and printer columns are KubeVirt's: people and scripts read them. Kinds of
+//! `kubevirt.io` have schemas derived from the types of this crate. The kinds of the other groups (snapshot, clone,
+//! export, pool, instancetype, migrations, backup) have open specs and statuses until their types are written.
+
+use serde_json::{Value, json};
+
+use super::others::{
+    KubeVirtSpec, KubeVirtStatus, MigrationSpec, MigrationStatus, PresetSpec, ReplicaSetSpec, ReplicaSetStatus,
+};
+use super::schema::structural;
+use super::vm::{VirtualMachineSpec, VirtualMachineStatus};
+use super::vmi::{VirtualMachineInstanceSpec, VirtualMachineInstanceStatus};
+
+/// One version of a kind.
+struct Version {
+    name: &'static str,
+    storage: bool,
+    deprecated: bool,
+}
+
+/// A printer column: name, type, JSONPath, description, priority.
+struct Column(&'static str, &'static str, &'static str, &'static str, i32);
+
+/// One kind.
+struct Row {
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    singular: &'static str,
+    short_names: &'static [&'static str],
+    in_all: bool,
+    namespaced: bool,
+    versions: &'static [Version],
+    status_subresource: bool,
+    /// Whether `/scale` is served, over `spec.replicas`, `status.replicas` and `status.labelSelector`.
+    scale: bool,
+    columns: &'static [Column],
+    /// Schemas of spec and status; a kind without status has none.
+    schemas: fn() -> (Value, Option<Value>),
+}
+
+const fn stored(name: &'static str) -> Version {
+    Version { name, storage: true, deprecated: false }
+}
+const fn served(name: &'static str) -> Version {
+    Version { name, storage: false, deprecated: false }
+}
+const fn deprecated(name: &'static str) -> Version {
+    Version { name, storage: false, deprecated: true }
+}
+
+const V1: &[Version] = &[stored("v1"), deprecated("v1alpha3")];
+const V1BETA1: &[Version] = &[served("v1alpha1"), stored("v1beta1")];
+
+const AGE: Column = Column("Age", "date", ".metadata.creationTimestamp", "", 0);
+const PHASE: Column = Column("Phase", "string", ".status.phase", "", 0);
+
+fn open() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+fn open_with_status() -> (Value, Option<Value>) {
+    (open(), Some(open()))
+}
+fn open_spec() -> (Value, Option<Value>) {
+    (open(), None)
+}
+
+fn vm_schemas() -> (Value, Option<Value>) {
+    let mut status = structural::<VirtualMachineStatus>();
+    // As upstream: a machine that no controller has seen yet shows as stopped.
+    if let Some(column) = status.pointer_mut("/properties/printableStatus").and_then(Value::as_object_mut) {
+        column.insert("default".to_owned(), json!("Stopped"));
+    }
+    (structural::<VirtualMachineSpec>(), Some(status))
+}
+
+const TABLE: &[Row] = &[
+    Row {
+        group: "kubevirt.io",
+        kind: "VirtualMachine",
+        plural: "virtualmachines",
+        singular: "virtualmachine",
+        short_names: &["vm", "vms"],
+        in_all: true,
+        namespaced: true,
+        versions: V1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            AGE,
+            Column("Status", "string", ".status.printableStatus", "Human Readable Status", 0),
+            Column("Ready", "string", ".status.conditions[?(@.type=='Ready')].status", "", 0),
+        ],
+        schemas: vm_schemas,
+    },
+    Row {
+        group: "kubevirt.io",
+        kind: "VirtualMachineInstance",
+        plural: "virtualmachineinstances",
+        singular: "virtualmachineinstance",
+        short_names: &["vmi", "vmis"],
+        in_all: true,
+        namespaced: true,
+        versions: V1,
+        // Upstream serves no status subresource for this kind: controllers update the whole object.
+        status_subresource: false,
+        scale: false,
+        columns: &[
+            AGE,
+            PHASE,
+            Column("IP", "string", ".status.interfaces[0].ipAddress", "", 0),
+            Column("NodeName", "string", ".status.nodeName", "", 0),
+            Column("Ready", "string", ".status.conditions[?(@.type=='Ready')].status", "", 0),
+            Column("Live-Migratable", "string", ".status.conditions[?(@.type=='LiveMigratable')].status", "", 1),
+            Column("Paused", "string", ".status.conditions[?(@.type=='Paused')].status", "", 1),
+        ],
+        schemas: || (structural::<VirtualMachineInstanceSpec>(), Some(structural::<VirtualMachineInstanceStatus>())),
+    },
+    Row {
+        group: "kubevirt.io",
+        kind: "VirtualMachineInstanceReplicaSet",
+        plural: "virtualmachineinstancereplicasets",
+        singular: "virtualmachineinstancereplicaset",
+        short_names: &["vmirs", "vmirss"],
+        in_all: true,
+        namespaced: true,
+        versions: V1,
+        status_subresource: true,
+        scale: true,
+        columns: &[
+            Column("Desired", "integer", ".spec.replicas", "Number of desired VirtualMachineInstances", 0),
+            Column(
+                "Current",
+                "integer",
+                ".status.replicas",
+                "Number of managed and not final or deleted VirtualMachineInstances",
+                0,
+            ),
+            Column(
+                "Ready",
+                "integer",
+                ".status.readyReplicas",
+                "Number of managed VirtualMachineInstances which are ready to receive traffic",
+                0,
+            ),
+            AGE,
+        ],
+        schemas: || (structural::<ReplicaSetSpec>(), Some(structural::<ReplicaSetStatus>())),
+    },
+    Row {
+        group: "kubevirt.io",
+        kind: "VirtualMachineInstanceMigration",
+        plural: "virtualmachineinstancemigrations",
+        singular: "virtualmachineinstancemigration",
+        short_names: &["vmim", "vmims"],
+        in_all: true,
+        namespaced: true,
+        versions: V1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            Column("Phase", "string", ".status.phase", "The current phase of VM instance migration", 0),
+            Column("VMI", "string", ".spec.vmiName", "The name of the VMI to perform the migration on", 0),
+        ],
+        schemas: || (structural::<MigrationSpec>(), Some(structural::<MigrationStatus>())),
+    },
+    Row {
+        group: "kubevirt.io",
+        kind: "VirtualMachineInstancePreset",
+        plural: "virtualmachineinstancepresets",
+        singular: "virtualmachineinstancepreset",
+        short_names: &["vmipreset", "vmipresets"],
+        in_all: true,
+        namespaced: true,
+        versions: &[deprecated("v1"), Version { name: "v1alpha3", storage: true, deprecated: true }],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: || (structural::<PresetSpec>(), None),
+    },
+    Row {
+        group: "kubevirt.io",
+        kind: "KubeVirt",
+        plural: "kubevirts",
+        singular: "kubevirt",
+        short_names: &["kv", "kvs"],
+        in_all: true,
+        namespaced: true,
+        versions: V1,
+        status_subresource: true,
+        scale: false,
+        columns: &[AGE, PHASE],
+        schemas: || (structural::<KubeVirtSpec>(), Some(structural::<KubeVirtStatus>())),
+    },
+    Row {
+        group: "snapshot.kubevirt.io",
+        kind: "VirtualMachineSnapshot",
+        plural: "virtualmachinesnapshots",
+        singular: "virtualmachinesnapshot",
+        short_names: &["vmsnapshot", "vmsnapshots"],
+        in_all: true,
+        namespaced: true,
+        versions: V1BETA1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            Column("SourceKind", "string", ".spec.source.kind", "", 0),
+            Column("SourceName", "string", ".spec.source.name", "", 0),
+            PHASE,
+            Column("ReadyToUse", "boolean", ".status.readyToUse", "", 0),
+            Column("CreationTime", "date", ".status.creationTime", "", 0),
+            Column("Error", "string", ".status.error.message", "", 0),
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "snapshot.kubevirt.io",
+        kind: "VirtualMachineSnapshotContent",
+        plural: "virtualmachinesnapshotcontents",
+        singular: "virtualmachinesnapshotcontent",
+        short_names: &["vmsnapshotcontent", "vmsnapshotcontents"],
+        in_all: true,
+        namespaced: true,
+        versions: V1BETA1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            Column("ReadyToUse", "boolean", ".status.readyToUse", "", 0),
+            Column("CreationTime", "date", ".status.creationTime", "", 0),
+            Column("Error", "string", ".status.error.message", "", 0),
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "snapshot.kubevirt.io",
+        kind: "VirtualMachineRestore",
+        plural: "virtualmachinerestores",
+        singular: "virtualmachinerestore",
+        short_names: &["vmrestore", "vmrestores"],
+        in_all: true,
+        namespaced: true,
+        versions: V1BETA1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            Column("TargetKind", "string", ".spec.target.kind", "", 0),
+            Column("TargetName", "string", ".spec.target.name", "", 0),
+            Column("Complete", "boolean", ".status.complete", "", 0),
+            Column("RestoreTime", "date", ".status.restoreTime", "", 0),
+            Column("Error", "string", ".status.error.message", "", 0),
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "clone.kubevirt.io",
+        kind: "VirtualMachineClone",
+        plural: "virtualmachineclones",
+        singular: "virtualmachineclone",
+        short_names: &["vmclone", "vmclones"],
+        in_all: true,
+        namespaced: true,
+        versions: V1BETA1,
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            PHASE,
+            Column("SourceVirtualMachine", "string", ".spec.source.name", "", 0),
+            Column("TargetVirtualMachine", "string", ".spec.target.name", "", 0),
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "export.kubevirt.io",
+        kind: "VirtualMachineExport",
+        plural: "virtualmachineexports",
+        singular: "virtualmachineexport",
+        short_names: &["vmexport", "vmexports"],
+        in_all: true,
+        namespaced: true,
+        versions: &[deprecated("v1beta1"), stored("v1")],
+        status_subresource: true,
+        scale: false,
+        columns: &[
+            Column("SourceKind", "string", ".spec.source.kind", "", 0),
+            Column("SourceName", "string", ".spec.source.name", "", 0),
+            PHASE,
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "pool.kubevirt.io",
+        kind: "VirtualMachinePool",
+        plural: "virtualmachinepools",
+        singular: "virtualmachinepool",
+        short_names: &["vmpool", "vmpools"],
+        in_all: true,
+        namespaced: true,
+        versions: V1BETA1,
+        status_subresource: true,
+        scale: true,
+        columns: &[
+            Column("Desired", "integer", ".spec.replicas", "Number of desired VirtualMachines", 0),
+            Column(
+                "Current",
+                "integer",
+                ".status.replicas",
+                "Number of managed and not final or deleted VirtualMachines",
+                0,
+            ),
+            Column("Ready", "integer", ".status.readyReplicas", "Number of managed VirtualMachines which are ready", 0),
+            AGE,
+        ],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "instancetype.kubevirt.io",
+        kind: "VirtualMachineInstancetype",
+        plural: "virtualmachineinstancetypes",
+        singular: "virtualmachineinstancetype",
+        short_names: &["vminstancetype", "vminstancetypes", "vmf", "vmfs"],
+        in_all: true,
+        namespaced: true,
+        versions: &[stored("v1beta1")],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: open_spec,
+    },
+    Row {
+        group: "instancetype.kubevirt.io",
+        kind: "VirtualMachineClusterInstancetype",
+        plural: "virtualmachineclusterinstancetypes",
+        singular: "virtualmachineclusterinstancetype",
+        short_names: &["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"],
+        in_all: false,
+        namespaced: false,
+        versions: &[stored("v1beta1")],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: open_spec,
+    },
+    Row {
+        group: "instancetype.kubevirt.io",
+        kind: "VirtualMachinePreference",
+        plural: "virtualmachinepreferences",
+        singular: "virtualmachinepreference",
+        short_names: &["vmpref", "vmprefs", "vmp", "vmps"],
+        in_all: true,
+        namespaced: true,
+        versions: &[stored("v1beta1")],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: open_spec,
+    },
+    Row {
+        group: "instancetype.kubevirt.io",
+        kind: "VirtualMachineClusterPreference",
+        plural: "virtualmachineclusterpreferences",
+        singular: "virtualmachineclusterpreference",
+        short_names: &["vmcp", "vmcps"],
+        in_all: false,
+        namespaced: false,
+        versions: &[stored("v1beta1")],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: open_spec,
+    },
+    Row {
+        group: "migrations.kubevirt.io",
+        kind: "MigrationPolicy",
+        plural: "migrationpolicies",
+        singular: "migrationpolicy",
+        short_names: &[],
+        in_all: true,
+        namespaced: false,
+        versions: &[stored("v1alpha1")],
+        status_subresource: true,
+        scale: false,
+        columns: &[],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "backup.kubevirt.io",
+        kind: "VirtualMachineBackup",
+        plural: "virtualmachinebackups",
+        singular: "virtualmachinebackup",
+        short_names: &["vmbackup", "vmbackups"],
+        in_all: true,
+        namespaced: true,
+        versions: &[stored("v1alpha1")],
+        status_subresource: true,
+        scale: false,
+        columns: &[],
+        schemas: open_with_status,
+    },
+    Row {
+        group: "backup.kubevirt.io",
+        kind: "VirtualMachineBackupTracker",
+        plural: "virtualmachinebackuptrackers",
+        singular: "virtualmachinebackuptracker",
+        short_names: &["vmbackuptracker", "vmbackuptrackers"],
+        in_all: true,
+        namespaced: true,
+        versions: &[stored("v1alpha1")],
+        status_subresource: true,
+        scale: false,
+        columns: &[],
+        schemas: open_with_status,
+    },
+];
+
+/// All CustomResourceDefinitions (`apiextensions.k8s.io/v1`), as the JSON that an API server takes.
+#[must_use]
+pub fn crds() -> Vec<Value> {
+    TABLE.iter().map(definition).collect()
+}
+
+fn definition(row: &Row) -> Value {
+    let (spec, status) = (row.schemas)();
+    let mut properties = json!({
+        "apiVersion": {"type": "string", "description": "Version of the schema that this object follows."},
+        "kind": {"type": "string", "description": "Kind of this object."},
+        "metadata": {"type": "object"},
+        "spec": spec,
+    });
+    if let Some(status) = status {
+        properties["status"] = status;
+    }
+    let schema = json!({
+        "type": "object",
+        "required": ["spec"],
+        "properties": properties,
+    });
+    let columns: Vec<Value> = row.columns.iter().map(column).collect();
+    let versions: Vec<Value> = row
+        .versions
+        .iter()
+        .map(|version| {
+            let mut value = json!({
+                "name": version.name,
+                "served": true,
+                "storage": version.storage,
+                "schema": {"openAPIV3Schema": schema},
+            });
+            if version.deprecated {
+                value["deprecated"] = json!(true);
+                value["deprecationWarning"] =
+                    json!(format!("{}/{} {} is deprecated.", row.group, version.name, row.kind));
+            }
+            if !columns.is_empty() {
+                value["additionalPrinterColumns"] = json!(columns);
+            }
+            let mut subresources = json!({});
+            if row.status_subresource {
+                subresources["status"] = json!({});
+            }
+            if row.scale {
+                subresources["scale"] = json!({
+                    "specReplicasPath": ".spec.replicas",
+                    "statusReplicasPath": ".status.replicas",
+                    "labelSelectorPath": ".status.labelSelector",
+                });
+            }
+            if subresources.as_object().is_some_and(|map| !map.is_empty()) {
+                value["subresources"] = subresources;
+            }
+            value
+        })
+        .collect();
+    let mut names = json!({
+        "plural": row.plural,
+        "singular": row.singular,
+        "kind": row.kind,
+        "listKind": format!("{}List", row.kind),
+    });
+    if !row.short_names.is_empty() {
+        names["shortNames"] = json!(row.short_names);
+    }
+    if row.in_all {
+        names["categories"] = json!(["all"]);
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("{}.{}", row.plural, row.group),
+            "labels": {"app.kubernetes.io/component": "kubevirt", "kubevirt.io": ""},
+        },
+        "spec": {
+            "group": row.group,
+            "names": names,
+            "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
+            "versions": versions,
+            "conversion": {"strategy": "None"},
+        },
+    })
+}
+
+fn column(column: &Column) -> Value {
+    let Column(name, kind, path, description, priority) = column;
+    let mut value = json!({"name": name, "type": kind, "jsonPath": path});
+    if !description.is_empty() {
+        value["description"] = json!(description);
+    }
+    if *priority != 0 {
+        value["priority"] = json!(priority);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+    use serde_json::Value;
+
+    use super::crds;
+
+    /// Every node of a structural schema is typed (or int-or-string, or open) and uses only known words.
+    fn check_structural(path: &str, node: &Value) {
+        let map = node.as_object().unwrap_or_else(|| panic!("{path}: {node} is no schema"));
+        for key in map.keys() {
+            let known = [
+                "type",
+                "description",
+                "properties",
+                "items",
+                "additionalProperties",
+                "required",
+                "format",
+                "minimum",
+                "maximum",
+                "maxItems",
+                "minItems",
+                "nullable",
+                "anyOf",
+                "pattern",
+                "enum",
+                "default",
+                "x-kubernetes-preserve-unknown-fields",
+                "x-kubernetes-int-or-string",
+            ];
+            assert!(known.contains(&key.as_str()), "{path}: {key} in {node}");
+        }
+        let int_or_string = map.contains_key("x-kubernetes-int-or-string");
+        assert!(!map.contains_key("anyOf") || int_or_string, "{path}: {node}");
+        assert!(int_or_string || map.get("type").is_some_and(Value::is_string), "{path}: untyped: {node}");
+        if map.get("type").is_some_and(|name| name == "array") {
+            assert!(map.contains_key("items"), "{path}");
+        }
+        for (name, below) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            check_structural(&format!("{path}.{name}"), below);
+        }
+        for key in ["items", "additionalProperties"] {
+            if let Some(below) = map.get(key) {
+                check_structural(&format!("{path}[{key}]"), below);
+            }
+        }
+    }
+
+    #[test]
+    fn each_is_a_definition_with_one_stored_version() {
+        let mut names = BTreeSet::new();
+        for value in crds() {
+            let name = value["metadata"]["name"].as_str().unwrap().to_owned();
+            let crd: CustomResourceDefinition = serde_json::from_value(value.clone()).unwrap();
+            assert_eq!(crd.spec.versions.iter().filter(|version| version.storage).count(), 1, "{name}");
+            assert_eq!(name, format!("{}.{}", crd.spec.names.plural, crd.spec.group));
+            for version in value["spec"]["versions"].as_array().unwrap() {
+                check_structural(&name, &version["schema"]["openAPIV3Schema"]);
+            }
+            assert!(names.insert(name));
+        }
+        assert_eq!(names.len(), 19);
+    }
+}

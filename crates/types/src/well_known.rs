@@ -1,0 +1,77 @@
+//! Names that components agree on: labels, annotations, finalizers, resources.
+
+/// Names of KubeVirt.
+pub mod kubevirt {
+    /// API group of virtual machines.
+    pub const GROUP: &str = "kubevirt.io";
+    /// API group of the calls on virtual machines (console, start, stop …).
+    pub const SUBRESOURCES_GROUP: &str = "subresources.kubevirt.io";
+
+    /// Label of pods and nodes: which part of KubeVirt they are.
+    pub const APP_LABEL: &str = "kubevirt.io";
+    /// Its value on launcher pods.
+    pub const LAUNCHER: &str = "virt-launcher";
+    /// Label of a launcher pod: UID of its instance.
+    pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
+    /// Annotation of a launcher pod: name of its instance.
+    pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
+    /// Label of an instance: its node.
+    pub const NODE_NAME_LABEL: &str = "kubevirt.io/nodeName";
+    /// Label of an instance: its launcher's image is not the newest.
+    pub const OUTDATED_LAUNCHER_IMAGE_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
+    /// Label of a node: whether instances may be placed on it.
+    pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
+    /// Annotation of a node: when its handler last said that it lives.
+    pub const HEARTBEAT_ANNOTATION: &str = "kubevirt.io/heartbeat";
+    /// Label of a launcher pod: name of its machine.
+    pub const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
+    /// Label of a launcher pod: name of its instance, shortened to a label's length.
+    pub const VMI_ID_LABEL: &str = "vmi.kubevirt.io/id";
+    /// Label of an instance: name of its machine.
+    pub const VM_LABEL: &str = "kubevirt.io/vm";
+    /// Annotation of an instance: generation of the machine that it was started from.
+    pub const VM_GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
+    /// Annotations on objects that API clients of several versions touch.
+    pub const LATEST_API_VERSION_ANNOTATION: &str = "kubevirt.io/latest-observed-api-version";
+    /// As above: the version that is stored.
+    pub const STORAGE_API_VERSION_ANNOTATION: &str = "kubevirt.io/storage-observed-api-version";
+    /// Annotation of a launcher pod: migrations go over a Unix socket.
+    pub const MIGRATION_TRANSPORT_UNIX_ANNOTATION: &str = "kubevirt.io/migrationTransportUnix";
+    /// Annotation of an instance: keep a launcher whose guest failed.
+    pub const KEEP_LAUNCHER_ANNOTATION: &str = "kubevirt.io/keep-launcher-alive-after-failure";
+    /// Condition of a launcher pod: its guest is not paused (a readiness gate).
+    pub const UNPAUSED_CONDITION: &str = "kubevirt.io/virtual-machine-unpaused";
+    /// Prefix of the label of a node that runs guests of an architecture.
+    pub const VM_ARCH_LABEL_PREFIX: &str = "kubevirt.io/vm-arch-";
+
+    /// Finalizer of a machine.
+    pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
+    /// Finalizer of an instance.
+    pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+    /// Finalizer of a migration.
+    pub const MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
+
+    /// Device plugin resource: access to KVM.
+    pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
+    /// Device plugin resource: TUN/TAP devices.
+    pub const TUN_RESOURCE: &str = "devices.kubevirt.io/tun";
+    /// Device plugin resource: vhost-net.
+    pub const VHOST_NET_RESOURCE: &str = "devices.kubevirt.io/vhost-net";
+
+    /// Container of a launcher pod that runs the guest.
+    pub const COMPUTE_CONTAINER: &str = "compute";
+    /// Container of a launcher pod that shows the serial console's log.
+    pub const CONSOLE_LOG_CONTAINER: &str = "guest-console-log";
+}
+
+/// Names of Kubernetes that more than one crate needs.
+pub mod kubernetes {
+    /// Label of a node: its host name.
+    pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+    /// Label of a node: its architecture, in Go's words.
+    pub const ARCH_LABEL: &str = "kubernetes.io/arch";
+    /// Label of a node: its operating system.
+    pub const OS_LABEL: &str = "kubernetes.io/os";
+    /// Annotation of a pod: container that `kubectl logs` and `exec` take by default.
+    pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
+}
