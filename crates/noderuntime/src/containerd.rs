@@ -1,0 +1,282 @@
+#![expect(clippy::disallowed_methods, reason = "shell: starts and watches a process")]
+//! Our containerd as a process: started or adopted, watched, started again when it dies.
+//!
+//! ```text
+//!            pidfile names a live containerd       CRI answers
+//!   start ───────────────┬──────────────► adopted ─────────────┐
+//!                        │ none                                ▼
+//!                        └──► spawned (own session) ───────► ready ──► watched through its pidfd
+//!                                  ▲                                       │ it ended
+//!                                  └───── back-off 0.1 s … 10 s ◄──────────┘
+//! ```
+//!
+//! Its death stops no container: shims hold them, and the new containerd finds the shims. `carrack up` ending leaves
+//! it running; `carrack down` ends it (see `teardown`).
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{NodeNetwork, cni_conflist, containerd_toml};
+use crate::cri::{self, CriError};
+use crate::host::HostFacts;
+use crate::layout::Layout;
+use crate::process::ProcessId;
+
+/// How long containerd may take until CRI answers. On a cold two-core machine it takes well under two seconds.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Log sizes above this are put aside at a start.
+const LOG_LIMIT_BYTES: u64 = 16 << 20;
+
+/// Why containerd does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A file or directory below the data directory.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The program did not start.
+    #[error("cannot start {}", program.display())]
+    Spawn {
+        /// Which program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended before CRI answered.
+    #[error("containerd ended at its start ({status}); its log {} ends with: {log_tail}", log.display())]
+    Ended {
+        /// Its exit status.
+        status: String,
+        /// Where its log is.
+        log: PathBuf,
+        /// The last line of it.
+        log_tail: String,
+    },
+    /// It runs but CRI does not answer.
+    #[error("containerd runs but is not ready; see {}", log.display())]
+    NotReady {
+        /// Where its log is.
+        log: PathBuf,
+        /// The last failure.
+        source: CriError,
+    },
+    /// The process could not be watched.
+    #[error("cannot watch containerd")]
+    Watch(#[source] io::Error),
+}
+
+/// A containerd that runs.
+#[derive(Debug)]
+pub struct Containerd {
+    layout: Layout,
+    host: HostFacts,
+    running: Running,
+    version: String,
+}
+
+#[derive(Debug)]
+struct Running {
+    id: ProcessId,
+    handle: OwnedFd,
+    /// Present when this process started it, and so has to reap it.
+    child: Option<Child>,
+}
+
+impl Containerd {
+    /// Writes the configuration, adopts the containerd that runs from this data directory or starts one, and returns
+    /// once CRI answers.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(layout: &Layout, host: &HostFacts, network: &NodeNetwork) -> Result<Self, StartError> {
+        for dir in [
+            layout.containerd_root(),
+            layout.containerd_state(),
+            layout.cni_conf_dir(),
+            layout.cni_ipam_dir(),
+            layout.logs_dir(),
+        ] {
+            fs::create_dir_all(&dir).map_err(|source| StartError::Write { path: dir, source })?;
+        }
+        write_whole(&layout.containerd_config(), &containerd_toml(layout, host))?;
+        // containerd watches this directory with inotify: the temporary file must lie elsewhere and be renamed in.
+        write_whole(&layout.cni_conflist(), &cni_conflist(layout, network))?;
+        let (running, version) = adopt_or_spawn(layout, host).await?;
+        Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
+    }
+
+    /// Name and version, as CRI tells them.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &ProcessId {
+        &self.running.id
+    }
+
+    /// Watches containerd until `stop`, and starts it again whenever it ends. The running one is left running.
+    ///
+    /// # Errors
+    /// Its process cannot be watched. A failed restart is logged and tried again.
+    pub async fn supervise(mut self, stop: CancellationToken) -> Result<(), StartError> {
+        loop {
+            let handle = watch(self.running.handle).map_err(StartError::Watch)?;
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                ended = handle.readable() => drop(ended.map_err(StartError::Watch)?),
+            }
+            if let Some(child) = self.running.child.as_mut() {
+                let status = child.wait().await.map_err(StartError::Watch)?;
+                tracing::error!(%status, pid = self.running.id.pid, "containerd ended, starting it again");
+            } else {
+                tracing::error!(pid = self.running.id.pid, "the adopted containerd ended, starting another");
+            }
+            let mut pause = Duration::from_millis(100);
+            self.running = loop {
+                match adopt_or_spawn(&self.layout, &self.host).await {
+                    Ok((running, _)) => break running,
+                    Err(error) => tracing::error!(error = %chain(&error), "containerd does not start"),
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(10)),
+                }
+            };
+        }
+    }
+}
+
+#[expect(deprecated, reason = "an OwnedFd keeps its descriptor, which is all that the unsafe successor asks for")]
+fn watch(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
+}
+
+async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, String), StartError> {
+    let adopted = match ProcessId::from_pidfile(&layout.containerd_pidfile()) {
+        Some(id) => id.open().map_err(StartError::Watch)?.map(|handle| Running { id, handle, child: None }),
+        None => None,
+    };
+    let mut running = match adopted {
+        Some(running) => {
+            tracing::info!(pid = running.id.pid, "adopting the running containerd");
+            running
+        }
+        None => spawn(layout, host)?,
+    };
+    let socket = layout.containerd_socket();
+    let ready = cri::wait_ready(&socket, READY_LIMIT);
+    let ended = async {
+        match running.child.as_mut() {
+            Some(child) => child.wait().await,
+            None => std::future::pending().await,
+        }
+    };
+    let outcome = tokio::select! {
+        ready = ready => Ok(ready),
+        status = ended => Err(status),
+    };
+    match outcome {
+        Ok(Ok((_, version))) => Ok((running, version)),
+        Ok(Err(source)) => Err(StartError::NotReady { log: layout.containerd_log(), source }),
+        Err(status) => Err(StartError::Ended {
+            status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
+            log: layout.containerd_log(),
+            log_tail: last_line(&layout.containerd_log()),
+        }),
+    }
+}
+
+fn spawn(layout: &Layout, host: &HostFacts) -> Result<Running, StartError> {
+    let log = open_log(&layout.containerd_log())?;
+    let log_again = log.try_clone().map_err(|source| StartError::Write { path: layout.containerd_log(), source })?;
+    // `setsid` executes containerd in place, so that the child's pid is containerd's: a signal to our terminal's
+    // foreground group, or to ours, does not reach it.
+    let child = Command::new("setsid")
+        .arg(&host.containerd)
+        .arg("--config")
+        .arg(layout.containerd_config())
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(log_again)
+        .current_dir("/")
+        .kill_on_drop(false)
+        .spawn()
+        .map_err(|source| StartError::Spawn { program: host.containerd.clone(), source })?;
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    let started = ProcessId::of(pid).and_then(|id| id.open().ok().flatten().map(|handle| (id, handle)));
+    let Some((id, handle)) = started else {
+        return Err(StartError::Ended {
+            status: "at once".to_owned(),
+            log: layout.containerd_log(),
+            log_tail: last_line(&layout.containerd_log()),
+        });
+    };
+    let pidfile = layout.containerd_pidfile();
+    id.write_pidfile(&pidfile).map_err(|source| StartError::Write { path: pidfile, source })?;
+    tracing::info!(pid = id.pid, socket = %layout.containerd_socket().display(), "containerd started");
+    Ok(Running { id, handle, child: Some(child) })
+}
+
+fn open_log(path: &Path) -> Result<File, StartError> {
+    let failed = |source| StartError::Write { path: path.to_owned(), source };
+    rotate(path, LOG_LIMIT_BYTES).map_err(failed)?;
+    OpenOptions::new().create(true).append(true).open(path).map_err(failed)
+}
+
+/// Puts a log above `limit_bytes` aside as `<name>.1`, replacing the one before.
+///
+/// # Errors
+/// The rename failed.
+pub fn rotate(path: &Path, limit_bytes: u64) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.len() > limit_bytes => fs::rename(path, path.with_extension("log.1")),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_whole(path: &Path, text: &str) -> Result<(), StartError> {
+    let failed = |source| StartError::Write { path: path.to_owned(), source };
+    if fs::read_to_string(path).is_ok_and(|present| present == text) {
+        return Ok(());
+    }
+    // The part lies one directory up, so that a watcher of the directory sees one whole file appear.
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let dir = path.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("/"));
+    let part = dir.join(format!(".{name}.part"));
+    fs::write(&part, text).map_err(failed)?;
+    fs::rename(&part, path).map_err(failed)
+}
+
+fn last_line(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(empty)").to_owned()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

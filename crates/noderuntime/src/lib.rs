@@ -1,0 +1,29 @@
+//! The node's own containerd and pod network.
+//!
+//! Carrack does not touch a containerd that the machine may already run: it keeps one of its own below the data
+//! directory, with its own root, state, socket, images and CNI network. The parts, from the inside out:
+//!
+//! ```text
+//!   layout ── where everything lies, and the names derived from the data directory (bridge, CNI network)
+//!   host   ── what the machine offers, probed: capabilities, overlayfs, cgroups, programs
+//!   config ── pure: layout + host facts → config.toml, CNI conflist
+//!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
+//!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
+//!   teardown ─ the way back: pods, processes, namespaces, links, rules, mounts, directories
+//! ```
+//!
+//! containerd is started in a session of its own, and containers belong to their shims: killing every Carrack
+//! process, and containerd too, stops no container. The next start adopts what runs.
+
+pub mod config;
+pub mod containerd;
+pub mod cri;
+pub mod host;
+pub mod layout;
+pub mod process;
+pub mod teardown;
+
+pub use config::{NodeNetwork, PAUSE_IMAGE};
+pub use containerd::{Containerd, StartError};
+pub use host::{HostFacts, Problem};
+pub use layout::Layout;

@@ -1,0 +1,305 @@
+//! The way back: everything that `carrack up` put on the machine is taken off it again.
+//!
+//! ```text
+//!   carrack up's process ─► pods over CRI (so that CNI DEL runs) ─► containerd ─► what is left:
+//!        container processes, shims ─► mounts (namespaces among them) ─► links ─► rules ─► cgroups ─► files
+//! ```
+//!
+//! Each step works from what the machine shows, not from what some process remembers, so that it also works after all
+//! of them were killed. A step that fails is remembered and the next one runs; at the end every failure is reported.
+//! Directories are removed only when the kernel's mount table was read and shows nothing mounted below them.
+
+mod mounts;
+mod network;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::config::NodeNetwork;
+use crate::containerd::Containerd;
+use crate::cri::{self, Cri};
+use crate::host;
+use crate::layout::Layout;
+use crate::process::{self, ProcessId};
+
+/// How a teardown goes about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Seconds that a guest gets to shut down after its power button was pressed.
+    pub guest_grace_s: u32,
+    /// Seconds that other containers get between SIGTERM and SIGKILL.
+    pub pod_grace_s: u32,
+    /// Remove the data directory too: all objects, images and disks.
+    pub purge: bool,
+}
+
+/// The label that KubeVirt puts on a guest's pod.
+const GUEST_LABEL: (&str, &str) = ("kubevirt.io", "virt-launcher");
+
+/// How long `carrack up` gets to flush and end.
+const UP_GRACE: Duration = Duration::from_secs(15);
+
+/// Takes everything down. `say` receives one line for each step that did something. Returns what could not be done,
+/// empty when nothing is left.
+pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut check = |what: &str, outcome: io::Result<()>| {
+        if let Err(error) = outcome {
+            failures.push(format!("{what}: {error}"));
+        }
+    };
+    if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
+        say(format!("stopping carrack (pid {})", up.pid));
+        check("stopping carrack", up.terminate(UP_GRACE));
+    }
+    // Read first: a containerd that finds its shims dead removes the directories that name their sockets.
+    let shim_sockets = shim_sockets(layout);
+    if layout.containerd_config().exists() {
+        for failure in remove_pods(layout, options, say).await {
+            check("removing pods", Err(io::Error::other(failure)));
+        }
+    }
+    if let Some(containerd) = ProcessId::from_pidfile(&layout.containerd_pidfile()) {
+        say(format!("stopping containerd (pid {})", containerd.pid));
+        check("stopping containerd", containerd.terminate(Duration::from_secs(10)));
+    }
+    for (process, words) in strays(layout) {
+        say(format!("killing {} (pid {})", words.first().map_or("a process", String::as_str), process.pid));
+        check("killing a left process", process.terminate(Duration::ZERO));
+    }
+    match mounts::unmount_all(layout) {
+        Ok(0) => {}
+        Ok(count) => say(format!("unmounted {count} mounts")),
+        Err(error) => check("unmounting", Err(error)),
+    }
+    match network::remove(layout).await {
+        Ok(0) => {}
+        Ok(count) => say(format!("removed {count} network links and rules")),
+        Err(error) => check("removing the pod network", Err(error)),
+    }
+    remove_cgroups(layout);
+    for socket in shim_sockets {
+        check("removing a shim's socket", remove_file(&socket));
+    }
+    check("removing CNI's cache", remove_cni_cache(layout));
+    check("removing run-time files", remove_runtime_files(layout));
+    if options.purge {
+        say(format!("removing {}", layout.data_dir().display()));
+        check("removing the kubelet's directory", remove_tree(&layout.kubelet_root()));
+        check("removing the data directory", remove_tree(layout.data_dir()));
+    }
+    failures
+}
+
+/// Removes all pods over CRI, starting containerd for it if it does not run. Returns what failed.
+async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
+    if ProcessId::from_pidfile(&layout.containerd_pidfile()).is_none() {
+        let has_tasks = fs::read_dir(layout.containerd_state().join("io.containerd.runtime.v2.task/k8s.io"))
+            .is_ok_and(|mut entries| entries.next().is_some());
+        let has_networks = fs::read_dir(layout.cni_ipam_dir().join(layout.cni_network())).is_ok_and(|entries| {
+            // Besides the addresses there lie a lock and the last address that was handed out.
+            entries.flatten().any(|entry| entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit))
+        });
+        if !has_tasks && !has_networks {
+            return Vec::new();
+        }
+        say("starting containerd to remove its pods".to_owned());
+        let host = match host::probe(layout) {
+            Ok(host) => host,
+            Err(problems) => return problems.iter().map(ToString::to_string).collect(),
+        };
+        // The conflist that the pods were made with stands on the disk; an unknown range leaves it as it is.
+        let pod_cidr = configured_pod_cidr(layout);
+        if let Err(error) = Containerd::start(layout, &host, &NodeNetwork { pod_cidr }).await {
+            return vec![error.to_string()];
+        }
+    }
+    match cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(15)).await {
+        Ok((cri, _)) => stop_and_remove(cri, options, say).await,
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+fn configured_pod_cidr(layout: &Layout) -> String {
+    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
+    let conflist: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    conflist["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap_or("10.42.0.0/24").to_owned()
+}
+
+async fn stop_and_remove(mut cri: Cri, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
+    let (sandboxes, containers) = match (cri.sandboxes().await, cri.containers().await) {
+        (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
+        (Err(error), _) | (_, Err(error)) => return vec![error.to_string()],
+    };
+    if sandboxes.is_empty() {
+        return Vec::new();
+    }
+    say(format!("stopping {} pods", sandboxes.len()));
+    let mut jobs = JoinSet::new();
+    for sandbox in sandboxes {
+        let is_guest = sandbox.labels.get(GUEST_LABEL.0).is_some_and(|value| value == GUEST_LABEL.1);
+        let grace_s = if is_guest { options.guest_grace_s } else { options.pod_grace_s };
+        let ids: Vec<String> = containers
+            .iter()
+            .filter(|container| container.pod_sandbox_id == sandbox.id)
+            .map(|container| container.id.clone())
+            .collect();
+        let name = sandbox.metadata.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
+        jobs.spawn(remove_pod(cri.clone(), name, sandbox.id, ids, grace_s));
+    }
+    jobs.join_all().await.into_iter().filter_map(Result::err).collect()
+}
+
+async fn remove_pod(
+    mut cri: Cri,
+    name: String,
+    sandbox: String,
+    containers: Vec<String>,
+    grace_s: u32,
+) -> Result<(), String> {
+    let mut stops = JoinSet::new();
+    for id in containers {
+        let mut cri = cri.clone();
+        stops.spawn(async move { cri.stop_container(&id, grace_s).await });
+    }
+    // A container that does not stop is killed with its sandbox; what matters is whether that works.
+    for failed in stops.join_all().await.into_iter().filter_map(Result::err) {
+        tracing::warn!(pod = name, error = %failed, "a container did not stop");
+    }
+    cri.remove_sandbox(&sandbox).await.map_err(|error| format!("pod {name}: {error}"))
+}
+
+/// Processes of this cluster that outlived containerd: those in its containers, then shims, then launchers of both.
+fn strays(layout: &Layout) -> Vec<(ProcessId, Vec<String>)> {
+    let root = layout.containerd_root();
+    let socket = layout.containerd_socket().display().to_string();
+    let config = layout.containerd_config().display().to_string();
+    let (mut contained, mut others) = (Vec::new(), Vec::new());
+    for (process, words) in process::all() {
+        if process::is_in_container(&process, &root) {
+            contained.push((process, words));
+        } else if is_ours(&words, &socket, &config) {
+            others.push((process, words));
+        }
+    }
+    contained.extend(others);
+    contained
+}
+
+/// Whether a command line is that of a shim of our containerd, or of our containerd itself.
+fn is_ours(words: &[String], socket: &str, config: &str) -> bool {
+    let program = words.first().map(|word| word.rsplit('/').next().unwrap_or(word)).unwrap_or_default();
+    match program {
+        "containerd" => words.iter().any(|word| word == config),
+        name if name.starts_with("containerd-shim") => words.iter().any(|word| word == socket),
+        _ => false,
+    }
+}
+
+/// The sockets of this cluster's shims, which lie in a directory that all containerds of the machine share.
+fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
+    let tasks = layout.containerd_state().join("io.containerd.runtime.v2.task/k8s.io");
+    let entries = fs::read_dir(tasks).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| fs::read_to_string(entry.path().join("address")).ok())
+        .filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from))
+        .filter(|path| path.starts_with("/run/containerd/s"))
+        .collect()
+}
+
+/// Removes the pods' empty cgroups. One that still holds a process stays, since `rmdir` refuses it.
+fn remove_cgroups(layout: &Layout) {
+    let below = if layout.is_default() {
+        "kubepods".to_owned()
+    } else {
+        layout.cgroup_root().trim_start_matches('/').to_owned()
+    };
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
+        remove_empty_dirs(&hierarchy.join(&below));
+    }
+}
+
+fn remove_empty_dirs(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty_dirs(&entry.path());
+        }
+    }
+    if let Err(error) = fs::remove_dir(dir) {
+        tracing::debug!(%error, cgroup = %dir.display(), "a cgroup stays");
+    }
+}
+
+/// libcni keeps the result of each ADD by network name in a directory of the machine.
+fn remove_cni_cache(layout: &Layout) -> io::Result<()> {
+    let cache = Path::new("/var/lib/cni/results");
+    let prefix = format!("{}-", layout.cni_network());
+    let Ok(entries) = fs::read_dir(cache) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        // `carrack-` alone also begins the entries of the machine's other clusters, whose names go on with a suffix
+        // of eight digits and a dash; a container's id is 64 digits.
+        let rest = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        if rest.and_then(|rest| rest.split('-').next()).is_some_and(|id| id.len() == 64) {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what only a running cluster has: sockets, pidfiles, containerd's state, addresses in use, pods' directories.
+fn remove_runtime_files(layout: &Layout) -> io::Result<()> {
+    for dir in [layout.containerd_state(), layout.cni_ipam_dir()] {
+        remove_tree(&dir)?;
+    }
+    let socket = layout.containerd_socket();
+    let ttrpc = socket.with_extension("sock.ttrpc");
+    for file in [layout.pidfile(), layout.containerd_pidfile(), socket, ttrpc] {
+        remove_file(&file)?;
+    }
+    Ok(())
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory and all below it, after the kernel's mount table showed nothing mounted there.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    if let Some(mount) = mounts::below(dir)?.first() {
+        return Err(io::Error::other(format!("{} is still mounted", mount.display())));
+    }
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_clusters_shims_and_containerd_are_ours() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let check = |line: &str| is_ours(&words(line), "/d/containerd.sock", "/d/config.toml");
+        assert!(check("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id x -address /d/containerd.sock"));
+        assert!(!check("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id x -address /e/containerd.sock"));
+        assert!(check("/usr/bin/containerd --config /d/config.toml"));
+        assert!(!check("/usr/bin/containerd"));
+        assert!(!check("vi /d/config.toml"));
+    }
+}
