@@ -15,8 +15,11 @@
 //!
 //! [`mem`] reads no clock, does no IO and needs no runtime, so the simulator runs it as it is.
 
+pub mod bench;
+pub mod embedded;
 pub mod mem;
 mod model;
 
+pub use embedded::EmbeddedStore;
 pub use mem::MemStore;
 pub use model::*;

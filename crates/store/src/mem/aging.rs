@@ -20,9 +20,10 @@ impl Aging {
 
     /// Notes the newest revision and returns the one up to which history has become too old.
     pub(crate) fn note(&mut self, now_ms: u64, newest: Revision) -> Option<Revision> {
-        let due = self.marks.back().is_none_or(|(at_ms, revision)| {
-            *revision < newest && now_ms.saturating_sub(*at_ms) >= self.age_ms / MARKS
-        });
+        let due = self
+            .marks
+            .back()
+            .is_none_or(|(at_ms, revision)| *revision < newest && now_ms.saturating_sub(*at_ms) >= self.age_ms / MARKS);
         if due {
             self.marks.push_back((now_ms, newest));
         }

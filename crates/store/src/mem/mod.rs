@@ -16,9 +16,7 @@ pub(crate) use published::Published;
 pub use state::HistoryLimits;
 pub(crate) use state::{Change, State, event_key, validate};
 
-use crate::model::{
-    Entry, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch,
-};
+use crate::model::{Entry, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
 
 /// How many events a watcher may leave unread before it is dropped as lagging.
 pub const WATCH_BUFFER_EVENTS: usize = 8192;

@@ -15,9 +15,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use imbl::OrdMap;
 
-use crate::model::{
-    Check, Entry, Event, Op, Range, RangePage, Revision, StoreError, Txn, TxnOutcome, Value,
-};
+use crate::model::{Check, Entry, Event, Op, Range, RangePage, Revision, StoreError, Txn, TxnOutcome, Value};
 
 /// How much history is kept. What exceeds any of the limits is compacted, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +62,7 @@ impl State {
     /// A store with no entries yet whose newest revision is `revision`; it is filled by
     /// [`State::restore`].
     pub(crate) fn at(revision: Revision) -> Self {
-        Self {
-            revision,
-            compacted: revision,
-            entries: OrdMap::new(),
-            history: OrdMap::new(),
-            history_bytes: 0,
-        }
+        Self { revision, compacted: revision, entries: OrdMap::new(), history: OrdMap::new(), history_bytes: 0 }
     }
 
     pub(crate) fn revision(&self) -> Revision {
@@ -103,11 +95,7 @@ impl State {
     ///
     /// # Errors
     /// [`StoreError::Invalid`]; nothing has changed then.
-    pub(crate) fn apply(
-        &mut self,
-        txn: Txn,
-        events: &mut Vec<Event>,
-    ) -> Result<TxnOutcome, StoreError> {
+    pub(crate) fn apply(&mut self, txn: Txn, events: &mut Vec<Event>) -> Result<TxnOutcome, StoreError> {
         validate(&txn)?;
         if !txn.checks.iter().all(|check| self.holds(check)) {
             let current = txn.checks.iter().map(|c| self.get(checked_key(c)).cloned()).collect();
@@ -138,8 +126,7 @@ impl State {
     /// Makes changes again that were recorded earlier, as the transaction of the next revision.
     pub(crate) fn replay(&mut self, changes: Vec<Change>) {
         let revision = Revision(self.revision.0 + 1);
-        let events: Vec<Event> =
-            changes.into_iter().filter_map(|change| self.change(change, revision)).collect();
+        let events: Vec<Event> = changes.into_iter().filter_map(|change| self.change(change, revision)).collect();
         self.remember(revision, &events);
     }
 
@@ -173,9 +160,7 @@ impl State {
 
     fn holds(&self, check: &Check) -> bool {
         match check {
-            Check::Unchanged(key, revision) => {
-                self.get(key).is_some_and(|entry| entry.mod_revision == *revision)
-            }
+            Check::Unchanged(key, revision) => self.get(key).is_some_and(|entry| entry.mod_revision == *revision),
             Check::Absent(key) => self.get(key).is_none(),
             Check::Exists(key) => self.get(key).is_some(),
         }
@@ -216,9 +201,7 @@ impl State {
             Some(after) if after.as_str() >= range.prefix.as_str() => Bound::Excluded(&**after),
             _ => Bound::Included(&*range.prefix),
         };
-        self.entries
-            .range::<_, str>((start, Bound::Unbounded))
-            .take_while(|(key, _)| key.starts_with(&*range.prefix))
+        self.entries.range::<_, str>((start, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(&*range.prefix))
     }
 
     /// The keys of the range that changed after `at`, each with its entry as it was then.

@@ -69,11 +69,7 @@ impl Hub {
         Self { by_prefix: Prefixes::new(), next_id: 0, buffer_events, closed: None }
     }
 
-    pub(crate) fn register(
-        &mut self,
-        prefix: &str,
-        after: Revision,
-    ) -> Result<Arc<Watcher>, StoreError> {
+    pub(crate) fn register(&mut self, prefix: &str, after: Revision) -> Result<Arc<Watcher>, StoreError> {
         if let Some(error) = &self.closed {
             return Err(error.clone());
         }
@@ -141,8 +137,7 @@ impl Hub {
 
     /// Ends all watches with an error, after what they have still to read. Returns whom to wake.
     pub(crate) fn interrupt(&mut self, error: &StoreError) -> Vec<Arc<Watcher>> {
-        let ended: Vec<_> =
-            self.by_prefix.values().flat_map(BTreeMap::values).map(Arc::clone).collect();
+        let ended: Vec<_> = self.by_prefix.values().flat_map(BTreeMap::values).map(Arc::clone).collect();
         for watcher in &ended {
             watcher.buffer().end.get_or_insert_with(|| error.clone());
             self.remove(watcher);
@@ -167,11 +162,7 @@ pub(crate) struct WatchStream {
 }
 
 impl WatchStream {
-    pub(crate) fn new(
-        published: Arc<Published>,
-        watcher: Arc<Watcher>,
-        backlog: VecDeque<Event>,
-    ) -> Self {
+    pub(crate) fn new(published: Arc<Published>, watcher: Arc<Watcher>, backlog: VecDeque<Event>) -> Self {
         Self { published, watcher, backlog, done: false }
     }
 }

@@ -1,0 +1,135 @@
+//! One log file: batches are appended, each with one write and one flush.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::OpenError;
+use super::files::Dir;
+use super::record::{self, FORMAT, Head, Record};
+use crate::mem::{HistoryLimits, State};
+use crate::model::{Event, Revision};
+
+/// The memory that is kept for the next batch.
+const BUFFER_BYTES: usize = 256 << 10;
+
+pub(super) struct Log {
+    file: File,
+    generation: u64,
+    /// What of the file is durable; the next batch goes here.
+    synced: u64,
+    batch: Vec<u8>,
+}
+
+impl Log {
+    /// Begins a new log at a state's revision.
+    pub(super) fn create(dir: &Dir, generation: u64, revision: Revision) -> io::Result<Self> {
+        let mut head = Vec::new();
+        record::put_head(&mut head, &Head { format: FORMAT, generation, revision, entries: 0 });
+        let file = dir.create(&dir.log(generation), |file| file.write_all_at(&head, 0))?;
+        Ok(Self { file, generation, synced: head.len() as u64, batch: Vec::new() })
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Bytes in the file.
+    pub(super) fn len(&self) -> u64 {
+        self.synced
+    }
+
+    pub(super) fn push_txn(&mut self, revision: Revision, events: &[Event]) {
+        record::put_txn(&mut self.batch, self.synced, revision, events);
+    }
+
+    pub(super) fn push_compacted(&mut self, revision: Revision) {
+        record::put_compacted(&mut self.batch, self.synced, revision);
+    }
+
+    pub(super) fn push_closed(&mut self) {
+        record::put_closed(&mut self.batch, self.synced);
+    }
+
+    /// Makes durable what was pushed. After an error nothing may be appended any more: what is in
+    /// the file behind `synced` is unknown.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all_at(&self.batch, self.synced)?;
+        self.file.sync_data()?;
+        self.synced += self.batch.len() as u64;
+        self.batch.clear();
+        self.batch.shrink_to(BUFFER_BYTES);
+        Ok(())
+    }
+
+    /// Applies a log to the state where it begins. The last log may end in a torn record, which is
+    /// cut off; the others were complete before the next one began.
+    pub(super) fn replay(
+        dir: &Dir,
+        generation: u64,
+        is_last: bool,
+        state: &mut State,
+        limits: &HistoryLimits,
+    ) -> Result<Self, OpenError> {
+        let path = dir.log(generation);
+        let failed = |action| OpenError::io(action, &path);
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open"))?;
+        let bytes = std::fs::read(&path).map_err(failed("read"))?;
+        let mut end = check_head(&path, &bytes, generation, state.revision())?;
+        while end < bytes.len() {
+            let Some(framed) = record::read(&bytes, end) else {
+                if !is_last || record::was_durable(&bytes, end) {
+                    return Err(OpenError::corrupt(&path, end, "a record is damaged"));
+                }
+                tracing::warn!(
+                    path = %path.display(), offset = end, torn_bytes = bytes.len() - end,
+                    "the log ends in a write that was never acknowledged; it is cut off"
+                );
+                break;
+            };
+            match framed.record {
+                Record::Txn { revision, changes } if revision.0 == state.revision().0 + 1 => {
+                    state.replay(changes);
+                    state.trim(limits);
+                    if state.revision() != revision {
+                        return Err(OpenError::corrupt(&path, end, "a transaction is empty"));
+                    }
+                }
+                Record::Txn { .. } => {
+                    return Err(OpenError::corrupt(&path, end, "a revision is out of order"));
+                }
+                Record::Compacted(revision) => {
+                    state.compact(revision).map_err(|_| OpenError::corrupt(&path, end, "compaction of the future"))?
+                }
+                Record::Closed => {}
+                Record::Head(_) | Record::Entry(_) => {
+                    return Err(OpenError::corrupt(&path, end, "a record is out of place"));
+                }
+            }
+            end += framed.bytes;
+        }
+        // What a killed process wrote but did not flush has just become visible, and so it must
+        // become durable before anybody sees it.
+        file.set_len(end as u64).and_then(|()| file.sync_all()).map_err(failed("truncate"))?;
+        Ok(Self { file, generation, synced: end as u64, batch: Vec::new() })
+    }
+}
+
+/// Checks what a file says of itself; returns where its other records begin.
+fn check_head(path: &Path, bytes: &[u8], generation: u64, revision: Revision) -> Result<usize, OpenError> {
+    // A log gets its name only when its head is durable.
+    let Some(record::Framed { record: Record::Head(head), bytes }) = record::read(bytes, 0) else {
+        return Err(OpenError::corrupt(path, 0, "its head is damaged"));
+    };
+    if head.format > FORMAT {
+        return Err(OpenError::Newer { path: path.to_owned(), format: head.format });
+    }
+    if head.generation != generation || head.revision != revision {
+        return Err(OpenError::corrupt(path, 0, "it does not continue what is before it"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,302 @@
+//! The one thread that changes the store.
+//!
+//! ```text
+//!   queue ──all that waits──► evaluate on a copy ──► one write, one flush ──► publish ──► answer
+//!                                                        │ error
+//!                                                        └─► broken: everything from here is refused
+//!   log long enough ──► next log ──► snapshot thread ──► old files removed
+//! ```
+//!
+//! While a flush runs, the next transactions gather in the queue: the slower the disk, the larger
+//! the batch. Nothing that is not durable is ever published, so a copy of the state that could not
+//! be made durable is simply dropped.
+
+#![expect(clippy::disallowed_methods, reason = "shell: it tells the history how old it is")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use futures::channel::oneshot;
+
+use super::Options;
+use super::files::Dir;
+use super::log::Log;
+use super::snapshot;
+use crate::mem::{Aging, Published, State};
+use crate::model::{Event, Revision, StoreError, Txn, TxnOutcome};
+
+/// How many commands are taken into one batch; a bound on how long the first of them waits.
+const BATCH_COMMANDS: usize = 1024;
+/// Watchers that saw no change of their own learn this often how far the store has come.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+pub(super) enum Command {
+    Transact(Txn, Answer<TxnOutcome>),
+    Compact(Revision, Answer<()>),
+    Close,
+}
+
+/// What remains to be said once the batch is durable.
+enum Pending {
+    Transact(Answer<TxnOutcome>, Result<TxnOutcome, StoreError>),
+    Compact(Answer<()>, Result<(), StoreError>),
+}
+
+impl Pending {
+    /// Answers; that nobody waits for it any more is no fault.
+    fn resolve(self, broken: Option<&StoreError>) {
+        fn answer<T>(to: Answer<T>, result: Result<T, StoreError>, broken: Option<&StoreError>) {
+            let result = broken.map_or(result, |error| Err(error.clone()));
+            if to.send(result).is_err() {
+                tracing::trace!("the caller of a transaction has gone");
+            }
+        }
+        match self {
+            Self::Transact(to, result) => answer(to, result, broken),
+            Self::Compact(to, result) => answer(to, result, broken),
+        }
+    }
+}
+
+pub(super) struct Writer {
+    pub(super) dir: Arc<Dir>,
+    pub(super) published: Arc<Published>,
+    pub(super) log: Log,
+    pub(super) options: Options,
+    /// Length of the newest snapshot: the log may grow to that before the next one is written.
+    pub(super) snapshot_bytes: u64,
+    pub(super) tasks: Tasks,
+}
+
+/// What the writer keeps between batches.
+pub(super) struct Tasks {
+    started: Instant,
+    aging: Aging,
+    broken: Option<StoreError>,
+    progress_due: Option<Instant>,
+    snapshot: Option<JoinHandle<io::Result<u64>>>,
+    closing: Arc<AtomicBool>,
+    /// Where the log is tried to be cut next, after that has failed once.
+    cut_after_bytes: u64,
+}
+
+impl Tasks {
+    pub(super) fn new(age_ms: u64) -> Self {
+        Self {
+            started: Instant::now(),
+            aging: Aging::new(age_ms),
+            broken: None,
+            progress_due: None,
+            snapshot: None,
+            closing: Arc::default(),
+            cut_after_bytes: 0,
+        }
+    }
+}
+
+impl Writer {
+    /// Runs until the store is closed.
+    pub(super) fn run(mut self, queue: &Receiver<Command>) {
+        // Also when this thread panics, nobody must wait for ever on a watch.
+        let _end = EndWatches(Arc::clone(&self.published));
+        let mut batch = Vec::new();
+        while let Some(command) = self.next(queue) {
+            let mut close = false;
+            for command in std::iter::once(command).chain(queue.try_iter()) {
+                match command {
+                    Command::Close => close = true,
+                    command => batch.push(command),
+                }
+                if close || batch.len() >= BATCH_COMMANDS {
+                    break;
+                }
+            }
+            self.commit(std::mem::take(&mut batch));
+            if close {
+                break;
+            }
+        }
+        self.close();
+    }
+
+    /// The next command, or none when there will be no more.
+    fn next(&mut self, queue: &Receiver<Command>) -> Option<Command> {
+        loop {
+            let Some(due) = self.tasks.progress_due else { return queue.recv().ok() };
+            match queue.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(command) => return Some(command),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.wake_behind(due);
+        }
+    }
+
+    fn wake_behind(&mut self, due: Instant) {
+        if due <= Instant::now() {
+            self.tasks.progress_due = None;
+            self.published.wake_behind();
+        }
+    }
+
+    /// Makes one batch durable, shows it and answers it.
+    fn commit(&mut self, batch: Vec<Command>) {
+        let mut next = State::clone(&self.published.state());
+        let mut events = Vec::new();
+        let mut pending = Vec::with_capacity(batch.len());
+        if self.tasks.broken.is_none() {
+            let now_ms = u64::try_from(self.tasks.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if let Some(old) = self.tasks.aging.note(now_ms, next.revision()) {
+                // Every revision that has been noted exists.
+                let compacted = next.compact(old);
+                debug_assert!(compacted.is_ok(), "an old revision lies in the future");
+            }
+        }
+        for command in batch {
+            pending.extend(self.evaluate(command, &mut next, &mut events));
+        }
+        next.trim(&self.options.history);
+        if self.tasks.broken.is_none()
+            && let Err(error) = self.log.flush()
+        {
+            tracing::error!(dir = %self.dir.path().display(), %error, "the log cannot be written");
+            self.tasks.broken = Some(StoreError::Broken(Arc::new(error)));
+        }
+        if self.tasks.broken.is_none() {
+            self.publish(next, &events);
+        }
+        pending.into_iter().for_each(|pending| pending.resolve(self.tasks.broken.as_ref()));
+        if self.tasks.broken.is_none() {
+            self.cut_log();
+        }
+    }
+
+    fn evaluate(&mut self, command: Command, next: &mut State, events: &mut Vec<Event>) -> Option<Pending> {
+        if let Some(broken) = &self.tasks.broken {
+            let broken = broken.clone();
+            return match command {
+                Command::Transact(_, to) => Some(Pending::Transact(to, Err(broken))),
+                Command::Compact(_, to) => Some(Pending::Compact(to, Err(broken))),
+                Command::Close => None,
+            };
+        }
+        match command {
+            Command::Transact(txn, to) => {
+                let before = events.len();
+                let outcome = next.apply(txn, events);
+                if events.len() > before {
+                    self.log.push_txn(next.revision(), &events[before..]);
+                }
+                Some(Pending::Transact(to, outcome))
+            }
+            Command::Compact(revision, to) => {
+                let compacted = next.compact(revision);
+                if compacted.is_ok() {
+                    self.log.push_compacted(revision);
+                }
+                Some(Pending::Compact(to, compacted))
+            }
+            Command::Close => None,
+        }
+    }
+
+    fn publish(&mut self, next: State, events: &[Event]) {
+        self.published.publish(next, events);
+        if events.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        match self.tasks.progress_due {
+            // A queue that is never empty must not keep the watchers from it.
+            Some(due) => self.wake_behind(due),
+            None if self.published.has_watchers() => {
+                self.tasks.progress_due = Some(now + PROGRESS_INTERVAL);
+            }
+            None => {}
+        }
+    }
+
+    /// Begins a new log and has the state written that it begins with, once the log is long.
+    fn cut_log(&mut self) {
+        if self.tasks.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.end_snapshot();
+        }
+        let limit = self.options.log_bytes.max(self.snapshot_bytes).max(self.tasks.cut_after_bytes);
+        if self.tasks.snapshot.is_some() || self.log.len() < limit {
+            return;
+        }
+        let state = self.published.state();
+        let generation = self.log.generation() + 1;
+        match Log::create(&self.dir, generation, state.revision()) {
+            Ok(log) => self.log = log,
+            Err(error) => {
+                self.tasks.cut_after_bytes = self.log.len() + self.options.log_bytes;
+                tracing::warn!(dir = %self.dir.path().display(), %error, "cannot begin a new log");
+                // Were it there all the same, then the next start would look for what follows in it.
+                if let Err(error) = self.withdraw(generation) {
+                    tracing::error!(dir = %self.dir.path().display(), %error, "cannot go back to the old log");
+                    self.tasks.broken = Some(StoreError::Broken(Arc::new(error)));
+                }
+                return;
+            }
+        }
+        self.tasks.cut_after_bytes = 0;
+        let (dir, closing) = (Arc::clone(&self.dir), Arc::clone(&self.tasks.closing));
+        let spawned = std::thread::Builder::new().name("store-snapshot".into()).spawn(move || {
+            let bytes = snapshot::write(&dir, generation, &state, &closing)?;
+            dir.remove_before(generation)?;
+            Ok(bytes)
+        });
+        match spawned {
+            Ok(thread) => self.tasks.snapshot = Some(thread),
+            // The next log will be cut in its turn, and then it is tried again.
+            Err(error) => tracing::warn!(%error, "cannot start a thread for a snapshot"),
+        }
+    }
+
+    fn withdraw(&self, generation: u64) -> io::Result<()> {
+        match std::fs::remove_file(self.dir.log(generation)) {
+            Ok(()) => self.dir.sync(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn end_snapshot(&mut self) {
+        match self.tasks.snapshot.take().map(JoinHandle::join) {
+            None => {}
+            Some(Ok(Ok(bytes))) => self.snapshot_bytes = bytes,
+            Some(Ok(Err(error))) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The logs since the last snapshot are all still there.
+            Some(Ok(Err(error))) => {
+                tracing::warn!(dir = %self.dir.path().display(), %error, "cannot write a snapshot");
+            }
+            Some(Err(_)) => tracing::error!("the snapshot's thread has panicked"),
+        }
+    }
+
+    fn close(mut self) {
+        if self.tasks.broken.is_none() {
+            self.log.push_closed();
+            if let Err(error) = self.log.flush() {
+                tracing::warn!(dir = %self.dir.path().display(), %error, "cannot mark the log as closed");
+            }
+        }
+        self.tasks.closing.store(true, Ordering::Relaxed);
+        self.end_snapshot();
+    }
+}
+
+struct EndWatches(Arc<Published>);
+
+impl Drop for EndWatches {
+    fn drop(&mut self) {
+        self.0.end_watches(&StoreError::Closed, true);
+    }
+}

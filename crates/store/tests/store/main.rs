@@ -1,0 +1,14 @@
+//! Tests of the store from outside.
+//!
+//! `suite` holds for every implementation of the contract; `model` compares with a naive one;
+//! `files` is about what the embedded store leaves on disk, `crash` about a process that dies, and
+//! `disk_full` about one whose disk refuses to write.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that fails panics")]
+
+mod crash;
+mod disk_full;
+mod files;
+mod help;
+mod model;
+mod suite;
