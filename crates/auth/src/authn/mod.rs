@@ -1,0 +1,210 @@
+//! Authentication: from a connection's certificate and a request's headers to a [`Caller`].
+//!
+//! In upstream's order: client certificate, then bearer token (static ones, then service account
+//! tokens), then anonymous. A token that is presented and not accepted is an error and never falls
+//! back to anonymous.
+
+mod impersonation;
+mod static_tokens;
+#[cfg(test)]
+mod tests;
+mod x509;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+
+pub use impersonation::{ImpersonationError, impersonate, strip_impersonation};
+pub use static_tokens::{StaticTokens, StaticTokensError};
+pub use x509::{CertificateError, caller_of_certificate};
+
+use crate::caller::{Caller, GROUP_AUTHENTICATED};
+use crate::secret::Secret;
+use crate::token::{BoundObject, Lookup, TokenError, Verified, Verifier};
+
+/// Browsers cannot set headers on a WebSocket; they send the token as a subprotocol.
+const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Why a request's credentials are not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthnError {
+    /// 401: the token is unknown or not valid. The reason is for the log, not for the client.
+    #[error("the bearer token is not accepted: {0}")]
+    Rejected(TokenError),
+    /// 401: the credentials cannot be read.
+    #[error("malformed credentials: {0}")]
+    Malformed(&'static str),
+    /// 401: there are none, and anonymous requests are off.
+    #[error("no credentials")]
+    Missing,
+    /// 503: whether the token is valid could not be found out.
+    #[error("the bearer token could not be checked: {0}")]
+    Unavailable(TokenError),
+}
+
+impl From<TokenError> for AuthnError {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Unknown { .. } => Self::Unavailable(error),
+            other => Self::Rejected(other),
+        }
+    }
+}
+
+/// Knows who may present which credentials.
+#[derive(Clone, Debug)]
+pub struct Authenticator {
+    verifier: Verifier,
+    static_tokens: StaticTokens,
+    anonymous: bool,
+}
+
+/// How far a request's credentials got without looking at any object.
+#[derive(Clone, Debug)]
+pub enum Presented {
+    /// Authenticated.
+    Caller(Caller),
+    /// A good service account token; what it is bound to is to be confirmed.
+    Token(Box<Verified>),
+}
+
+impl Presented {
+    /// What must be looked up for [`Self::confirm`].
+    #[must_use]
+    pub fn needs(&self) -> Vec<BoundObject> {
+        match self {
+            Self::Caller(_) => Vec::new(),
+            Self::Token(verified) => verified.needs(),
+        }
+    }
+
+    /// The caller, once what its token is bound to has been looked up.
+    ///
+    /// # Errors
+    /// When something is gone, or unknown.
+    pub fn confirm(self, now_unix_s: i64, lookup: &dyn Lookup) -> Result<Caller, AuthnError> {
+        match self {
+            Self::Caller(caller) => Ok(caller),
+            Self::Token(verified) => Ok(verified.confirm(now_unix_s, lookup)?),
+        }
+    }
+}
+
+impl Authenticator {
+    /// An authenticator that accepts service account tokens, certificates and anonymous requests.
+    #[must_use]
+    pub fn new(verifier: Verifier) -> Self {
+        Self { verifier, static_tokens: StaticTokens::default(), anonymous: true }
+    }
+
+    /// Also accepts these tokens.
+    #[must_use]
+    pub fn with_static_tokens(mut self, tokens: StaticTokens) -> Self {
+        self.static_tokens = tokens;
+        self
+    }
+
+    /// Refuses requests without credentials.
+    #[must_use]
+    pub fn without_anonymous(mut self) -> Self {
+        self.anonymous = false;
+        self
+    }
+
+    /// Who sends this request? `peer` is the client certificate's user, as the TLS layer verified it
+    /// (see [`crate::tls::peer_caller`]).
+    ///
+    /// # Errors
+    /// [`AuthnError`]; the answer to the client is 401, or 503 for [`AuthnError::Unavailable`].
+    pub fn authenticate(
+        &self,
+        peer: Option<&Caller>,
+        headers: &HeaderMap,
+        now_unix_s: i64,
+        lookup: &dyn Lookup,
+    ) -> Result<Caller, AuthnError> {
+        self.present(peer, headers, now_unix_s)?.confirm(now_unix_s, lookup)
+    }
+
+    /// The first half of [`Self::authenticate`], for callers that look up asynchronously.
+    ///
+    /// # Errors
+    /// As [`Self::authenticate`].
+    pub fn present(
+        &self,
+        peer: Option<&Caller>,
+        headers: &HeaderMap,
+        now_unix_s: i64,
+    ) -> Result<Presented, AuthnError> {
+        if let Some(peer) = peer {
+            return Ok(Presented::Caller(peer.clone()));
+        }
+        match bearer_token(headers)? {
+            Some(token) => self.present_token(&token, &[], now_unix_s),
+            None if self.anonymous => Ok(Presented::Caller(Caller::anonymous())),
+            None => Err(AuthnError::Missing),
+        }
+    }
+
+    /// Checks a token for given audiences (none: the API server's), as a TokenReview does. The
+    /// audiences that match are [`Verified::audiences`]; static tokens are good for the API server's.
+    ///
+    /// # Errors
+    /// As [`Self::authenticate`].
+    pub fn present_token(
+        &self,
+        token: &Secret,
+        audiences: &[String],
+        now_unix_s: i64,
+    ) -> Result<Presented, AuthnError> {
+        let for_us = audiences.is_empty() || audiences.iter().any(|a| self.verifier.api_audiences().contains(a));
+        if let Some(caller) = self.static_tokens.find(token).filter(|_| for_us) {
+            let mut caller = caller.clone();
+            caller.add_group(GROUP_AUTHENTICATED);
+            return Ok(Presented::Caller(caller));
+        }
+        let verified = self.verifier.verify(token.expose(), audiences, now_unix_s)?;
+        Ok(Presented::Token(Box::new(verified)))
+    }
+
+    /// The audiences of the API server itself.
+    #[must_use]
+    pub fn api_audiences(&self) -> &[String] {
+        self.verifier.api_audiences()
+    }
+}
+
+/// The request's bearer token, from its `Authorization` header or WebSocket subprotocols.
+///
+/// # Errors
+/// When there is one that cannot be read.
+pub fn bearer_token(headers: &HeaderMap) -> Result<Option<Secret>, AuthnError> {
+    if let Some(value) = headers.get(AUTHORIZATION) {
+        let text = value.to_str().map_err(|_| AuthnError::Malformed("Authorization is not text"))?;
+        let Some((scheme, token)) = text.trim().split_once(' ') else {
+            return Ok(None);
+        };
+        let token = token.trim();
+        // Another scheme is nobody's here; upstream treats the request as anonymous, and so do we.
+        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+            return Ok(None);
+        }
+        return Ok(Some(Secret::new(token)));
+    }
+    for value in headers.get_all(SEC_WEBSOCKET_PROTOCOL) {
+        let Ok(text) = value.to_str() else { continue };
+        for protocol in text.split(',') {
+            let Some(encoded) = protocol.trim().strip_prefix(WEBSOCKET_TOKEN_PREFIX) else {
+                continue;
+            };
+            let token = URL_SAFE_NO_PAD
+                .decode(encoded)
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok())
+                .ok_or(AuthnError::Malformed("the WebSocket subprotocol's token is not base64url"))?;
+            return Ok(Some(Secret::new(token)));
+        }
+    }
+    Ok(None)
+}

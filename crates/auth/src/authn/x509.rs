@@ -1,0 +1,39 @@
+//! From a client certificate to a caller: the common name is the user, organizations are groups.
+//!
+//! That the certificate is valid, in time and made for clients has been verified by rustls.
+
+use ring::digest::{SHA256, digest};
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::caller::Caller;
+use crate::token::BoundNames;
+
+/// Why a certificate names nobody.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// It does not parse.
+    #[error("the client certificate does not parse: {0}")]
+    Parse(String),
+    /// Its subject has no common name.
+    #[error("the client certificate has no common name")]
+    NoName,
+}
+
+/// The caller that a verified certificate names.
+///
+/// # Errors
+/// [`CertificateError`].
+pub fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<Caller, CertificateError> {
+    let (_, parsed) =
+        X509Certificate::from_der(certificate).map_err(|error| CertificateError::Parse(error.to_string()))?;
+    let subject = parsed.subject();
+    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().map(str::to_owned).ok();
+    let user =
+        subject.iter_common_name().find_map(text).filter(|name| !name.is_empty()).ok_or(CertificateError::NoName)?;
+    let mut caller = Caller::new(user, subject.iter_organization().filter_map(text));
+    let hash = digest(&SHA256, certificate);
+    let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    caller.extra.insert(BoundNames::CREDENTIAL_ID.into(), vec![format!("X509SHA256={hex}")]);
+    Ok(caller)
+}

@@ -1,0 +1,237 @@
+//! Upstream's `system:controller:*` roles, each bound to a service account of its own in
+//! `kube-system`.
+//!
+//! The controllers role runs them in one process under one user. So that this user holds what they
+//! need and no more, those that the role runs carry a label, and `carrack.io:controllers` is made up
+//! of them.
+
+use super::{AGGREGATE_TO_CONTROLLERS, APPS, BATCH, BOOTSTRAP_LABEL, Builder, CORE, READ, To, events, named, rule};
+use crate::caller::USER_CONTROLLER_MANAGER;
+use crate::rbac::Rule;
+
+const STORAGE: &[&str] = &["storage.k8s.io"];
+const ALL: &[&str] = &["*"];
+
+pub(super) fn add(b: &mut Builder) {
+    let mut add = |ours: bool, name: &str, rules: Vec<Rule>| {
+        let role = format!("system:controller:{name}");
+        let labels = [BOOTSTRAP_LABEL, (AGGREGATE_TO_CONTROLLERS, "true")];
+        b.labelled(&role, if ours { &labels } else { &labels[..1] }, rules);
+        b.bind(&role, &role, &[To::ServiceAccount("kube-system", name)]);
+    };
+    for (name, rules) in cluster_controllers().into_iter().chain(workloads()).chain(volumes()) {
+        add(true, name, rules);
+    }
+    for (name, rules) in others() {
+        add(false, name, rules);
+    }
+    b.aggregated("carrack.io:controllers", &[BOOTSTRAP_LABEL], AGGREGATE_TO_CONTROLLERS);
+    b.bind("carrack.io:controllers", "carrack.io:controllers", &[To::User(USER_CONTROLLER_MANAGER)]);
+}
+
+type Table = Vec<(&'static str, Vec<Rule>)>;
+
+fn cluster_controllers() -> Table {
+    vec![
+        ("generic-garbage-collector", vec![rule("get list watch patch update delete", ALL, "*"), events()]),
+        (
+            "namespace-controller",
+            vec![
+                rule("get list watch delete", CORE, "namespaces"),
+                rule("update", CORE, "namespaces/finalize namespaces/status"),
+                rule("get list watch delete deletecollection", ALL, "*"),
+            ],
+        ),
+        ("service-account-controller", vec![rule("create", CORE, "serviceaccounts"), events()]),
+        ("root-ca-cert-publisher", vec![rule("create update", CORE, "configmaps"), events()]),
+        (
+            "node-controller",
+            vec![
+                rule("get list watch update delete patch", CORE, "nodes"),
+                rule("patch update", CORE, "nodes/status"),
+                rule("patch update", CORE, "pods/status"),
+                rule("list watch get delete", CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
+            "pod-garbage-collector",
+            vec![
+                rule("list watch delete", CORE, "pods"),
+                rule(READ, CORE, "nodes"),
+                rule("patch", CORE, "pods/status"),
+            ],
+        ),
+    ]
+}
+
+fn workloads() -> Table {
+    let old_apps = &["apps", "extensions"];
+    vec![
+        (
+            "replicaset-controller",
+            vec![
+                rule("get list watch update", old_apps, "replicasets"),
+                rule("update", old_apps, "replicasets/status replicasets/finalizers"),
+                rule("list watch patch create delete", CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
+            "deployment-controller",
+            vec![
+                rule("get list watch update", old_apps, "deployments"),
+                rule("update", old_apps, "deployments/status deployments/finalizers"),
+                rule("get list watch create update patch delete", old_apps, "replicasets"),
+                rule("get list watch update", CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
+            "statefulset-controller",
+            vec![
+                rule("list watch", CORE, "pods"),
+                rule(READ, APPS, "statefulsets"),
+                rule("update", APPS, "statefulsets/status statefulsets/finalizers"),
+                rule("get create delete update patch", CORE, "pods"),
+                rule("get create delete update patch list watch", APPS, "controllerrevisions"),
+                rule("get create list watch", CORE, "persistentvolumeclaims"),
+                rule("update delete", CORE, "persistentvolumeclaims"),
+                rule("update", CORE, "pods/finalizers"),
+                events(),
+            ],
+        ),
+        (
+            "daemon-set-controller",
+            vec![
+                rule(READ, old_apps, "daemonsets"),
+                rule("update", old_apps, "daemonsets/status daemonsets/finalizers"),
+                rule("list watch", CORE, "nodes"),
+                rule("list watch create delete patch", CORE, "pods"),
+                rule("create", CORE, "pods/binding"),
+                rule("get list watch create delete update patch", APPS, "controllerrevisions"),
+                events(),
+            ],
+        ),
+        (
+            "job-controller",
+            vec![
+                rule("get list watch update patch", BATCH, "jobs"),
+                rule("update", BATCH, "jobs/status jobs/finalizers"),
+                rule("list watch create delete patch", CORE, "pods"),
+                events(),
+            ],
+        ),
+    ]
+}
+
+fn volumes() -> Table {
+    vec![
+        (
+            "persistent-volume-binder",
+            vec![
+                rule("get list watch update create delete", CORE, "persistentvolumes"),
+                rule("update", CORE, "persistentvolumes/status"),
+                rule("get list watch update", CORE, "persistentvolumeclaims"),
+                rule("update", CORE, "persistentvolumeclaims/status"),
+                rule("list watch get create delete", CORE, "pods"),
+                rule(READ, STORAGE, "storageclasses"),
+                rule("list watch", CORE, "nodes"),
+                events(),
+                rule("watch", CORE, "events"),
+                rule("get", CORE, "services"),
+            ],
+        ),
+        (
+            "attachdetach-controller",
+            vec![
+                rule("list watch", CORE, "persistentvolumes persistentvolumeclaims"),
+                rule(READ, CORE, "nodes"),
+                rule("patch update", CORE, "nodes/status"),
+                rule("list watch", CORE, "pods"),
+                events(),
+                rule("get create delete list watch", STORAGE, "volumeattachments"),
+                rule(READ, STORAGE, "csidrivers csinodes"),
+            ],
+        ),
+        (
+            "pvc-protection-controller",
+            vec![rule("get list watch update", CORE, "persistentvolumeclaims"), rule(READ, CORE, "pods"), events()],
+        ),
+        ("pv-protection-controller", vec![rule("get list watch update", CORE, "persistentvolumes"), events()]),
+    ]
+}
+
+/// Controllers that we do not run: the roles are there for upstream's, should somebody run those.
+fn others() -> Table {
+    let certificates = &["certificates.k8s.io"];
+    vec![
+        (
+            "clusterrole-aggregation-controller",
+            vec![rule("escalate get list watch update patch", &["rbac.authorization.k8s.io"], "clusterroles")],
+        ),
+        (
+            "cronjob-controller",
+            vec![
+                rule("get list watch update", BATCH, "cronjobs"),
+                rule("get list watch create update delete patch", BATCH, "jobs"),
+                rule("update", BATCH, "cronjobs/status cronjobs/finalizers"),
+                rule("list watch delete", CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
+            "disruption-controller",
+            vec![
+                rule(READ, &["apps", "extensions"], "deployments replicasets"),
+                rule(READ, CORE, "replicationcontrollers"),
+                rule(READ, &["policy"], "poddisruptionbudgets"),
+                rule(READ, APPS, "statefulsets"),
+                rule("update", &["policy"], "poddisruptionbudgets/status"),
+                rule("patch update", CORE, "pods/status"),
+                rule("get", ALL, "*/scale"),
+                events(),
+            ],
+        ),
+        (
+            "endpoint-controller",
+            vec![
+                rule(READ, CORE, "services pods"),
+                rule("get list watch create update delete", CORE, "endpoints"),
+                rule("create", CORE, "endpoints/restricted"),
+                events(),
+            ],
+        ),
+        (
+            "endpointslice-controller",
+            vec![
+                rule(READ, CORE, "services pods nodes"),
+                rule("update", CORE, "services/finalizers"),
+                rule("get list watch create update delete", &["discovery.k8s.io"], "endpointslices"),
+                events(),
+            ],
+        ),
+        (
+            "certificate-controller",
+            vec![
+                rule("get list watch delete", certificates, "certificatesigningrequests"),
+                rule("update", certificates, "certificatesigningrequests/status certificatesigningrequests/approval"),
+                named("approve", certificates, "signers", "kubernetes.io/kube-apiserver-client-kubelet"),
+                named(
+                    "sign",
+                    certificates,
+                    "signers",
+                    "kubernetes.io/legacy-unknown kubernetes.io/kube-apiserver-client \
+                     kubernetes.io/kube-apiserver-client-kubelet kubernetes.io/kubelet-serving",
+                ),
+                rule("create", &["authorization.k8s.io"], "subjectaccessreviews"),
+                events(),
+            ],
+        ),
+        (
+            "resourcequota-controller",
+            vec![rule("list watch", ALL, "*"), rule("update", CORE, "resourcequotas/status"), events()],
+        ),
+        ("ttl-after-finished-controller", vec![rule("get list watch delete", BATCH, "jobs"), events()]),
+    ]
+}

@@ -1,0 +1,185 @@
+//! KubeVirt's roles: for people (`kubevirt.io:{admin,edit,view,default}`, which aggregate into
+//! `admin`, `edit` and `view`), and for virt-controller and virt-handler.
+//!
+//! The agents' roles have KubeVirt's names and are bound both to KubeVirt's service accounts and to
+//! the users of our own certificates. They hold what our agents need; virt-handler's writes are kept
+//! to its own node by [`crate::node::restriction`].
+
+use super::user_facing::{TO_ADMIN, TO_EDIT, TO_VIEW};
+use super::{APPS, BOOTSTRAP_LABEL, Builder, CORE, READ, To, events, named, rule};
+use crate::caller::{
+    GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, GROUP_VIRT_HANDLERS, USER_GPU_EXTENDER, USER_VIRT_CONTROLLER,
+};
+use crate::rbac::Rule;
+
+const APP: (&str, &str) = ("kubevirt.io", "");
+const KUBEVIRT: &[&str] = &["kubevirt.io"];
+const SUBRESOURCES: &[&str] = &["subresources.kubevirt.io"];
+const NAMESPACE: &str = "kubevirt";
+
+const MACHINES: &str = "virtualmachines virtualmachineinstances virtualmachineinstancepresets \
+                        virtualmachineinstancereplicasets virtualmachineinstancemigrations";
+/// The other kinds of KubeVirt's that people own: group, then resources.
+const OWNED: [(&str, &str); 7] = [
+    ("snapshot.kubevirt.io", "virtualmachinesnapshots virtualmachinesnapshotcontents virtualmachinerestores"),
+    ("export.kubevirt.io", "virtualmachineexports"),
+    ("clone.kubevirt.io", "virtualmachineclones"),
+    (
+        "instancetype.kubevirt.io",
+        "virtualmachineinstancetypes virtualmachineclusterinstancetypes \
+         virtualmachinepreferences virtualmachineclusterpreferences",
+    ),
+    ("pool.kubevirt.io", "virtualmachinepools"),
+    ("migrations.kubevirt.io", "migrationpolicies"),
+    ("backup.kubevirt.io", "virtualmachinebackups virtualmachinebackuptrackers"),
+];
+const INFO: &str = "virtualmachineinstances/guestosinfo virtualmachineinstances/filesystemlist \
+                    virtualmachineinstances/userlist virtualmachines/expand-spec \
+                    virtualmachines/objectgraph virtualmachineinstances/objectgraph";
+const CONSOLES: &str = "virtualmachineinstances/console virtualmachineinstances/vnc \
+                        virtualmachineinstances/vnc/screenshot virtualmachineinstances/portforward \
+                        virtualmachineinstances/usbredir virtualmachineinstances/vsock \
+                        virtualmachines/portforward virtualmachineinstances/sev/fetchcertchain \
+                        virtualmachineinstances/sev/querylaunchmeasurement";
+const ACTIONS: &str = "virtualmachineinstances/pause virtualmachineinstances/unpause \
+                       virtualmachineinstances/addvolume virtualmachineinstances/removevolume \
+                       virtualmachineinstances/freeze virtualmachineinstances/unfreeze \
+                       virtualmachineinstances/softreboot virtualmachineinstances/reset \
+                       virtualmachineinstances/sev/setupsession \
+                       virtualmachineinstances/sev/injectlaunchsecret \
+                       virtualmachineinstances/evacuate/cancel virtualmachineinstances/backup \
+                       virtualmachines/start virtualmachines/stop virtualmachines/restart \
+                       virtualmachines/addvolume virtualmachines/removevolume \
+                       virtualmachines/memorydump virtualmachines/removememorydump \
+                       virtualmachines/evacuate/cancel";
+
+pub(super) fn add(b: &mut Builder) {
+    people(b);
+    agents(b);
+}
+
+fn owned(verbs: &str) -> Vec<Rule> {
+    let mut rules = vec![rule(verbs, KUBEVIRT, MACHINES)];
+    rules.extend(OWNED.iter().map(|(group, resources)| rule(verbs, &[group], resources)));
+    rules
+}
+
+fn people(b: &mut Builder) {
+    b.labelled(
+        "kubevirt.io:default",
+        &[APP, BOOTSTRAP_LABEL],
+        vec![rule("get list", SUBRESOURCES, "version guestfs"), rule("get list", KUBEVIRT, "kubevirts")],
+    );
+    b.bind(
+        "kubevirt.io:default",
+        "kubevirt.io:default",
+        &[To::Group(GROUP_AUTHENTICATED), To::Group(GROUP_UNAUTHENTICATED)],
+    );
+    let use_machines = || {
+        vec![
+            rule("get", SUBRESOURCES, CONSOLES),
+            rule("get", SUBRESOURCES, INFO),
+            rule("update", SUBRESOURCES, ACTIONS),
+            rule("update", SUBRESOURCES, "expand-vm-spec"),
+        ]
+    };
+    let mut admin = use_machines();
+    admin.extend(owned("get delete create update patch list watch deletecollection"));
+    // Upstream keeps `migrate` out of `edit`: it moves load between nodes.
+    admin.push(rule("update", SUBRESOURCES, "virtualmachines/migrate"));
+    b.labelled("kubevirt.io:admin", &[APP, (TO_ADMIN, "true")], admin);
+
+    let mut edit = use_machines();
+    edit.extend(owned("get delete create update patch list watch"));
+    edit.push(rule("get list", KUBEVIRT, "kubevirts"));
+    b.labelled("kubevirt.io:edit", &[APP, (TO_EDIT, "true")], edit);
+
+    let mut view = vec![
+        rule("get", SUBRESOURCES, INFO),
+        rule("update", SUBRESOURCES, "expand-vm-spec"),
+        rule("get list", KUBEVIRT, "kubevirts"),
+    ];
+    view.extend(owned(READ));
+    b.labelled("kubevirt.io:view", &[APP, (TO_VIEW, "true")], view);
+
+    b.labelled(
+        "kubevirt.io:migrate",
+        &[APP],
+        vec![
+            rule("update", SUBRESOURCES, "virtualmachines/migrate"),
+            rule(
+                "get delete create update patch list watch deletecollection",
+                KUBEVIRT,
+                "virtualmachineinstancemigrations",
+            ),
+        ],
+    );
+}
+
+fn agents(b: &mut Builder) {
+    b.labelled(
+        "kubevirt-controller",
+        &[APP],
+        vec![
+            rule("get list watch create update patch delete", KUBEVIRT, MACHINES),
+            rule(
+                "get update patch",
+                KUBEVIRT,
+                "virtualmachines/status virtualmachineinstances/status \
+                 virtualmachineinstancereplicasets/status virtualmachineinstancemigrations/status",
+            ),
+            rule(
+                "update",
+                KUBEVIRT,
+                "virtualmachines/finalizers virtualmachineinstances/finalizers \
+                 virtualmachineinstancereplicasets/finalizers virtualmachineinstancemigrations/finalizers",
+            ),
+            rule(READ, KUBEVIRT, "kubevirts"),
+            rule("get list watch create update patch delete", CORE, "pods"),
+            rule("update", CORE, "pods/finalizers"),
+            rule("create", CORE, "pods/eviction"),
+            // The node controller marks nodes whose virt-handler is silent.
+            rule("get list watch update patch", CORE, "nodes"),
+            rule(READ, CORE, "namespaces persistentvolumeclaims persistentvolumes configmaps"),
+            rule(READ, &["storage.k8s.io"], "storageclasses"),
+            rule("get list watch create delete", APPS, "controllerrevisions"),
+            rule("create", &["coordination.k8s.io"], "leases"),
+            named("get update patch", &["coordination.k8s.io"], "leases", "virt-controller"),
+            events(),
+        ],
+    );
+    b.bind(
+        "kubevirt-controller",
+        "kubevirt-controller",
+        &[To::User(USER_VIRT_CONTROLLER), To::ServiceAccount(NAMESPACE, "kubevirt-controller")],
+    );
+    b.labelled(
+        "kubevirt-handler",
+        &[APP],
+        vec![
+            rule("get list watch update patch", KUBEVIRT, "virtualmachineinstances"),
+            rule("get update patch", KUBEVIRT, "virtualmachineinstances/status"),
+            rule("get list watch patch", KUBEVIRT, "virtualmachineinstancemigrations"),
+            rule(READ, KUBEVIRT, "kubevirts"),
+            rule(READ, CORE, "pods"),
+            rule("get list watch patch update", CORE, "nodes"),
+            events(),
+        ],
+    );
+    b.bind(
+        "kubevirt-handler",
+        "kubevirt-handler",
+        &[To::Group(GROUP_VIRT_HANDLERS), To::ServiceAccount(NAMESPACE, "kubevirt-handler")],
+    );
+    b.labelled(
+        "carrack.io:gpu-extender",
+        &[BOOTSTRAP_LABEL],
+        vec![
+            rule(READ, CORE, "nodes pods"),
+            rule("patch", CORE, "pods nodes"),
+            rule("create", CORE, "pods/binding"),
+            events(),
+        ],
+    );
+    b.bind("carrack.io:gpu-extender", "carrack.io:gpu-extender", &[To::User(USER_GPU_EXTENDER)]);
+}

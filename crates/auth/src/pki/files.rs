@@ -1,0 +1,102 @@
+//! Files of the PKI: private (0600, directory 0700), replaced atomically, flushed before they count.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::PkiError;
+
+/// Larger files are no keys or certificates of ours.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Directory(PathBuf);
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
+    let path = path.to_owned();
+    move |source| PkiError::Io { action, path, source }
+}
+
+impl Directory {
+    /// Makes the directory where it is missing, and closes it to others.
+    pub(super) fn create(path: &Path) -> Result<Self, PkiError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create directory", path))?;
+        let mode = fs::metadata(path).map_err(io("read", path))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(io("restrict the mode of", path))?;
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Waits until no other process makes files here. Released when dropped, also by a crash.
+    pub(super) fn lock(&self) -> Result<File, PkiError> {
+        let path = self.file(".lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(io("open", &path))?;
+        file.lock().map_err(io("lock", &path))?;
+        Ok(file)
+    }
+
+    /// A file's text, or none when there is no such file. A private file that others may read is
+    /// closed to them.
+    pub(super) fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
+        let path = self.file(name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io("read", &path)(error)),
+        };
+        let metadata = file.metadata().map_err(io("read", &path))?;
+        if name.ends_with(".key") && metadata.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io("restrict the mode of", &path))?;
+        }
+        let mut text = String::new();
+        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => PkiError::Damaged { path: path.clone(), problem: "it is not text".into() },
+            _ => io("read", &path)(error),
+        })?;
+        Ok(Some(text))
+    }
+
+    /// Writes a file so that it is there in full or not at all, and stays there.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
+        let path = self.file(name);
+        write_private(&path, text).map_err(io("write", &path))
+    }
+}
+
+/// Writes a private file (0600) atomically: a temporary file beside it, flushed, then renamed.
+pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = parent.join(format!(".{name}.{}.tmp", std::process::id()));
+    let result = write_then_rename(&temporary, path, text);
+    if result.is_err() {
+        // Best effort: the error that counts is the one that is returned.
+        drop(fs::remove_file(&temporary));
+    }
+    result?;
+    File::open(parent)?.sync_all()
+}
+
+fn write_then_rename(temporary: &Path, path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(temporary)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(temporary, path)
+}

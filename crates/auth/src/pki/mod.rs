@@ -1,0 +1,215 @@
+//! A cluster's keys and certificates, under one directory.
+//!
+//! ```text
+//!  pki/ca.{crt,key}                 signs all of the below
+//!  pki/front-proxy-ca.{crt,key}     signs front-proxy-client only (aggregated API servers trust it)
+//!  pki/sa.{key,pub}                 signs service account tokens
+//!  pki/<identity>.{crt,key}         one client certificate for each role: see [`Identity`]
+//!  pki/<server>-serving.{crt,key}   one serving certificate for each server: see [`Server`]
+//! ```
+//!
+//! Everything is made when first asked for, kept while it is good, and issued again when it is near
+//! its end or no longer fits (other names). A certificate authority and the token key are never made
+//! again while anything of them is there: what was signed with them would stop working.
+//!
+//! The certificate is written after its key and is what counts: a crash between the two leaves a key
+//! that is replaced. Two processes that share the directory take turns by a lock on `pki/.lock`.
+
+mod files;
+mod identity;
+mod issue;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use files::Directory;
+pub(crate) use files::write_private;
+pub use identity::{Identity, Sans, Server};
+use issue::{Authority, Leaf};
+
+use crate::secret::Secret;
+
+/// Certificates begin to be valid so much before they are issued, for clocks that are behind.
+const BACKDATE_S: i64 = 5 * 60;
+/// How long an authority is valid.
+const CA_VALIDITY_S: i64 = 10 * 365 * 24 * 3600;
+/// How long other certificates are valid.
+const LEAF_VALIDITY_S: i64 = 365 * 24 * 3600;
+/// Certificates with less than this to go are issued again.
+const RENEW_BEFORE_S: i64 = 90 * 24 * 3600;
+
+/// A certificate and its key, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPairPem {
+    /// The certificate (one, without its authority).
+    pub certificate: String,
+    /// The private key, PKCS#8.
+    pub key: Secret,
+}
+
+/// Why a cluster's PKI cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file or directory cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file's content is not what its name says.
+    #[error("{} is damaged: {problem}; restore it, or remove it to have it made again", path.display())]
+    Damaged {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An authority or the token key is there in part only. It is not made again by itself, because
+    /// all that it signed would stop working.
+    #[error("{} is missing while {} is there; restore it", missing.display(), present.display())]
+    Incomplete {
+        /// What is missing.
+        missing: PathBuf,
+        /// What is there.
+        present: PathBuf,
+    },
+    /// The PKI was only to be loaded, and is not there.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
+    /// The authority's time is over.
+    #[error("the certificate authority {} has expired", .0.display())]
+    CaExpired(PathBuf),
+    /// A name cannot stand in a certificate.
+    #[error("{name:?} cannot be used as a name in a certificate")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Keys or certificates could not be made.
+    #[error("cannot make {what}: {source}")]
+    Issue {
+        /// What was to be made.
+        what: String,
+        /// Why.
+        source: rcgen::Error,
+    },
+}
+
+/// A cluster's PKI.
+#[derive(Debug)]
+pub struct Pki {
+    directory: Directory,
+    ca: Authority,
+    front_proxy_ca: Authority,
+    service_account_key: Secret,
+}
+
+impl Pki {
+    /// Opens the PKI in `directory`, making what is missing of its roots.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn open_or_create(directory: &Path, now_unix_s: i64) -> Result<Self, PkiError> {
+        let directory = Directory::create(directory)?;
+        let _lock = directory.lock()?;
+        let ca = Authority::ensure(&directory, "ca", "carrack-ca", now_unix_s)?;
+        let front_proxy_ca = Authority::ensure(&directory, "front-proxy-ca", "carrack-front-proxy-ca", now_unix_s)?;
+        let service_account_key = issue::ensure_service_account_key(&directory)?;
+        Ok(Self { directory, ca, front_proxy_ca, service_account_key })
+    }
+
+    /// Opens a PKI that must be there already.
+    ///
+    /// # Errors
+    /// [`PkiError::Missing`] when it is not, and the others.
+    pub fn open(directory: &Path, now_unix_s: i64) -> Result<Self, PkiError> {
+        let certificate = directory.join("ca.crt");
+        if !certificate.exists() {
+            return Err(PkiError::Missing(certificate));
+        }
+        Self::open_or_create(directory, now_unix_s)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The cluster's authority, as PEM: clients and servers alike trust it.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        self.ca.certificate()
+    }
+
+    /// The path of the cluster's authority.
+    #[must_use]
+    pub fn ca_path(&self) -> PathBuf {
+        self.directory.file("ca.crt")
+    }
+
+    /// The front proxy's authority, as PEM (`requestheader-client-ca-file`).
+    #[must_use]
+    pub fn front_proxy_ca_pem(&self) -> &str {
+        self.front_proxy_ca.certificate()
+    }
+
+    /// The key that signs service account tokens, as PKCS#8 PEM.
+    #[must_use]
+    pub fn service_account_key(&self) -> &Secret {
+        &self.service_account_key
+    }
+
+    /// The client certificate of a role, issued (again) when needed.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn client(&self, identity: &Identity, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
+        let authority = match identity {
+            Identity::FrontProxy => &self.front_proxy_ca,
+            _ => &self.ca,
+        };
+        let leaf = Leaf {
+            file: identity.file_name()?,
+            common_name: identity.user(),
+            organization: identity.group(),
+            sans: None,
+        };
+        self.ensure(authority, &leaf, now_unix_s)
+    }
+
+    /// The serving certificate of a server, issued (again) when needed, also when `sans` differ from
+    /// those that it was issued for.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn server(&self, server: &Server, sans: &Sans, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
+        let leaf = Leaf {
+            file: server.file_name()?,
+            common_name: server.common_name(),
+            organization: server.group(),
+            sans: Some(sans.clone()),
+        };
+        self.ensure(&self.ca, &leaf, now_unix_s)
+    }
+
+    /// Where [`Self::client`] keeps a role's certificate and key.
+    ///
+    /// # Errors
+    /// [`PkiError::Name`].
+    pub fn client_paths(&self, identity: &Identity) -> Result<(PathBuf, PathBuf), PkiError> {
+        let file = identity.file_name()?;
+        Ok((self.directory.file(&format!("{file}.crt")), self.directory.file(&format!("{file}.key"))))
+    }
+
+    fn ensure(&self, authority: &Authority, leaf: &Leaf, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
+        let _lock = self.directory.lock()?;
+        authority.ensure_leaf(&self.directory, leaf, now_unix_s)
+    }
+}
