@@ -10,12 +10,11 @@ use serde_json::json;
 use crate::host::HostFacts;
 use crate::layout::Layout;
 
-/// The image of a pod's sandbox container, built by `carrack image build` from the machine's busybox.
-pub const PAUSE_IMAGE: &str = "carrack.local/pause:1";
-
-/// The pod network of one node.
+/// What the cluster says about one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeNetwork {
+pub struct NodeSettings {
+    /// The image of a pod's sandbox container, which must be there: nothing is ever fetched.
+    pub sandbox_image: String,
     /// The node's range of pod addresses, as CIDR (`10.42.0.0/24`).
     pub pod_cidr: String,
 }
@@ -34,7 +33,7 @@ const DISABLED_PLUGINS: [&str; 8] = [
 
 /// containerd's `config.toml`.
 #[must_use]
-pub fn containerd_toml(layout: &Layout, host: &HostFacts) -> String {
+pub fn containerd_toml(layout: &Layout, host: &HostFacts, settings: &NodeSettings) -> String {
     let path = |path: std::path::PathBuf| quote(&path.display().to_string());
     let socket = layout.containerd_socket().display().to_string();
     let disabled: Vec<String> = DISABLED_PLUGINS.iter().map(|plugin| quote(plugin)).collect();
@@ -55,7 +54,7 @@ pub fn containerd_toml(layout: &Layout, host: &HostFacts) -> String {
     line("[ttrpc]".to_owned());
     line(format!("address = {}", quote(&format!("{socket}.ttrpc"))));
     line(r#"[plugins."io.containerd.grpc.v1.cri"]"#.to_owned());
-    line(format!("sandbox_image = {}", quote(PAUSE_IMAGE)));
+    line(format!("sandbox_image = {}", quote(&settings.sandbox_image)));
     line(format!("restrict_oom_score_adj = {}", !host.can_lower_oom_score));
     // Namespaces of pods then lie below the data directory, where their owner can be told.
     line("netns_mounts_under_state_dir = true".to_owned());
@@ -85,7 +84,7 @@ pub fn snapshotter(host: &HostFacts) -> &'static str {
 
 /// The conflist of the pod network: a bridge with masquerading to the outside, addresses from host-local, host ports.
 #[must_use]
-pub fn cni_conflist(layout: &Layout, network: &NodeNetwork) -> String {
+pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
     let conflist = json!({
         "cniVersion": "0.4.0",
         "name": layout.cni_network(),
@@ -98,7 +97,7 @@ pub fn cni_conflist(layout: &Layout, network: &NodeNetwork) -> String {
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{ "subnet": network.pod_cidr }]],
+                    "ranges": [[{ "subnet": settings.pod_cidr }]],
                     "routes": [{ "dst": "0.0.0.0/0" }],
                     "dataDir": layout.cni_ipam_dir(),
                 },
@@ -140,14 +139,18 @@ mod tests {
         }
     }
 
+    fn settings() -> NodeSettings {
+        NodeSettings { pod_cidr: "10.9.0.0/24".to_owned(), sandbox_image: "localhost/pause:1".to_owned() }
+    }
+
     #[test]
     fn the_configuration_follows_the_host() {
         let layout = Layout::new("/d\"x");
-        let toml = containerd_toml(&layout, &host(false, false));
+        let toml = containerd_toml(&layout, &host(false, false), &settings());
         assert!(toml.contains("restrict_oom_score_adj = true"));
         assert!(toml.contains("snapshotter = \"native\""));
         assert!(toml.contains(r#"root = "/d\"x/containerd/root""#), "{toml}");
-        let toml = containerd_toml(&layout, &host(true, true));
+        let toml = containerd_toml(&layout, &host(true, true), &settings());
         assert!(toml.contains("restrict_oom_score_adj = false"));
         assert!(toml.contains("snapshotter = \"overlayfs\""));
     }
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn the_conflist_names_this_clusters_bridge_and_range() {
         let layout = Layout::new("/tmp/x");
-        let text = cni_conflist(&layout, &NodeNetwork { pod_cidr: "10.9.0.0/24".to_owned() });
+        let text = cni_conflist(&layout, &settings());
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["plugins"][0]["bridge"], layout.bridge());
         assert_eq!(value["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.9.0.0/24");

@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{NodeNetwork, cni_conflist, containerd_toml};
+use crate::config::{NodeSettings, cni_conflist, containerd_toml};
 use crate::cri::{self, CriError};
 use crate::host::HostFacts;
 use crate::layout::Layout;
@@ -101,7 +101,7 @@ impl Containerd {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn start(layout: &Layout, host: &HostFacts, network: &NodeNetwork) -> Result<Self, StartError> {
+    pub async fn start(layout: &Layout, host: &HostFacts, settings: &NodeSettings) -> Result<Self, StartError> {
         for dir in [
             layout.containerd_root(),
             layout.containerd_state(),
@@ -111,9 +111,9 @@ impl Containerd {
         ] {
             fs::create_dir_all(&dir).map_err(|source| StartError::Write { path: dir, source })?;
         }
-        write_whole(&layout.containerd_config(), &containerd_toml(layout, host))?;
+        write_whole(&layout.containerd_config(), &containerd_toml(layout, host, settings))?;
         // containerd watches this directory with inotify: the temporary file must lie elsewhere and be renamed in.
-        write_whole(&layout.cni_conflist(), &cni_conflist(layout, network))?;
+        write_whole(&layout.cni_conflist(), &cni_conflist(layout, settings))?;
         let (running, version) = adopt_or_spawn(layout, host).await?;
         Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
     }

@@ -62,10 +62,10 @@ impl Layout {
         if self.is_default() { "carrack".to_owned() } else { format!("carrack-{}", self.suffix()) }
     }
 
-    /// The cgroup below which the kubelet makes its pods' cgroups (`--cgroup-root`): `/`, or `/carrack-<suffix>`.
+    /// The cgroup that holds the pods' cgroups: `kubepods`, or `kubepods-<suffix>`.
     #[must_use]
     pub fn cgroup_root(&self) -> String {
-        if self.is_default() { "/".to_owned() } else { format!("/carrack-{}", self.suffix()) }
+        if self.is_default() { "kubepods".to_owned() } else { format!("kubepods-{}", self.suffix()) }
     }
 
     /// The kubelet's root directory: the well-known one for the default cluster, since device plugins and CSI drivers
@@ -91,6 +91,12 @@ impl Layout {
     #[must_use]
     pub fn store_dir(&self) -> PathBuf {
         self.data_dir.join("store")
+    }
+
+    /// The pods' container logs: the well-known place for the default cluster.
+    #[must_use]
+    pub fn pod_log_dir(&self) -> PathBuf {
+        if self.is_default() { PathBuf::from("/var/log/pods") } else { self.logs_dir().join("pods") }
     }
 
     /// The virt-handler's and launchers' state on this node.

@@ -23,7 +23,7 @@ pub mod layout;
 pub mod process;
 pub mod teardown;
 
-pub use config::{NodeNetwork, PAUSE_IMAGE};
+pub use config::NodeSettings;
 pub use containerd::{Containerd, StartError};
 pub use host::{HostFacts, Problem};
 pub use layout::Layout;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::config::NodeNetwork;
+use crate::config::NodeSettings;
 use crate::containerd::Containerd;
 use crate::cri::{self, Cri};
 use crate::host;
@@ -90,6 +90,7 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
     if options.purge {
         say(format!("removing {}", layout.data_dir().display()));
         check("removing the kubelet's directory", remove_tree(&layout.kubelet_root()));
+        check("removing the pods' logs", remove_tree(&layout.pod_log_dir()));
         check("removing the data directory", remove_tree(layout.data_dir()));
     }
     failures
@@ -114,7 +115,9 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
         };
         // The conflist that the pods were made with stands on the disk; an unknown range leaves it as it is.
         let pod_cidr = configured_pod_cidr(layout);
-        if let Err(error) = Containerd::start(layout, &host, &NodeNetwork { pod_cidr }).await {
+        // No pod is started any more, so that no image is needed.
+        let settings = NodeSettings { pod_cidr, sandbox_image: String::new() };
+        if let Err(error) = Containerd::start(layout, &host, &settings).await {
             return vec![error.to_string()];
         }
     }
@@ -213,11 +216,7 @@ fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
 
 /// Removes the pods' empty cgroups. One that still holds a process stays, since `rmdir` refuses it.
 fn remove_cgroups(layout: &Layout) {
-    let below = if layout.is_default() {
-        "kubepods".to_owned()
-    } else {
-        layout.cgroup_root().trim_start_matches('/').to_owned()
-    };
+    let below = layout.cgroup_root();
     let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
     for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
         remove_empty_dirs(&hierarchy.join(&below));

@@ -4,17 +4,15 @@
 //! Needs root and the node's programs, which `scripts/install-deps` brings.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use carrack_noderuntime::process::{self, ProcessId};
 use carrack_noderuntime::teardown::{self, Options};
-use carrack_noderuntime::{Containerd, Layout, NodeNetwork, PAUSE_IMAGE, cri, host};
+use carrack_noderuntime::{Containerd, Layout, NodeSettings, cri, host};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{PodSandboxConfig, PodSandboxMetadata, PodSandboxStatusRequest, RunPodSandboxRequest};
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 
@@ -37,59 +35,9 @@ impl Drop for Guard {
     }
 }
 
-/// An image of busybox alone, as an OCI archive.
-fn pause_archive(path: &Path) {
-    let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let file = |builder: &mut tar::Builder<Vec<u8>>, name: &str, mode: u32, bytes: &[u8]| {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(bytes.len() as u64);
-        header.set_mode(mode);
-        header.set_cksum();
-        builder.append_data(&mut header, name, bytes).expect("a tar entry");
-    };
-    let mut layer = tar::Builder::new(Vec::new());
-    file(&mut layer, "bin/busybox", 0o755, &fs::read("/bin/busybox").expect("busybox-static is installed"));
-    let layer = layer.into_inner().expect("a layer");
-    let config = serde_json::json!({
-        "architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/bin/busybox", "sleep", "1000000"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))]},
-    })
-    .to_string();
-    let blob = |kind: &str, bytes: &[u8]| {
-        serde_json::json!({"mediaType": format!("application/vnd.oci.image.{kind}"),
-            "digest": format!("sha256:{}", hex(bytes)), "size": bytes.len()})
-    };
-    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": blob("config.v1+json", config.as_bytes()), "layers": [blob("layer.v1.tar", &layer)]})
-    .to_string();
-    let mut entry = blob("manifest.v1+json", manifest.as_bytes());
-    entry["annotations"] = serde_json::json!({"io.containerd.image.name": PAUSE_IMAGE});
-    let index = serde_json::json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
-    let mut archive = tar::Builder::new(Vec::new());
-    file(&mut archive, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
-    file(&mut archive, "index.json", 0o644, index.as_bytes());
-    for bytes in [layer.as_slice(), config.as_bytes(), manifest.as_bytes()] {
-        file(&mut archive, &format!("blobs/sha256/{}", hex(bytes)), 0o644, bytes);
-    }
-    fs::write(path, archive.into_inner().expect("an archive")).expect("the archive is written");
-}
-
-fn import_pause(layout: &Layout) {
-    let archive = layout.data_dir().join("pause.tar");
-    pause_archive(&archive);
-    let status = Command::new("ctr")
-        .args([
-            "--address",
-            &layout.containerd_socket().display().to_string(),
-            "--namespace",
-            "k8s.io",
-            "images",
-            "import",
-        ])
-        .arg(&archive)
-        .status()
-        .expect("ctr runs");
-    assert!(status.success());
+async fn import_pause(layout: &Layout) {
+    let built = carrack_images::build_pause(&layout.images_dir()).expect("the pause image is built");
+    carrack_images::containerd::ensure(&layout.containerd_socket(), &built).await.expect("it is imported");
 }
 
 async fn client(layout: &Layout) -> RuntimeServiceClient<Channel> {
@@ -156,19 +104,20 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
     let dir = tempfile::Builder::new().prefix("cnr").tempdir_in("/tmp").expect("a temp dir");
     let layout = Layout::new(dir.path().join("d"));
     let guard = Guard(layout.clone());
-    let network = NodeNetwork { pod_cidr: "10.87.3.0/24".to_owned() };
+    let settings =
+        NodeSettings { pod_cidr: "10.87.3.0/24".to_owned(), sandbox_image: carrack_images::reference("pause") };
     let facts = host::probe(&layout).expect("the machine has what a node needs");
 
-    let first = Containerd::start(&layout, &facts, &network).await.expect("containerd starts");
+    let first = Containerd::start(&layout, &facts, &settings).await.expect("containerd starts");
     assert!(first.version().starts_with("containerd "), "{}", first.version());
-    import_pause(&layout);
+    import_pause(&layout).await;
     let (id, ip) = run_sandbox(&layout, "a").await;
     assert!(ip.starts_with("10.87.3."), "{ip}");
     let before = contained(&layout);
     assert_eq!(before.len(), 1, "the pause process: {before:?}");
 
     // A second start adopts the first one's process.
-    let second = Containerd::start(&layout, &facts, &network).await.expect("containerd is adopted");
+    let second = Containerd::start(&layout, &facts, &settings).await.expect("containerd is adopted");
     assert_eq!(second.process(), first.process());
 
     // Its death is noticed, another is started, and the sandbox is still there.
