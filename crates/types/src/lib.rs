@@ -1,5 +1,7 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
 pub mod kubevirt;
+pub mod placement;
+pub mod pod;
 pub mod quantity;
 pub mod resource;
 pub mod well_known;

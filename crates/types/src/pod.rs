@@ -1,0 +1,121 @@
+//! What a pod asks of a node, as scheduler and kubelet both count it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+
+use crate::quantity::Quantity;
+
+/// Amounts by resource name.
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// Reads a resource list of the API. What is no quantity counts as nothing; admission refuses it.
+#[must_use]
+pub fn resource_list(
+    list: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
+) -> ResourceList {
+    list.into_iter().flatten().map(|(name, q)| (name.clone(), Quantity::try_from(q).unwrap_or_default())).collect()
+}
+
+/// Adds `other` to `to`.
+pub fn add(to: &mut ResourceList, other: &ResourceList) {
+    for (name, quantity) in other {
+        *to.entry(name.clone()).or_default() += *quantity;
+    }
+}
+
+/// Takes `other` from `to`; what becomes nothing is dropped.
+pub fn subtract(to: &mut ResourceList, other: &ResourceList) {
+    for (name, quantity) in other {
+        if let Some(left) = to.get_mut(name) {
+            *left -= *quantity;
+            if left.is_zero() {
+                to.remove(name);
+            }
+        }
+    }
+}
+
+fn raise(to: &mut ResourceList, other: &ResourceList) {
+    for (name, quantity) in other {
+        let have = to.entry(name.clone()).or_default();
+        if *quantity > *have {
+            *have = *quantity;
+        }
+    }
+}
+
+fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList) -> ResourceList {
+    let each = |c: &Container| c.resources.as_ref().map(&of).unwrap_or_default();
+    let mut sum = ResourceList::new();
+    for c in &spec.containers {
+        add(&mut sum, &each(c));
+    }
+    // Init containers run one after another beside the sidecars started before them; at the worst
+    // moment the pod needs the larger of that and of its steady state.
+    let mut sidecars = ResourceList::new();
+    let mut worst = ResourceList::new();
+    for c in spec.init_containers.iter().flatten() {
+        let mut now = sidecars.clone();
+        add(&mut now, &each(c));
+        if c.restart_policy.as_deref() == Some("Always") {
+            add(&mut sidecars, &each(c));
+        }
+        raise(&mut worst, &now);
+    }
+    add(&mut sum, &sidecars);
+    raise(&mut sum, &worst);
+    if let Some(pod_level) = &spec.resources {
+        for (name, quantity) in of(pod_level) {
+            sum.insert(name, quantity);
+        }
+    }
+    sum
+}
+
+/// What the scheduler reserves for a pod: requests, with init containers, sidecars and overhead
+/// (k8s.io/component-helpers/resource/helpers.go `PodRequests`).
+#[must_use]
+pub fn requests(pod: &Pod) -> ResourceList {
+    let Some(spec) = &pod.spec else { return ResourceList::new() };
+    let mut sum = total(spec, |r| resource_list(r.requests.as_ref()));
+    add(&mut sum, &resource_list(spec.overhead.as_ref()));
+    sum
+}
+
+/// What a pod may use at most, where it says so.
+#[must_use]
+pub fn limits(pod: &Pod) -> ResourceList {
+    let Some(spec) = &pod.spec else { return ResourceList::new() };
+    total(spec, |r| resource_list(r.limits.as_ref()))
+}
+
+/// Whether a pod has ended for good.
+#[must_use]
+pub fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_count_the_worst_moment() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "overhead": {"cpu": "10m"},
+            "initContainers": [
+                {"name": "a", "resources": {"requests": {"cpu": "300m"}}},
+                {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+                {"name": "b", "resources": {"requests": {"cpu": "500m", "memory": "1Mi"}}}],
+            "containers": [
+                {"name": "x", "resources": {"requests": {"cpu": "200m"}}},
+                {"name": "y", "resources": {"requests": {"cpu": "0.1", "example.com/d": "2"}}}]}}))
+        .expect("a pod");
+        let sum = requests(&pod);
+        // Init: 100m sidecar + 500m; steady: 300m + 100m sidecar.
+        assert_eq!(sum["cpu"], Quantity::from_millis(610));
+        assert_eq!(sum["memory"].units(), 1 << 20);
+        assert_eq!(sum["example.com/d"].units(), 2);
+    }
+}
