@@ -1,4 +1,4 @@
-//! A disk that refuses to write.
+//! A disk that refuses to write: the log, or only a snapshot.
 //!
 //! The limit on the size of a file is a real failure of a real write that needs no privileges. A
 //! shell sets it, for it is also the shell that can have the signal ignored which comes with it.
@@ -10,13 +10,34 @@ use carrack_store::embedded::{EmbeddedStore, Options};
 use carrack_store::{Revision, Store, StoreError};
 use futures::executor::block_on;
 
-use crate::help::{drain, get, put, text, txn};
+use crate::help::{commit, drain, get, put, text, txn};
 
 const VICTIM_DIR: &str = "CARRACK_STORE_FULL_DIR";
 
-/// The process under the limit. Without its directory it is not a test but part of the next one.
+/// Runs one of the victims below under a limit of 50 KB for a file. What they write is theirs to
+/// check while they run; returns what they noted down at the end.
+fn under_the_limit(victim: &str, dir: &Path) -> u64 {
+    let myself = std::env::current_exe().expect("the test has a path");
+    let output = Command::new("sh")
+        .arg("-c")
+        .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact \"disk_full::$1\" --nocapture")
+        .arg(myself)
+        .arg(victim)
+        .env(VICTIM_DIR, dir)
+        .output()
+        .expect("there is a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let noted = std::fs::read_to_string(dir.join("noted")).expect("the victim ran");
+    noted.parse().expect("a number")
+}
+
+fn note(dir: &Path, number: u64) {
+    std::fs::write(dir.join("noted"), number.to_string()).expect("a small file is allowed");
+}
+
+/// The process whose log is full. Without its directory it is not a test but part of the next one.
 #[test]
-fn victim() {
+fn victim_of_a_full_log() {
     let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
     let options = Options { log_bytes: u64::MAX, ..Options::default() };
     let store = EmbeddedStore::open(Path::new(&dir), options).expect("there is room for a head");
@@ -45,27 +66,48 @@ fn victim() {
     let seen = drain(&mut watch);
     assert_eq!(u64::try_from(seen.len()).expect("few"), written + 1);
     assert_eq!(seen.last(), Some(&format!("..{}", 1 + written)));
-    std::fs::write(Path::new(&dir).join("written"), written.to_string()).expect("a small file");
+    note(Path::new(&dir), written);
 }
 
 #[test]
-fn a_full_disk_refuses_writes_and_loses_nothing() {
+fn a_full_log_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let myself = std::env::current_exe().expect("the test has a path");
-    let output = Command::new("sh")
-        .arg("-c")
-        .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact disk_full::victim --nocapture")
-        .arg(myself)
-        .env(VICTIM_DIR, dir.path())
-        .output()
-        .expect("there is a shell");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let written = std::fs::read_to_string(dir.path().join("written")).expect("the victim ran");
-    let written: u64 = written.parse().expect("a number");
+    let written = under_the_limit("victim_of_a_full_log", dir.path());
     // With room again, it opens, and goes on where the acknowledged writes end.
     let store = EmbeddedStore::open(dir.path(), Options::default()).expect("it opens again");
     assert_eq!(store.revision().0, 1 + written);
     let entry = get(&store, "a").expect("it is there");
     assert_eq!(text(&entry), format!("{:01000}", written - 1));
-    crate::help::commit(&store, vec![put("b", "small")]);
+    commit(&store, vec![put("b", "small")]);
+}
+
+const KEYS: u64 = 200;
+
+/// The process that can write logs of 20 KB, but no snapshot of all the keys.
+#[test]
+fn victim_of_a_full_snapshot() {
+    let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
+    let options = Options { log_bytes: 20_000, ..Options::default() };
+    let store = EmbeddedStore::open(Path::new(&dir), options).expect("there is room for a head");
+    for key in 0..KEYS {
+        commit(&store, vec![put(&format!("k/{key}"), format!("{key:01000}"))]);
+    }
+    drop(store);
+    note(Path::new(&dir), KEYS);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_costs_only_space() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let written = under_the_limit("victim_of_a_full_snapshot", dir.path());
+    let files = std::fs::read_dir(dir.path()).expect("the directory is there");
+    let names = files.map(|file| file.expect("it can be listed").file_name());
+    let logs = names.filter(|name| name.to_string_lossy().starts_with("log-")).count();
+    assert!(logs > 2, "only {logs} logs: a snapshot of later than half the keys was written");
+    let store = EmbeddedStore::open(dir.path(), Options::default()).expect("it opens again");
+    assert_eq!(store.revision().0, 1 + written);
+    for key in 0..written {
+        let entry = get(&store, &format!("k/{key}")).expect("it is there");
+        assert_eq!(text(&entry), format!("{key:01000}"));
+    }
 }
