@@ -1,2 +1,64 @@
-//! The `carrack` command.
-fn main() {}
+//! The `carrack` command: a whole cluster, each of its roles, and what a person needs around them.
+//!
+//! ```text
+//!   up, down ──► node runtime (containerd, pod network) and all roles in one process
+//!   <role>   ──► one role in this process, over HTTPS
+//!   console, kubeconfig, version, image, bench ──► tools for a person
+//! ```
+//!
+//! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
+//! Exit status: 0 when it was done, 1 when not, as with kubectl and k3s; a signal ends a role with 0.
+
+mod cli;
+mod console;
+mod down;
+mod image;
+mod kubeconfig;
+mod logging;
+mod output;
+mod progress;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap's own exit status for a wrong argument is 2, kubectl's and k3s's is 1.
+            let code = u8::from(error.use_stderr());
+            if let Err(error) = error.print() {
+                eprintln!("error: {error}");
+            }
+            return ExitCode::from(code);
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Down(args) => block_on(down::run(args)),
+        Command::Kubeconfig(args) => kubeconfig::run(&args),
+        Command::Console(args) => block_on(console::run(args)),
+        Command::Version(args) => version::run(&args),
+        Command::Image(args) => block_on(image::run(args)),
+    }
+}
+
+/// Runs a tool's work. A thread that still reads the terminal does not hold the process back.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
+}

@@ -1,0 +1,286 @@
+//! The command line, as types. Flags follow kubectl's and k3s's names where they mean the same.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use carrack_noderuntime::Layout;
+use carrack_noderuntime::layout::DEFAULT_DATA_DIR;
+use clap::{Args, Parser, Subcommand};
+
+use crate::output::Format;
+
+/// Virtual machines and pods behind the Kubernetes and KubeVirt APIs, in one binary.
+#[derive(Debug, Parser)]
+#[command(
+    name = "carrack",
+    version,
+    disable_help_subcommand = true,
+    after_help = "\
+Examples:
+  # Start a cluster on this machine, in the background
+  carrack up --detach
+
+  # Use it
+  export KUBECONFIG=$(carrack kubeconfig)
+  kubectl get nodes,pods,vm,vmi -A
+  carrack console demo
+
+  # Stop it, and remove everything it made
+  carrack down --purge"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `carrack` does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Stop the cluster and leave nothing of it running
+    Down(DownArgs),
+    /// Print the path of the administrator's kubeconfig
+    Kubeconfig(KubeconfigArgs),
+    /// Connect to the serial console of a virtual machine
+    Console(ConsoleArgs),
+    /// Print the version
+    Version(VersionArgs),
+    /// Build and import the images that Carrack brings along
+    Image(ImageArgs),
+}
+
+/// Where a cluster lives on this machine.
+#[derive(Debug, Clone, Args)]
+pub struct DataDir {
+    /// Directory that holds everything of this cluster; several clusters have several
+    #[arg(long, value_name = "DIR", env = "CARRACK_DATA_DIR", default_value = DEFAULT_DATA_DIR)]
+    pub data_dir: PathBuf,
+}
+
+impl DataDir {
+    /// The layout below the directory, made absolute: names on the machine are derived from it.
+    ///
+    /// # Errors
+    /// The current directory is gone, or a part of the path cannot be followed.
+    pub fn layout(&self) -> anyhow::Result<Layout> {
+        let absolute = std::path::absolute(&self.data_dir)
+            .with_context(|| format!("cannot make {} absolute", self.data_dir.display()))?;
+        Ok(Layout::new(resolve_existing(&absolute)))
+    }
+}
+
+/// The path with the links in its existing part followed, so that one directory has one name.
+fn resolve_existing(path: &Path) -> PathBuf {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(real), _, _) => real,
+        (Err(_), Some(parent), Some(name)) => resolve_existing(parent).join(name),
+        _ => path.to_owned(),
+    }
+}
+
+/// Which cluster to talk to, and where in it.
+#[derive(Debug, Clone, Args)]
+pub struct ClientArgs {
+    /// Path of the kubeconfig
+    ///
+    /// Without it: the first file that KUBECONFIG names, then the one below the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig to use
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Namespace; the context's one without it
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+}
+
+/// `carrack down`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Guests get their power button pressed and --grace seconds to shut down. Then every process, mount, network namespace,
+link and packet filter rule of this cluster is removed, also those that were left by processes killed earlier.
+The objects, images and disks stay for the next `carrack up`, unless --purge removes them.
+
+Examples:
+  # Stop the cluster; the next `carrack up` finds its objects again
+  carrack down
+
+  # At once, and remove its objects, images and disks too
+  carrack down --grace 0 --purge")]
+pub struct DownArgs {
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Seconds that guests get to shut down
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub grace: u32,
+    /// Also remove the data directory: all objects, images and disks
+    #[arg(long)]
+    pub purge: bool,
+}
+
+/// `carrack kubeconfig`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  # Point kubectl at the cluster
+  export KUBECONFIG=$(carrack kubeconfig)
+
+  # Print the file itself, for another machine
+  carrack kubeconfig --raw")]
+pub struct KubeconfigArgs {
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Print the file's content instead of its path
+    #[arg(long)]
+    pub raw: bool,
+}
+
+/// `carrack console`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The terminal is handed to the guest, key by key. Ctrl+] ends the session; the guest runs on.
+A second connection to the same console ends the first.
+
+Examples:
+  # Log in to the guest demo
+  carrack console demo
+
+  # In another namespace, and only if it runs already
+  carrack console web -n prod --timeout 0
+
+  # In a script: print what the console says until it asks for a login
+  carrack console demo --expect 'login:' --timeout 180")]
+pub struct ConsoleArgs {
+    /// Name of the virtual machine
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Seconds to wait for the guest to run, and with --expect for the text
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub timeout: u64,
+    /// Type nothing but Enter, and end with success once this text was printed
+    #[arg(long, value_name = "TEXT")]
+    pub expect: Option<String>,
+    /// How to reach the cluster
+    #[command(flatten)]
+    pub client: ClientArgs,
+}
+
+/// `carrack version`
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
+/// `carrack image`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  # Build the demo guest and load it into the running cluster
+  carrack image build demo
+
+  # Load an image that another tool saved as an OCI or Docker archive
+  carrack image import my-guest.tar")]
+pub struct ImageArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+/// What `carrack image` does.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Build images from what is installed here, and load them into the running cluster
+    Build(ImageBuildArgs),
+    /// Load images from archives into the running cluster
+    Import(ImageImportArgs),
+}
+
+/// `carrack image build`
+#[derive(Debug, Args)]
+pub struct ImageBuildArgs {
+    /// Which images
+    #[arg(value_enum, value_name = "IMAGE", required = true)]
+    pub images: Vec<BuiltIn>,
+    /// Only write the archives, to the images directory below the data directory
+    #[arg(long)]
+    pub no_import: bool,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+}
+
+/// An image that Carrack can build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BuiltIn {
+    /// The sandbox of every pod
+    Pause,
+    /// virt-launcher and QEMU
+    VirtLauncher,
+    /// The demo guest's disk
+    Demo,
+}
+
+/// `carrack image import`
+#[derive(Debug, Args)]
+pub struct ImageImportArgs {
+    /// OCI or Docker archives
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+}
+
+/// An address range in CIDR form, IPv4 for now.
+///
+/// # Errors
+/// It is not `a.b.c.d/n`.
+pub fn parse_cidr(text: &str) -> Result<String, String> {
+    let bad = || format!("{text:?} is no IPv4 range such as 10.42.0.0/24");
+    let (address, bits) = text.split_once('/').ok_or_else(bad)?;
+    let address: IpAddr = address.parse().map_err(|_| bad())?;
+    let bits: u8 = bits.parse().map_err(|_| bad())?;
+    if address.is_ipv4() && (8..=30).contains(&bits) { Ok(text.to_owned()) } else { Err(bad()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ranges() {
+        let check = |text: &str, good: bool| assert_eq!(parse_cidr(text).is_ok(), good, "{text}");
+        check("10.42.0.0/24", true);
+        check("10.42.0.0", false);
+        check("10.42.0.0/31", false);
+        check("10.42.0/24", false);
+        check("fd00::/64", false);
+        check("", false);
+    }
+
+    #[test]
+    fn one_directory_has_one_name() {
+        let dir = tempfile::tempdir().expect("a temp dir");
+        let real = dir.path().canonicalize().expect("it is there");
+        std::fs::create_dir(real.join("a")).expect("made");
+        std::os::unix::fs::symlink(real.join("a"), real.join("b")).expect("linked");
+        assert_eq!(resolve_existing(&real.join("b/new/dir")), real.join("a/new/dir"));
+    }
+}

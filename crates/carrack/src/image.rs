@@ -1,0 +1,102 @@
+//! `carrack image`: images made from what is installed here, and archives, loaded into the cluster's containerd.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use carrack_images::{Built, containerd};
+use carrack_noderuntime::Layout;
+use serde::Serialize;
+
+use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
+use crate::output;
+use crate::progress::Progress;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    reference: String,
+    digest: String,
+    archive: String,
+    rebuilt: bool,
+    imported: bool,
+}
+
+/// Builds or imports.
+pub async fn run(args: ImageArgs) -> anyhow::Result<()> {
+    match args.command {
+        ImageCommand::Build(args) => build(args).await,
+        ImageCommand::Import(args) => import(args).await,
+    }
+}
+
+async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
+    let layout = args.data_dir.layout()?;
+    let socket = layout.containerd_socket();
+    if !args.no_import {
+        require_containerd(&socket)?;
+    }
+    let mut progress = Progress::new();
+    let mut lines = Vec::new();
+    for image in &args.images {
+        progress.step(format!("building the image {}", name(*image)));
+        let built = build_one(&layout, *image)?;
+        let imported = !args.no_import && containerd::ensure(&socket, &built).await?;
+        lines.push(Line {
+            reference: built.reference,
+            digest: built.digest,
+            archive: built.tar.display().to_string(),
+            rebuilt: built.fresh,
+            imported,
+        });
+    }
+    progress.finish();
+    output::print(args.output, &lines, || lines.iter().map(|line| format!("{}\n", line.reference)).collect())
+}
+
+/// Builds one image in the layout's images directory, or finds it unchanged there.
+///
+/// # Errors
+/// A Debian package is missing, or a file cannot be read or written.
+pub fn build_one(layout: &Layout, image: BuiltIn) -> anyhow::Result<Built> {
+    let dir = layout.images_dir();
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let built = match image {
+        BuiltIn::Pause => carrack_images::build_pause(&dir)?,
+        BuiltIn::VirtLauncher => {
+            let program = std::env::current_exe().context("cannot find this program's own file")?;
+            carrack_images::build_virt_launcher(&dir, &program)?
+        }
+        BuiltIn::Demo => carrack_images::build_demo_guest(&dir)?,
+    };
+    Ok(built)
+}
+
+fn name(image: BuiltIn) -> &'static str {
+    match image {
+        BuiltIn::Pause => "pause",
+        BuiltIn::VirtLauncher => "virt-launcher",
+        BuiltIn::Demo => "demo",
+    }
+}
+
+async fn import(args: ImageImportArgs) -> anyhow::Result<()> {
+    let socket = args.data_dir.layout()?.containerd_socket();
+    require_containerd(&socket)?;
+    let mut progress = Progress::new();
+    for file in &args.files {
+        progress.step(format!("importing {}", file.display()));
+        if !file.is_file() {
+            bail!("{} is no file", file.display());
+        }
+        containerd::import(&socket, file).await.with_context(|| format!("cannot import {}", file.display()))?;
+    }
+    progress.finish();
+    Ok(())
+}
+
+fn require_containerd(socket: &Path) -> anyhow::Result<()> {
+    if !socket.exists() {
+        bail!("no cluster runs here: {} does not exist (carrack up makes it)", socket.display());
+    }
+    Ok(())
+}
