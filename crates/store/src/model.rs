@@ -147,7 +147,9 @@ pub struct Event {
 pub enum WatchItem {
     /// One change, in revision order, none skipped and none twice.
     Event(Event),
-    /// Every change of the watched keys up to this revision has been yielded.
+    /// Every change of the watched keys up to this revision has been yielded. A watch that is
+    /// polled until it is pending has told at least the newest revision that anybody had read
+    /// before.
     Progress(Revision),
 }
 
@@ -168,7 +170,8 @@ pub trait Store: Send + Sync + 'static {
     /// All changes of keys under `prefix` after `after`.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] when changes after `after` are no longer known.
+    /// [`StoreError::Compacted`] when changes after `after` are no longer known,
+    /// [`StoreError::Future`] when it is not yet, [`StoreError::Closed`].
     fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError>;
     /// The newest durable revision.
     fn revision(&self) -> Revision;

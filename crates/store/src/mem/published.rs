@@ -1,8 +1,8 @@
 //! What readers and watchers see: the newest durable state.
 //!
-//! Only [`Published::publish`] changes it, and it does so for readers first, then for watchers, and
-//! only then does the committing side answer. So whoever saw a change, by an answer or by a watch,
-//! reads it too.
+//! Only [`Published::publish`] changes it, for readers and watchers in one step, and only then does
+//! the committing side answer. So whoever saw a change, by an answer, a read or a watch, finds it
+//! in the other two as well.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -27,7 +27,7 @@ impl Published {
 
     /// The newest state; it does not change while the caller holds it.
     pub(crate) fn state(&self) -> Arc<State> {
-        // The lock is only ever held to clone or to replace the pointer, so poison means nothing.
+        // What it holds is one pointer that is replaced as a whole, so poison means nothing.
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -44,12 +44,12 @@ impl Published {
         let revision = state.revision();
         let state = Arc::new(state);
         let (wake, old) = self.with_hub(|hub| {
+            // Readers wait while the events go out: who reads revision R can drain a watch up to R,
+            // and who was told of R by a watch reads it.
             let mut newest = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let old = std::mem::replace(&mut *newest, state);
-            drop(newest);
             let wake = hub.dispatch(events);
             self.visible.store(revision.0, Ordering::Release);
-            (wake, old)
+            (wake, std::mem::replace(&mut *newest, state))
         });
         // Outside of the locks: wakers may run anything, and freeing a state may take its time.
         drop(old);

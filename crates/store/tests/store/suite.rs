@@ -51,6 +51,7 @@ suite! {
     a_watch_gets_each_change_of_its_prefix_once(super::LIMITS, 100);
     a_watch_hears_how_far_others_have_come(super::LIMITS, 100);
     a_slow_watch_is_dropped_and_can_resume(super::LIMITS, 4);
+    what_was_read_can_be_drained(super::LIMITS, 10_000);
     readers_share_entries(super::LIMITS, 100);
     writers_do_not_lose_updates(super::LIMITS, 10_000);
 }
@@ -286,6 +287,23 @@ fn a_slow_watch_is_dropped_and_can_resume(store: &impl Store) {
     assert_eq!(drain(&mut other), ["..9"]);
     let mut resumed = store.watch("a", Revision(5)).expect("watchable");
     assert_eq!(drain(&mut resumed), ["6+a=6", "7+a=7", "8+a=8", "9+a=9", "..9"]);
+}
+
+fn what_was_read_can_be_drained(store: &impl Store) {
+    let mut watch = store.watch("", Revision(1)).expect("watchable");
+    let mut known = 1;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..300).for_each(|_| drop(commit(store, vec![put("a", "")]))));
+        while !writer.is_finished() {
+            let read = block_on(store.get("a")).expect("reads cannot fail").1.0;
+            for item in drain(&mut watch) {
+                let number = item.trim_start_matches("..").split('+').next();
+                known = number.and_then(|number| number.parse().ok()).expect("a revision");
+                assert!(store.revision().0 >= known, "told of {known} before it can be read");
+            }
+            assert!(known >= read, "{read} was read, but only {known} can be drained");
+        }
+    });
 }
 
 fn readers_share_entries(store: &impl Store) {
