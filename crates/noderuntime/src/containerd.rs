@@ -1,4 +1,3 @@
-#![expect(clippy::disallowed_methods, reason = "shell: starts and watches a process")]
 //! Our containerd as a process: started or adopted, watched, started again when it dies.
 //!
 //! ```text

@@ -3,6 +3,8 @@
 //!
 //! Needs root and the node's programs, which `scripts/install-deps` brings.
 
+#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
+
 use std::fs;
 use std::process::Command;
 use std::time::Duration;

@@ -95,10 +95,20 @@ fn special(name: &str, schema: &mut Value) {
             map.insert("format".into(), json!("quantity"));
             map.remove("x-kubernetes-int-or-string");
         }
+        // Any JSON value at all.
+        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON" => drop(map.remove("type")),
         "io.k8s.apimachinery.pkg.util.intstr.IntOrString" => {
             map.insert("x-kubernetes-int-or-string".into(), json!(true));
         }
         _ => {}
+    }
+    // The Rust types have metadata always; for the API it is a field like others.
+    let is_kind = ["apiVersion", "kind", "metadata"].iter().all(|field| map.get("properties").is_some_and(|p| p.get(field).is_some()));
+    if let (true, Some(Value::Array(required))) = (is_kind, map.get_mut("required")) {
+        required.retain(|field| field != "metadata");
+        if required.is_empty() {
+            map.remove("required");
+        }
     }
 }
 

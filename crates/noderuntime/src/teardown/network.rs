@@ -1,4 +1,3 @@
-#![expect(clippy::disallowed_methods, reason = "shell: waits for the kernel to drop links")]
 //! Removing the pod network: links on the bridge, the bridge, and the rules that CNI plugins made for this network.
 //!
 //! CNI DEL normally does all of it; this is for pods whose containerd or plugins were killed midway. The plugins mark
