@@ -31,6 +31,21 @@ pub struct Source {
     pub resource: Resource,
     /// Which objects of it.
     pub selector: Selector,
+    /// Whether only metadata is read, as [`carrack_types::resource::PartialObject`]s.
+    pub metadata_only: bool,
+}
+
+impl Source {
+    /// All objects of a typed kind.
+    #[must_use]
+    pub fn of<K: Kind>() -> Self {
+        Self { resource: K::resource(), selector: Selector::all(), metadata_only: false }
+    }
+    /// The metadata of all objects of a resource.
+    #[must_use]
+    pub fn metadata(resource: Resource) -> Self {
+        Self { resource, selector: Selector::all(), metadata_only: true }
+    }
 }
 
 /// What a controller asked to watch.
@@ -53,7 +68,7 @@ impl Setup<'_> {
     /// Watches all objects of a kind. `keys` says what to reconcile when one changes; it is called
     /// with the object as it was and as it is.
     pub fn watch<K: Kind>(&mut self, keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static) {
-        self.watch_source(Source { resource: K::resource(), selector: Selector::all() }, false, keys);
+        self.watch_source(Source::of::<K>(), keys);
     }
     /// Watches the objects of a kind that a selector names.
     pub fn watch_selected<K: Kind>(
@@ -61,7 +76,7 @@ impl Setup<'_> {
         selector: Selector,
         keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
     ) {
-        self.watch_source(Source { resource: K::resource(), selector }, false, keys);
+        self.watch_source(Source { selector, ..Source::of::<K>() }, keys);
     }
     /// Watches a kind and reconciles each object under its own key.
     pub fn watch_own<K: Kind>(&mut self) {
@@ -85,11 +100,10 @@ impl Setup<'_> {
     pub fn read<K: Kind>(&mut self) {
         self.watch::<K>(|_, _| Vec::new());
     }
-    /// Watches a source. `metadata_only` reads [`carrack_types::resource::PartialObject`]s.
+    /// Watches a source. All who watch the same source must read it as the same type.
     pub fn watch_source<K: Object>(
         &mut self,
         source: Source,
-        metadata_only: bool,
         keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
     ) {
         if !self.existing.contains_key(&source) && !self.parts.informers.contains_key(&source) {
@@ -98,7 +112,7 @@ impl Setup<'_> {
                 source.clone(),
                 Box::new(move |rng| {
                     let mut informer = Informer::<K>::new(s.resource, s.selector, rng);
-                    if metadata_only {
+                    if s.metadata_only {
                         informer = informer.metadata_only();
                     }
                     Box::new(informer)
@@ -131,7 +145,7 @@ impl Setup<'_> {
     /// Adds an index to the cache of a kind that this controller watches whole.
     pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
         self.parts.indexes.push((
-            Source { resource: K::resource(), selector: Selector::all() },
+            Source::of::<K>(),
             Box::new(move |informer| {
                 if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
                     i.add_index(name, of);
@@ -154,9 +168,7 @@ impl View<'_> {
     #[must_use]
     #[expect(clippy::panic, reason = "a broken invariant of the program itself; nothing outside can cause it")]
     pub fn cache<K: Kind>(&self) -> &Cache<K> {
-        let resource = K::resource();
-        self.cache_of(&Source { resource: resource.clone(), selector: Selector::all() })
-            .unwrap_or_else(|| panic!("{resource} is read but not watched"))
+        self.cache_of(&Source::of::<K>()).unwrap_or_else(|| panic!("{} is read but not watched", K::resource()))
     }
     /// The cache of a source, if it is read.
     #[must_use]

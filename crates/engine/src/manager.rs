@@ -23,8 +23,8 @@ use carrack_types::resource::PartialObject;
 use serde_json::Value;
 
 use crate::{
-    AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecorder, Input, Key,
-    LeaderElector, MapFn, Never, Parts, Plan, Rng, Selector, Setup, Source, Time, TimerId, View, WorkQueue, Write,
+    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecorder, Input,
+    Key, LeaderElector, MapFn, Never, Parts, Plan, Rng, Selector, Setup, Source, Time, TimerId, View, WorkQueue, Write,
 };
 
 /// How long to wait before asking again for a revision after an unknown outcome.
@@ -349,6 +349,25 @@ impl Manager {
             }
             return;
         };
+        if let (Write::Confirm { absent, .. }, CallKind::Write) = (&write, kind) {
+            match confirmed(absent, &result) {
+                Ok(true) => {
+                    if let Some(run) = self.hosted[i].runs.get_mut(&key) {
+                        run.writes.pop_front();
+                    }
+                    self.next_write(now, i, &key, fx);
+                }
+                Ok(false) => {
+                    tracing::debug!(%key, absent = ?absent, "it is there after all; will look again");
+                    self.fail(now, i, &key);
+                }
+                Err(error) => {
+                    tracing::warn!(%key, absent = ?absent, %error, "a live read failed; will try again");
+                    self.fail(now, i, &key);
+                }
+            }
+            return;
+        }
         match (kind, result) {
             (CallKind::Write, Ok(reply)) => self.wrote(now, i, &key, &write, Some(&reply), fx),
             (CallKind::Write, Err(error)) if error.is_already_exists() && matches!(write, Write::Create { .. }) => {
@@ -507,6 +526,21 @@ impl Core for Manager {
 
 fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
     Setup { existing, parts: Parts::default() }
+}
+
+/// Whether a live read shows that something is not there.
+fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<bool, ApiError> {
+    match (absent, result) {
+        (Absent::Object { .. }, Err(error)) if error.is_not_found() => Ok(true),
+        // The kind itself is gone, and all its objects with it.
+        (Absent::AnyIn(_), Err(error)) if error.is_not_found() => Ok(true),
+        (_, Err(error)) => Err(error.clone()),
+        (Absent::Object { uid, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.uid() != uid),
+        (Absent::AnyIn(_), Ok(reply)) => {
+            let list: Value = reply.json()?;
+            list["items"].as_array().map(Vec::is_empty).ok_or_else(|| ApiError::Decode("a list without items".into()))
+        }
+    }
 }
 
 /// Whether an object found under a child's name is that child: its controlling owner is the one that

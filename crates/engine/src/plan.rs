@@ -51,6 +51,14 @@ pub enum Write {
         /// Preconditions and grace.
         options: DeleteOptions,
     },
+    /// Make sure, by a live read, of something that the next writes rest on and that a cache cannot
+    /// prove: that something is not there. If it is there after all, the plan ends here.
+    Confirm {
+        /// Where.
+        resource: Resource,
+        /// What is not there.
+        absent: Absent,
+    },
     /// Post to a subresource (`binding`, `finalize` …).
     Post {
         /// Where.
@@ -64,6 +72,20 @@ pub enum Write {
     },
 }
 
+/// Something that must not be there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Absent {
+    /// The object of this name and UID.
+    Object {
+        /// Its name.
+        key: Key,
+        /// Its UID; another object may have taken the name.
+        uid: String,
+    },
+    /// Any object in this namespace.
+    AnyIn(String),
+}
+
 impl Write {
     /// The resource that it writes.
     #[must_use]
@@ -73,6 +95,7 @@ impl Write {
             | Self::Update { resource, .. }
             | Self::Patch { resource, .. }
             | Self::Delete { resource, .. }
+            | Self::Confirm { resource, .. }
             | Self::Post { resource, .. } => resource,
         }
     }
@@ -85,7 +108,11 @@ impl Write {
                 let text = |f: &str| object["metadata"][f].as_str().unwrap_or_default().to_owned();
                 Key { namespace: text("namespace"), name: text("name") }
             }
-            Self::Patch { key, .. } | Self::Delete { key, .. } | Self::Post { key, .. } => key.clone(),
+            Self::Patch { key, .. }
+            | Self::Delete { key, .. }
+            | Self::Post { key, .. }
+            | Self::Confirm { absent: Absent::Object { key, .. }, .. } => key.clone(),
+            Self::Confirm { absent: Absent::AnyIn(namespace), .. } => Key::new(namespace.clone(), ""),
         }
     }
 
@@ -109,6 +136,13 @@ impl Write {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
+            Self::Confirm { resource, absent: Absent::Object { key, .. } } => {
+                ApiRequest::get(resource, &key.namespace, &key.name).metadata_only()
+            }
+            Self::Confirm { resource, absent: Absent::AnyIn(namespace) } => {
+                let selector = crate::Selector { namespace: namespace.clone(), ..crate::Selector::all() };
+                ApiRequest::list(resource, &selector, 1, "").metadata_only()
+            }
             Self::Post { resource, key, sub, body } => {
                 ApiRequest::create_sub(resource, &key.namespace, &key.name, sub, body)
             }
@@ -197,6 +231,18 @@ impl Plan {
     pub fn delete_with<K: Object>(mut self, resource: &Resource, object: &K, mut options: DeleteOptions) -> Self {
         options.uid = Some(object.uid().to_owned());
         self.writes.push(Write::Delete { resource: resource.clone(), key: Key::of(object), options });
+        self
+    }
+    /// Adds: go on only if no object of this name and UID is there, by a live read.
+    pub fn confirm_absent(mut self, resource: &Resource, key: Key, uid: impl Into<String>) -> Self {
+        let absent = Absent::Object { key, uid: uid.into() };
+        self.writes.push(Write::Confirm { resource: resource.clone(), absent });
+        self
+    }
+    /// Adds: go on only if a namespace holds no object of a resource, by a live read.
+    pub fn confirm_none_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
+        let absent = Absent::AnyIn(namespace.into());
+        self.writes.push(Write::Confirm { resource: resource.clone(), absent });
         self
     }
     /// Adds: any write.

@@ -2,6 +2,8 @@
 //! expires them: a controller that counts its children never makes one too many, though the names
 //! that it gives them are new each time, so that nothing but the barrier can stop it.
 
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking, and its inputs are its own")]
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -1,0 +1,268 @@
+//! Deletes objects whose owners are gone, and carries out the two kinds of deletion that wait:
+//! `Foreground` (dependents first) and `Orphan` (dependents are let go).
+//!
+//! It reads the metadata of every kind. That an owner is not in a cache proves nothing, since caches
+//! of different kinds lag apart; so before a dependent is deleted its owner's absence is confirmed by
+//! a live read, and the deletion carries the dependent's UID and resourceVersion. An owner of a kind
+//! that is not read is unknown, and nothing follows from it. Behaviour follows
+//! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View};
+use carrack_types::resource::{Object as _, PartialObject, Resource};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use serde_json::json;
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// The garbage collector. Its keys name a resource and an object: namespace, and
+/// `group/plural/name`.
+pub struct GarbageCollector {
+    builtin: Vec<Resource>,
+    custom: BTreeMap<String, Resource>,
+}
+
+enum Owner {
+    /// It is there, and stays.
+    Solid,
+    /// It is there, and waits for its dependents to go first.
+    Waiting,
+    /// It is not in the cache of its kind.
+    Missing(Resource, Key),
+    /// Its kind is not read, or not listed yet.
+    Unknown,
+}
+
+fn key_of(resource: &Resource, object: &PartialObject) -> Key {
+    Key::new(object.namespace(), format!("{}/{}/{}", resource.group, resource.plural, object.name()))
+}
+
+fn source_of_key(view: &View<'_>, key: &Key) -> Option<(Source, String)> {
+    let mut parts = key.name.splitn(3, '/');
+    let (group, plural, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let source =
+        view.sources().find(|s| s.metadata_only && s.resource.group == group && s.resource.plural == plural)?;
+    Some((source.clone(), name.to_owned()))
+}
+
+/// Everything that names this UID as an owner.
+fn dependents<'a>(
+    view: &'a View<'a>,
+    uid: &'a str,
+) -> impl Iterator<Item = (&'a Resource, &'a Arc<PartialObject>)> + 'a {
+    view.sources()
+        .filter(|s| s.metadata_only)
+        .filter_map(|s| Some((&s.resource, view.cache_of::<PartialObject>(s)?)))
+        .flat_map(move |(resource, cache)| cache.by_owner(uid).map(move |o| (resource, o)))
+}
+
+fn owner_refs(object: &PartialObject) -> &[OwnerReference] {
+    object.metadata.owner_references.as_deref().unwrap_or_default()
+}
+
+impl GarbageCollector {
+    /// A collector over these resources and, as they come and go, those of custom resource definitions.
+    #[must_use]
+    pub fn new(builtin: Vec<Resource>) -> Self {
+        Self { builtin, custom: BTreeMap::new() }
+    }
+
+    fn watch(setup: &mut Setup<'_>, resource: &Resource) {
+        let r = resource.clone();
+        setup.watch_source::<PartialObject>(Source::metadata(resource.clone()), move |object, view| {
+            let mut keys = vec![key_of(&r, object)];
+            // Dependents look again when their owner goes; owners, when a dependent goes.
+            keys.extend(dependents(view, object.uid()).map(|(resource, o)| key_of(resource, o)));
+            for owner in owner_refs(object) {
+                if let Some((resource, namespace)) = owner_place(view, owner, object) {
+                    let name = format!("{}/{}/{}", resource.group, resource.plural, owner.name);
+                    keys.push(Key::new(namespace, name));
+                }
+            }
+            keys
+        });
+    }
+
+    fn classify(view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
+        let Some((resource, namespace)) = owner_place(view, owner, object) else { return Owner::Unknown };
+        let source = Source::metadata(resource.clone());
+        if !view.synced(&source) {
+            return Owner::Unknown;
+        }
+        let key = Key::new(namespace, owner.name.clone());
+        match view.cache_of::<PartialObject>(&source).and_then(|c| c.get_key(&key)) {
+            Some(found) if found.uid() == owner.uid => {
+                if found.is_deleting() && found.has_finalizer(FOREGROUND) {
+                    Owner::Waiting
+                } else {
+                    Owner::Solid
+                }
+            }
+            _ => Owner::Missing(resource, key),
+        }
+    }
+
+    /// An object that is being deleted and waits for its dependents.
+    fn finish_deletion(view: &View<'_>, resource: &Resource, object: &PartialObject) -> Plan {
+        let mut plan = Plan::none();
+        if object.has_finalizer(ORPHAN) {
+            for (r, dependent) in dependents(view, object.uid()) {
+                let left: Vec<_> = owner_refs(dependent).iter().filter(|o| o.uid != object.uid()).collect();
+                plan = plan.patch_resource(r, dependent.as_ref(), "", json!({"metadata": {"ownerReferences": left}}));
+            }
+            if plan.is_none() {
+                return remove_finalizer(resource, object, ORPHAN);
+            }
+        } else if object.has_finalizer(FOREGROUND) {
+            let mut blocked = false;
+            for (r, dependent) in dependents(view, object.uid()) {
+                let blocks =
+                    owner_refs(dependent).iter().any(|o| o.uid == object.uid() && o.block_owner_deletion == Some(true));
+                blocked |= blocks;
+                // One with another owner only lets go of this one; its own reconcile sees to that.
+                let sole = owner_refs(dependent).iter().all(|o| o.uid == object.uid());
+                if sole && !dependent.is_deleting() {
+                    plan = plan.delete_with(
+                        r,
+                        dependent.as_ref(),
+                        DeleteOptions {
+                            resource_version: dependent.metadata.resource_version.clone(),
+                            propagation: Some("Foreground"),
+                            ..DeleteOptions::default()
+                        },
+                    );
+                }
+            }
+            if !blocked && plan.is_none() {
+                return remove_finalizer(resource, object, FOREGROUND);
+            }
+        }
+        plan
+    }
+}
+
+/// Resource and namespace in which an owner must be looked for: its kind in any version, in the
+/// dependent's own namespace when the kind is namespaced.
+fn owner_place(view: &View<'_>, owner: &OwnerReference, object: &PartialObject) -> Option<(Resource, String)> {
+    let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
+    let source =
+        view.sources().find(|s| s.metadata_only && s.resource.group == group && s.resource.kind == owner.kind)?;
+    let namespace = if source.resource.namespaced { object.namespace() } else { "" };
+    Some((source.resource.clone(), namespace.to_owned()))
+}
+
+fn remove_finalizer(resource: &Resource, object: &PartialObject, finalizer: &str) -> Plan {
+    let left: Vec<_> = object.metadata.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
+    Plan::none().patch_resource(resource, object, "", json!({"metadata": {"finalizers": left}}))
+}
+
+impl Controller for GarbageCollector {
+    fn name(&self) -> &'static str {
+        "generic-garbage-collector"
+    }
+
+    fn setup(&self, setup: &mut Setup<'_>) {
+        for resource in &self.builtin {
+            Self::watch(setup, resource);
+        }
+        setup.read::<CustomResourceDefinition>();
+    }
+
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        let wanted: BTreeMap<String, Resource> = view
+            .cache::<CustomResourceDefinition>()
+            .iter()
+            .filter(|crd| !crd.is_deleting() && is_established(crd))
+            .filter_map(|crd| Some((crd.name().to_owned(), custom_resource(crd)?)))
+            .collect();
+        for (name, resource) in &wanted {
+            if self.custom.get(name) != Some(resource) {
+                Self::watch(setup, resource);
+            }
+        }
+        for (name, resource) in &self.custom {
+            if wanted.get(name) != Some(resource) {
+                setup.drop_source(Source::metadata(resource.clone()));
+            }
+        }
+        self.custom = wanted;
+    }
+
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some((source, name)) = source_of_key(view, key) else { return Plan::none() };
+        let Some(object) = view.cache_of::<PartialObject>(&source).and_then(|c| c.get(&key.namespace, &name)) else {
+            return Plan::none();
+        };
+        let resource = &source.resource;
+        if object.is_deleting() {
+            return Self::finish_deletion(view, resource, object);
+        }
+        let refs = owner_refs(object);
+        if refs.is_empty() {
+            return Plan::none();
+        }
+        let owners: Vec<_> = refs.iter().map(|o| (o, Self::classify(view, object, o))).collect();
+        if owners.iter().any(|(_, o)| matches!(o, Owner::Unknown)) {
+            return Plan::none();
+        }
+        let mut plan = Plan::none();
+        for (reference, owner) in &owners {
+            if let Owner::Missing(resource, key) = owner {
+                plan = plan.confirm_absent(resource, key.clone(), reference.uid.clone());
+            }
+        }
+        let solid: Vec<_> = owners.iter().filter(|(_, o)| matches!(o, Owner::Solid)).map(|(r, _)| *r).collect();
+        if solid.len() == owners.len() {
+            return Plan::none();
+        }
+        if !solid.is_empty() {
+            return plan.patch_resource(resource, object.as_ref(), "", json!({"metadata": {"ownerReferences": solid}}));
+        }
+        let waiting = owners.iter().any(|(_, o)| matches!(o, Owner::Waiting));
+        let propagation = if object.has_finalizer(ORPHAN) {
+            "Orphan"
+        } else if object.has_finalizer(FOREGROUND) || (waiting && dependents(view, object.uid()).next().is_some()) {
+            "Foreground"
+        } else {
+            "Background"
+        };
+        plan.delete_with(
+            resource,
+            object.as_ref(),
+            DeleteOptions {
+                resource_version: object.metadata.resource_version.clone(),
+                propagation: Some(propagation),
+                ..DeleteOptions::default()
+            },
+        )
+    }
+}
+
+/// Whether the API server serves the definition's objects by now.
+pub(crate) fn is_established(crd: &CustomResourceDefinition) -> bool {
+    crd.status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .any(|c| c.type_ == "Established" && c.status == "True")
+}
+
+/// The resource of a definition, in the version that is stored.
+pub(crate) fn custom_resource(crd: &CustomResourceDefinition) -> Option<Resource> {
+    let version = crd
+        .spec
+        .versions
+        .iter()
+        .find(|v| v.storage && v.served)
+        .or_else(|| crd.spec.versions.iter().find(|v| v.served))?;
+    Some(Resource {
+        group: crd.spec.group.clone().into(),
+        version: version.name.clone().into(),
+        plural: crd.spec.names.plural.clone().into(),
+        kind: crd.spec.names.kind.clone().into(),
+        namespaced: crd.spec.scope == "Namespaced",
+    })
+}
