@@ -1,1 +1,60 @@
 //! The Kubernetes API: one pipeline for every kind, on the store.
+//!
+//! ```text
+//!   serve (HTTPS, tokio) ─┐
+//!   transport (in-process)┼─► ApiServer::handle ─► route ─► authorize ─► registry ─► Store
+//!   simulator (by hand) ──┘
+//! ```
+//!
+//! [`ApiServer`] is logic without a runtime: a future that only ever waits for the store, and watches
+//! that are streams. [`serve`] and [`transport`] are the shells around it.
+//!
+//! A kind is a row of `carrack-schema`'s table and goes through `registry`; what a kind needs beyond
+//! that is in `registry::strategy`, in a plugin of [`admission`], or in `sub` for its subresources.
+//! Objects are stored in the form of `stored`, which lets them be served without being parsed.
+
+mod accept;
+pub mod admission;
+pub mod body;
+mod bootstrap;
+mod bound;
+mod catalog;
+mod context;
+mod convert;
+mod crd;
+mod discovery;
+mod dispatch;
+mod env;
+mod follow;
+mod keys;
+mod kinds;
+mod list_options;
+mod local;
+mod metrics;
+mod nonresource;
+pub mod object;
+mod openapi;
+mod present;
+mod printing;
+mod query;
+mod registry;
+mod reviews;
+mod route;
+mod selector;
+pub mod serve;
+mod server;
+mod status;
+mod stored;
+mod sub;
+mod transport;
+
+pub use body::{Body, NodeTarget, Response};
+pub use catalog::Catalog;
+pub use env::{Env, name_suffix, new_uid, rfc3339_s};
+pub use local::{LocalApi, LocalGroupVersion, LocalRequest};
+pub use query::Query;
+pub use route::{RequestInfo, ResourceRequest};
+pub use selector::{FieldSelector, LabelSelector};
+pub use server::{ApiServer, Config};
+pub use status::{Cause, Details, Status};
+pub use transport::InProcess;

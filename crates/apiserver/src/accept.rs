@@ -1,0 +1,135 @@
+//! Content negotiation: which form of an object a client takes, and what a body is.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+
+use crate::status::Status;
+
+/// The media types that replies can have, for the 406.
+const OFFERED: &str = "application/json";
+
+/// How objects are presented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As they are.
+    Object,
+    /// As a `Table` of this version of meta.k8s.io, which kubectl prints.
+    Table(&'static str),
+    /// Metadata alone, in this version of meta.k8s.io.
+    Metadata(&'static str),
+}
+
+/// One media range of an `Accept` header.
+#[derive(Debug)]
+pub struct MediaRange<'a> {
+    /// `type/subtype`, in lower case.
+    pub media_type: String,
+    params: Vec<(&'a str, &'a str)>,
+}
+
+impl MediaRange<'_> {
+    /// A parameter of the range.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v)
+    }
+
+    /// Whether this range takes JSON.
+    pub fn takes_json(&self) -> bool {
+        matches!(self.media_type.as_str(), "application/json" | "*/*" | "application/*")
+    }
+}
+
+/// The ranges of the `Accept` header, best first. No header is `*/*`.
+pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
+    let mut ranges: Vec<(u32, MediaRange<'_>)> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let media_type = parts.next().filter(|t| !t.is_empty())?.to_ascii_lowercase();
+            let params: Vec<_> = parts.filter_map(|p| p.split_once('=')).collect();
+            let quality = params
+                .iter()
+                .find(|(n, _)| *n == "q")
+                .and_then(|(_, q)| q.parse::<f64>().ok())
+                .unwrap_or(1.0);
+            // Rounds to thousandths, which is all that the header can say.
+            let quality = (quality.clamp(0.0, 1.0) * 1000.0).round() as u32;
+            Some((quality, MediaRange { media_type, params }))
+        })
+        .collect();
+    if ranges.is_empty() {
+        return vec![MediaRange { media_type: "*/*".to_owned(), params: Vec::new() }];
+    }
+    ranges.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
+    ranges.into_iter().map(|(_, range)| range).collect()
+}
+
+/// The form of a reply to a request for objects.
+///
+/// # Errors
+/// 406 when nothing that is accepted can be made.
+pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
+    for range in ranges(headers) {
+        if !range.takes_json() {
+            continue;
+        }
+        let meta_version = match range.param("v") {
+            None | Some("v1") => "meta.k8s.io/v1",
+            Some("v1beta1") => "meta.k8s.io/v1beta1",
+            Some(_) => continue,
+        };
+        let known_group = matches!(range.param("g"), None | Some("meta.k8s.io"));
+        match range.param("as") {
+            None => return Ok(Form::Object),
+            Some("Table") if known_group => return Ok(Form::Table(meta_version)),
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if known_group => {
+                return Ok(Form::Metadata(meta_version));
+            }
+            Some(_) => {}
+        }
+    }
+    Err(Status::not_acceptable(OFFERED))
+}
+
+/// The media type of a body, in lower case and without parameters; JSON when it is not said.
+pub fn content_type(headers: &HeaderMap) -> String {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .map(|value| value.trim().to_ascii_lowercase())
+        .filter(|value| !value.is_empty())
+        .unwrap_or_else(|| "application/json".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn forms() {
+        for (accept, want) in [
+            (None, Ok(Form::Object)),
+            (Some("application/json"), Ok(Form::Object)),
+            (Some("*/*"), Ok(Form::Object)),
+            (
+                Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"),
+                Ok(Form::Table("meta.k8s.io/v1")),
+            ),
+            (Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), Ok(Form::Metadata("meta.k8s.io/v1"))),
+            (Some("application/vnd.kubernetes.protobuf, application/json;q=0.5"), Ok(Form::Object)),
+            (Some("application/vnd.kubernetes.protobuf"), Err(406)),
+            (Some("text/html"), Err(406)),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(accept) = accept {
+                headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            }
+            assert_eq!(form(&headers).map_err(|s| s.code), want, "{accept:?}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Asks the plugins about a request that is not a plain write: an eviction, a token.
+
+use super::{Attributes, Operation, fetch};
+use crate::context::Cx;
+use crate::object::Object;
+use crate::status::Status;
+
+/// Whether the plugins let `object` be posted to a subresource of the request's object; `stored` is
+/// what it is about.
+pub(crate) async fn consult(
+    cx: &Cx<'_>,
+    subresource: &str,
+    object: &Object,
+    stored: Option<&Object>,
+) -> Result<(), Status> {
+    let namespace = cx.namespace().unwrap_or_default().to_owned();
+    let attributes = Attributes {
+        operation: Operation::Create,
+        caller: cx.caller,
+        row: &cx.row,
+        version: &cx.version().name,
+        subresource,
+        namespace: &namespace,
+        name: cx.name().to_owned(),
+        object: object.clone(),
+        old: stored,
+        dry_run: cx.dry_run()?,
+        env: &*cx.server.env,
+    };
+    let found = fetch(&*cx.server.store, &cx.server.plugins, &attributes).await?;
+    for plugin in &cx.server.plugins {
+        plugin.validate(&attributes, &found)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! CustomResourceDefinitions: completes their names, says in their status whether they are served, and
+//! ties the life of custom resources to that of their definition.
+//!
+//! A definition is established by the write that makes it valid; there is no controller to wait for.
+
+use carrack_schema::table::{ResourceInfo, builtin};
+use serde_json::{Map, Value, json};
+
+use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use crate::catalog::{CRD_GROUP, CRDS};
+use crate::env::rfc3339_s;
+use crate::object::{Object, at, child_mut, is_deleting, name, str_at};
+use crate::status::Status;
+
+/// Holds a definition until its custom resources are gone.
+pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+pub(super) struct Definitions;
+
+fn definition_name(row: &ResourceInfo) -> String {
+    format!("{}.{}", row.plural, row.group)
+}
+
+impl AdmissionPlugin for Definitions {
+    fn name(&self) -> &'static str {
+        "CustomResourceDefinitions"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        if is_definition(attributes) && attributes.operation != Operation::Delete {
+            return vec![Needed::all(CRD_GROUP, CRDS, "")];
+        }
+        if attributes.row.is_custom && attributes.operation == Operation::Create && attributes.subresource.is_empty() {
+            // Pinned, so that no instance slips in while the definition goes away.
+            return vec![Needed::one(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).pinned()];
+        }
+        Vec::new()
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if !is_definition(attributes) || attributes.operation == Operation::Delete {
+            return Ok(());
+        }
+        complete(&mut attributes.object);
+        let others = lookup.list(CRD_GROUP, CRDS, "");
+        let now = rfc3339_s(attributes.env.now());
+        let old = attributes.old.cloned();
+        settle(&mut attributes.object, old.as_ref(), others, &now);
+        Ok(())
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if is_definition(attributes) && attributes.operation != Operation::Delete {
+            let value = Value::Object(attributes.object.clone());
+            if let Err(error) = carrack_schema::crd::resource_info(&value) {
+                return Err(Status::invalid(CRD_GROUP, "CustomResourceDefinition", &attributes.name, &[(
+                    "FieldValueInvalid".to_owned(),
+                    "spec".to_owned(),
+                    format!("Invalid value: {}", error.problem),
+                )]));
+            }
+        }
+        let creates_instance =
+            attributes.row.is_custom && attributes.operation == Operation::Create && attributes.subresource.is_empty();
+        if creates_instance
+            && lookup.get(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).is_none_or(is_deleting)
+        {
+            let mut status = Status::method_not_allowed();
+            status.message = "create not allowed while custom resource definition is terminating".to_owned();
+            return Err(status);
+        }
+        Ok(())
+    }
+}
+
+fn is_definition(attributes: &Attributes<'_>) -> bool {
+    (&*attributes.row.group, &*attributes.row.plural) == (CRD_GROUP, CRDS)
+}
+
+/// Names that follow from the kind, and the strategy that is the only one here.
+fn complete(definition: &mut Object) {
+    let spec = child_mut(definition, "spec");
+    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    let names = child_mut(spec, "names");
+    let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let missing = |names: &Map<String, Value>, key: &str| names.get(key).and_then(Value::as_str).unwrap_or("").is_empty();
+    if missing(names, "singular") {
+        names.insert("singular".to_owned(), kind.to_lowercase().into());
+    }
+    if missing(names, "listKind") {
+        names.insert("listKind".to_owned(), format!("{kind}List").into());
+    }
+}
+
+/// Sets the status that upstream's naming and establishing controllers would.
+fn settle(definition: &mut Object, old: Option<&Object>, others: &[Object], now: &str) {
+    let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
+    let conflict = conflict(definition, others);
+    let stored: Vec<String> = {
+        let mut stored: Vec<String> = old
+            .and_then(|old| at(old, &["status", "storedVersions"]))
+            .and_then(Value::as_array)
+            .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+            .unwrap_or_default();
+        let versions = at(definition, &["spec", "versions"]).and_then(Value::as_array);
+        for version in versions.into_iter().flatten() {
+            let name = version["name"].as_str().unwrap_or_default();
+            if version["storage"] == true && !stored.iter().any(|s| s == name) {
+                stored.push(name.to_owned());
+            }
+        }
+        stored
+    };
+    let (accepted, why, what) = match &conflict {
+        None => ("True", "NoConflicts", "no conflicts found".to_owned()),
+        Some((reason, message)) => ("False", *reason, message.clone()),
+    };
+    let was_established = old.is_some_and(|old| condition(old, "Established") == Some("True"));
+    let (established, e_why, e_what) = if was_established || conflict.is_none() {
+        ("True", "InitialNamesAccepted", "the initial names have been accepted".to_owned())
+    } else {
+        ("False", "NotAccepted", "not all names are accepted".to_owned())
+    };
+    let old_names = old.and_then(|old| at(old, &["status", "acceptedNames"])).cloned();
+    let status = child_mut(definition, "status");
+    let accepted_names = if conflict.is_none() { Some(names) } else { old_names };
+    status.insert("acceptedNames".to_owned(), accepted_names.unwrap_or_else(|| json!({"kind": "", "plural": ""})));
+    status.insert("storedVersions".to_owned(), json!(stored));
+    let mut conditions = old
+        .and_then(|old| at(old, &["status", "conditions"]))
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    set_condition(&mut conditions, "NamesAccepted", accepted, why, &what, now);
+    set_condition(&mut conditions, "Established", established, e_why, &e_what, now);
+    status.insert("conditions".to_owned(), conditions.into());
+}
+
+pub(crate) fn set_condition(conditions: &mut Vec<Value>, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+    let found = conditions.iter_mut().find(|condition| condition["type"] == kind);
+    let since = match &found {
+        Some(condition) if condition["status"] == status => condition["lastTransitionTime"].clone(),
+        _ => now.into(),
+    };
+    let condition = json!({
+        "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+    });
+    match found {
+        Some(slot) => *slot = condition,
+        None => conditions.push(condition),
+    }
+}
+
+fn condition<'a>(definition: &'a Object, kind: &str) -> Option<&'a str> {
+    at(definition, &["status", "conditions"])?
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .and_then(|condition| condition["status"].as_str())
+}
+
+/// Whether another definition of the group, or a built-in kind, has one of the names.
+fn conflict(definition: &Object, others: &[Object]) -> Option<(&'static str, String)> {
+    let group = str_at(definition, &["spec", "group"]);
+    let own = name(definition);
+    let taken = |field: &'static str, value: &str| {
+        others.iter().any(|other| {
+            name(other) != own
+                && str_at(other, &["spec", "group"]) == group
+                && str_at(other, &["status", "acceptedNames", field]) == value
+        })
+    };
+    for (field, reason) in [("plural", "PluralConflict"), ("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
+        let value = str_at(definition, &["spec", "names", field]);
+        let built_in = builtin().iter().any(|row| {
+            row.group == group && (field == "plural" && row.plural == value || field == "kind" && row.kind == value)
+        });
+        if built_in || taken(field, value) {
+            return Some((reason, format!("{value:?} is already in use")));
+        }
+    }
+    None
+}

@@ -1,0 +1,70 @@
+//! Reads the objects that plugins named, and makes preconditions of those that are pinned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_store::{Check, Range, Store};
+
+use super::{AdmissionPlugin, Attributes, Lookup, Needed};
+use crate::keys;
+use crate::object::Object;
+use crate::status::Status;
+use crate::stored;
+
+/// What was found for a write.
+#[derive(Default)]
+pub(crate) struct Found {
+    one: BTreeMap<[String; 4], Object>,
+    many: BTreeMap<[String; 3], Vec<Object>>,
+    /// What the write rests on.
+    pub checks: Vec<Check>,
+}
+
+impl Lookup for Found {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object> {
+        self.one.get(&[group, resource, namespace, name].map(str::to_owned))
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object] {
+        self.many.get(&[group, resource, namespace].map(str::to_owned)).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Reads what the plugins need for this write.
+pub(crate) async fn fetch(
+    store: &dyn Store,
+    plugins: &[Box<dyn AdmissionPlugin>],
+    attributes: &Attributes<'_>,
+) -> Result<Found, Status> {
+    let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
+    // A pinned wish comes first of its equals, so that it counts.
+    needed.sort_by(|a, b| {
+        (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned)
+            .cmp(&(&b.group, &b.resource, &b.namespace, &b.name, !b.pinned))
+    });
+    needed.dedup_by(|b, a| {
+        (&a.group, &a.resource, &a.namespace, &a.name) == (&b.group, &b.resource, &b.namespace, &b.name)
+    });
+    let mut found = Found::default();
+    for Needed { group, resource, namespace, name, pinned } in needed {
+        let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
+        if name.is_empty() {
+            let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+            let objects = page.entries.iter().map(|entry| stored::parse(entry)).collect();
+            found.many.insert([group, resource, namespace], objects);
+            continue;
+        }
+        let key: Arc<str> = (prefix + &name).into();
+        let (entry, _) = store.get(&key).await?;
+        if pinned {
+            found.checks.push(match &entry {
+                Some(entry) => Check::Unchanged(Arc::clone(&key), entry.mod_revision),
+                None => Check::Absent(Arc::clone(&key)),
+            });
+        }
+        if let Some(entry) = entry {
+            found.one.insert([group, resource, namespace, name], stored::parse(&entry));
+        }
+    }
+    Ok(found)
+}

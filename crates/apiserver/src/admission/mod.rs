@@ -1,0 +1,169 @@
+//! Admission: small plugins that complete an object and refuse what may not be.
+//!
+//! ```text
+//!   decode ─► default ─► mutate (each plugin, in order) ─► default ─► validate (schema, then each plugin) ─► store
+//! ```
+//!
+//! A plugin is a pure function of the request and of objects that it named beforehand
+//! ([`AdmissionPlugin::needs`]). What it pins becomes a precondition of the write, so that nothing is
+//! admitted on the grounds of an object that has changed meanwhile.
+
+mod consult;
+mod definition;
+mod found;
+mod namespace;
+mod node;
+mod persistent;
+mod pod;
+mod priority;
+mod service_account;
+
+use carrack_auth::Caller;
+use carrack_schema::table::ResourceInfo;
+
+use crate::env::Env;
+use crate::object::Object;
+use crate::status::Status;
+
+pub(crate) use consult::consult;
+pub(crate) use definition::{CLEANUP_FINALIZER, set_condition};
+pub(crate) use found::fetch;
+
+/// What is being done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is new.
+    Create,
+    /// It is changed.
+    Update,
+    /// It is removed, or its removal is asked for.
+    Delete,
+}
+
+/// A write as plugins see it.
+pub struct Attributes<'a> {
+    /// What is done.
+    pub operation: Operation,
+    /// Who does it.
+    pub caller: &'a Caller,
+    /// The resource.
+    pub row: &'a ResourceInfo,
+    /// The version that the request speaks.
+    pub version: &'a str,
+    /// The subresource that is written; empty for the object itself.
+    pub subresource: &'a str,
+    /// The namespace; empty for cluster-scoped objects.
+    pub namespace: &'a str,
+    /// The name; empty while it is to be generated.
+    pub name: String,
+    /// The new object; empty for a deletion.
+    pub object: Object,
+    /// The object as it was; none for a creation.
+    pub old: Option<&'a Object>,
+    /// Nothing will be stored.
+    pub dry_run: bool,
+    /// Clock and random numbers.
+    pub env: &'a dyn Env,
+}
+
+impl Attributes<'_> {
+    /// Whether this is about objects (not subresources) of a resource.
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.row.group == group && self.row.plural == plural && self.subresource.is_empty()
+    }
+
+    /// A refusal: 403 with upstream's sentence.
+    pub fn forbidden(&self, why: &str) -> Status {
+        Status::forbidden(&self.row.group, &self.row.plural, &self.name, why)
+    }
+}
+
+/// Names an object that a plugin wants to see.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Needed {
+    /// API group.
+    pub group: String,
+    /// Plural name of the resource; empty name with this set means all objects of the resource.
+    pub resource: String,
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name; empty for all objects (of the namespace, if one is given).
+    pub name: String,
+    /// The write depends on this object being unchanged (or absent).
+    pub pinned: bool,
+}
+
+impl Needed {
+    /// One object.
+    pub fn one(group: &str, resource: &str, namespace: &str, name: &str) -> Needed {
+        Needed {
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            pinned: false,
+        }
+    }
+
+    /// All objects of a resource; of one namespace, unless that is empty.
+    pub fn all(group: &str, resource: &str, namespace: &str) -> Needed {
+        Needed::one(group, resource, namespace, "")
+    }
+
+    /// The same, as a precondition of the write.
+    #[must_use]
+    pub fn pinned(mut self) -> Needed {
+        self.pinned = true;
+        self
+    }
+}
+
+/// The objects that plugins named.
+pub trait Lookup {
+    /// An object that was named in [`AdmissionPlugin::needs`], if it exists.
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object>;
+    /// The objects of a resource that was named as a whole.
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object];
+}
+
+/// One concern of admission.
+pub trait AdmissionPlugin: Send + Sync {
+    /// Its name, for logs.
+    fn name(&self) -> &'static str;
+    /// The objects it wants to see for this write.
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        // Most plugins look at the object alone.
+        let _: &Attributes<'_> = attributes;
+        Vec::new()
+    }
+    /// Completes the object.
+    ///
+    /// # Errors
+    /// When the write is refused.
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        let _: (&mut Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Ok(())
+    }
+    /// Checks the completed object.
+    ///
+    /// # Errors
+    /// When the write is refused.
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Ok(())
+    }
+}
+
+/// The plugins of every server, in their order.
+pub(crate) fn built_in() -> Vec<Box<dyn AdmissionPlugin>> {
+    vec![
+        Box::new(namespace::NamespaceLifecycle),
+        Box::new(node::NodeRestriction),
+        Box::new(definition::Definitions),
+        Box::new(service_account::ServiceAccountTokens),
+        Box::new(priority::Priority),
+        Box::new(pod::DefaultTolerations),
+        Box::new(persistent::DefaultStorageClass),
+        Box::new(persistent::StorageObjectInUse),
+    ]
+}

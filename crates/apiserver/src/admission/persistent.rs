@@ -1,0 +1,82 @@
+//! Volumes: claims get the default storage class, and neither a claim that a pod uses nor a volume
+//! that is bound goes away (their protection finalizers are set here, and removed by controllers).
+
+use serde_json::Value;
+
+use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use crate::object::{Object, at, child_mut, finalizers, meta, name, set_finalizers};
+use crate::status::Status;
+
+const GROUP: &str = "storage.k8s.io";
+const CLASSES: &str = "storageclasses";
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// Fills in `spec.storageClassName`.
+pub(super) struct DefaultStorageClass;
+
+impl DefaultStorageClass {
+    fn concerns(attributes: &Attributes<'_>) -> bool {
+        attributes.is("", "persistentvolumeclaims")
+            && attributes.operation == Operation::Create
+            && at(&attributes.object, &["spec", "storageClassName"]).is_none()
+            && meta(&attributes.object, "annotations")
+                .and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"))
+                .is_none()
+    }
+}
+
+impl AdmissionPlugin for DefaultStorageClass {
+    fn name(&self) -> &'static str {
+        "DefaultStorageClass"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        if Self::concerns(attributes) { vec![Needed::all(GROUP, CLASSES, "")] } else { Vec::new() }
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if !Self::concerns(attributes) {
+            return Ok(());
+        }
+        let is_default = |class: &&Object| {
+            meta(class, "annotations").and_then(|a| a.get(DEFAULT_CLASS)).and_then(Value::as_str) == Some("true")
+        };
+        // Of several defaults the newest counts, then the first by name, as upstream.
+        let created = |class: &Object| crate::object::meta_str(class, "creationTimestamp").to_owned();
+        let mut defaults: Vec<&Object> = lookup.list(GROUP, CLASSES, "").iter().filter(is_default).collect();
+        defaults.sort_by(|a, b| created(b).cmp(&created(a)).then_with(|| name(a).cmp(name(b))));
+        if let Some(class) = defaults.first() {
+            let class = name(class).to_owned();
+            child_mut(&mut attributes.object, "spec").insert("storageClassName".to_owned(), class.into());
+        }
+        Ok(())
+    }
+}
+
+/// Sets the protection finalizers.
+pub(super) struct StorageObjectInUse;
+
+impl AdmissionPlugin for StorageObjectInUse {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        if attributes.operation != Operation::Create {
+            return Ok(());
+        }
+        let finalizer = if attributes.is("", "persistentvolumeclaims") {
+            "kubernetes.io/pvc-protection"
+        } else if attributes.is("", "persistentvolumes") {
+            "kubernetes.io/pv-protection"
+        } else {
+            return Ok(());
+        };
+        let mut all = finalizers(&attributes.object);
+        if !all.iter().any(|f| f == finalizer) {
+            all.push(finalizer.to_owned());
+            set_finalizers(&mut attributes.object, all);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Replies: whole, in shared parts, as a stream, or handed over to somebody else's connection.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::future::BoxFuture;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::Value;
+
+use crate::status::Status;
+
+/// A reply to a request.
+pub type Response = http::Response<Body>;
+
+/// The events of a watch, one line of JSON after the other; parts of a line may come apart.
+pub type Lines = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+/// A reply's body.
+pub enum Body {
+    /// All of it.
+    Full(Bytes),
+    /// All of it, in parts that other replies share.
+    Parts(Vec<Bytes>),
+    /// A stream that the server ends after a while.
+    Watch {
+        /// What is sent.
+        lines: Lines,
+        /// When the server ends it, in seconds from the start.
+        timeout_s: u64,
+    },
+    /// The request goes on to a node's kubelet; the shell carries it there and back, upgrades included.
+    Node(NodeTarget),
+    /// The connection is handed to this handler after the reply's head (101 Switching Protocols).
+    Upgrade(Upgrade),
+}
+
+/// Takes over an upgraded connection.
+pub type Upgrade = Box<dyn FnOnce(hyper::upgrade::Upgraded) -> BoxFuture<'static, ()> + Send>;
+
+/// Where a request goes on to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTarget {
+    /// The node's name, which its serving certificate carries.
+    pub node: String,
+    /// IP address or host name.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path and query to ask for.
+    pub path_and_query: String,
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Body::Full(bytes) => write!(f, "Full({} bytes)", bytes.len()),
+            Body::Parts(parts) => write!(f, "Parts({})", parts.len()),
+            Body::Watch { timeout_s, .. } => write!(f, "Watch({timeout_s} s)"),
+            Body::Node(target) => target.fmt(f),
+            Body::Upgrade(_) => f.write_str("Upgrade"),
+        }
+    }
+}
+
+impl Body {
+    /// The whole body in one piece; empty for streams and hand-overs.
+    pub fn into_bytes(self) -> Bytes {
+        match self {
+            Body::Full(bytes) => bytes,
+            Body::Parts(parts) => match <[Bytes; 1]>::try_from(parts) {
+                Ok([one]) => one,
+                Err(parts) => parts.concat().into(),
+            },
+            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => Bytes::new(),
+        }
+    }
+}
+
+/// A reply with a JSON body.
+pub fn json(code: u16, body: Body) -> Response {
+    typed(code, HeaderValue::from_static("application/json"), body)
+}
+
+/// A reply with a body of some type.
+pub fn typed(code: u16, content_type: HeaderValue, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// A reply with a JSON value.
+pub fn value(code: u16, value: &Value) -> Response {
+    // Writing a tree of JSON values to memory cannot fail.
+    json(code, Body::Full(serde_json::to_vec(value).unwrap_or_default().into()))
+}
+
+/// A reply with plain text.
+pub fn text(code: u16, text: impl Into<String>) -> Response {
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    typed(code, content_type, Body::Full(Bytes::from(text.into())))
+}
+
+impl From<Status> for Response {
+    fn from(status: Status) -> Response {
+        let mut response = value(status.code, &status.to_json());
+        if let Some(seconds) = status.details.as_ref().and_then(|d| d.retry_after_s)
+            && let Ok(seconds) = HeaderValue::from_str(&seconds.to_string())
+        {
+            response.headers_mut().insert(http::header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}

@@ -1,0 +1,107 @@
+//! What a cluster begins with: namespaces, roles and bindings, priority classes.
+//!
+//! Written through the same pipeline as everybody's requests, as the API server itself, and again at
+//! each start: what is there already is left alone, or gets back what it lacks.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use carrack_auth::{Caller, bootstrap};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::body::Response;
+use crate::catalog::{CRD_GROUP, CRDS};
+use crate::server::ApiServer;
+use crate::status::Status;
+use crate::{crd, keys, stored};
+use carrack_store::Range;
+
+/// Namespaces of every cluster.
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// Priority classes of every cluster, with their values.
+const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
+    ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+];
+
+impl ApiServer {
+    /// Sees to it that the bootstrap objects are there; `/readyz` says yes from then on.
+    ///
+    /// # Errors
+    /// The first write that failed.
+    pub async fn bootstrap(&self) -> Result<(), Status> {
+        for name in NAMESPACES {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            self.ensure("/api/v1/namespaces", name, &namespace).await?;
+        }
+        for (name, value, description) in PRIORITY_CLASSES {
+            let class = json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                "value": value, "description": description,
+            });
+            self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await?;
+        }
+        for object in bootstrap::objects() {
+            self.reconcile(&object).await?;
+        }
+        // Definitions whose deletion was cut short by the end of the process.
+        let prefix = keys::of(CRD_GROUP, CRDS, None);
+        let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+        for entry in page.entries {
+            crd::finish(&self.inner, &stored::memo(&entry).name).await?;
+        }
+        self.inner.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), Status> {
+        match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code == 404 => self.call(Method::POST, collection, Some(object)).await.map(drop),
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn reconcile(&self, object: &bootstrap::BootstrapObject) -> Result<(), Status> {
+        let plural = object.kind.resource();
+        let group = "/apis/rbac.authorization.k8s.io/v1";
+        let collection = if object.namespace.is_empty() {
+            format!("{group}/{plural}")
+        } else {
+            format!("{group}/namespaces/{}/{plural}", object.namespace)
+        };
+        let path = format!("{collection}/{}", object.name);
+        let stored = match self.call(Method::GET, &path, None).await {
+            Ok(stored) => Some(stored),
+            Err(status) if status.code == 404 => None,
+            Err(status) => return Err(status),
+        };
+        match (bootstrap::reconcile(object, stored.as_ref()), stored) {
+            (None, _) => Ok(()),
+            (Some(wanted), None) => self.call(Method::POST, &collection, Some(&wanted)).await.map(drop),
+            (Some(wanted), Some(_)) => self.call(Method::PUT, &path, Some(&wanted)).await.map(drop),
+        }
+    }
+
+    /// A request of the API server's own, with a JSON reply.
+    async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> Result<Value, Status> {
+        let body = object.map(crate::present::bytes_of).unwrap_or_default();
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .body(body)
+            .map_err(Status::internal)?;
+        let response: Response = self.handle(request, Caller::apiserver()).await;
+        let code = response.status().as_u16();
+        let bytes: Bytes = response.into_body().into_bytes();
+        let value: Value = serde_json::from_slice(&bytes).map_err(Status::internal)?;
+        if code < 400 {
+            return Ok(value);
+        }
+        let message = value["message"].as_str().unwrap_or_default().to_owned();
+        let mut status = Status::internal("");
+        (status.code, status.message, status.details) = (code, message, None);
+        Err(status)
+    }
+}

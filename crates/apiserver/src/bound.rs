@@ -1,0 +1,36 @@
+//! Looks up what a service account token is bound to.
+
+use std::collections::BTreeMap;
+
+use carrack_auth::token::{BoundObject, Found};
+
+use crate::keys;
+use crate::object::meta_str;
+use crate::server::Inner;
+use crate::stored;
+
+impl Inner {
+    /// Reads these objects. What cannot be read is not in the map, which means unknown.
+    pub(crate) async fn bound_objects(&self, wanted: Vec<BoundObject>) -> BTreeMap<BoundObject, Option<Found>> {
+        let mut all = BTreeMap::new();
+        for object in wanted {
+            let key = match &object {
+                BoundObject::ServiceAccount { namespace, name } => keys::of("", "serviceaccounts", Some(namespace)) + name,
+                BoundObject::Pod { namespace, name } => keys::of("", "pods", Some(namespace)) + name,
+                BoundObject::Secret { namespace, name } => keys::of("", "secrets", Some(namespace)) + name,
+                BoundObject::Node { name } => keys::of("", "nodes", None) + name,
+            };
+            let Ok((entry, _)) = self.store.get(&key).await else { continue };
+            let found = entry.map(|entry| {
+                let parsed = stored::parse(&entry);
+                let deletion = meta_str(&parsed, "deletionTimestamp").parse::<jiff::Timestamp>();
+                Found {
+                    uid: meta_str(&parsed, "uid").to_owned(),
+                    deletion_unix_s: deletion.ok().map(jiff::Timestamp::as_second),
+                }
+            });
+            all.insert(object, found);
+        }
+        all
+    }
+}

@@ -1,0 +1,112 @@
+//! One request for a resource: what every handler of the registry needs to know.
+
+use std::sync::Arc;
+
+use carrack_auth::Caller;
+use carrack_schema::table::{ResourceInfo, Version};
+use http::HeaderMap;
+
+use crate::accept;
+use crate::keys;
+use crate::present::Presenter;
+use crate::query::Query;
+use crate::route::ResourceRequest;
+use crate::server::Inner;
+use crate::status::Status;
+
+/// How strictly fields that are unknown or given twice are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// A request whose resource is known and that may be made.
+pub(crate) struct Cx<'a> {
+    pub server: &'a Inner,
+    pub caller: &'a Caller,
+    pub request: &'a ResourceRequest,
+    pub query: &'a Query,
+    pub headers: &'a HeaderMap,
+    pub row: Arc<ResourceInfo>,
+    pub version_index: usize,
+    /// Texts for `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+impl Cx<'_> {
+    pub(crate) fn version(&self) -> &Version {
+        &self.row.versions[self.version_index]
+    }
+
+    /// `apiVersion` of objects in the request's version.
+    pub(crate) fn api_version(&self) -> String {
+        self.row.api_version(&self.version().name)
+    }
+
+    /// The namespace that objects of the request are in; none for cluster-scoped resources and for
+    /// requests across namespaces.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.request.namespace.as_deref().filter(|_| self.row.namespaced)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.request.name.as_deref().unwrap_or_default()
+    }
+
+    /// Storage key of the request's object.
+    pub(crate) fn key(&self) -> Arc<str> {
+        keys::key(&self.row, self.namespace(), self.name()).into()
+    }
+
+    pub(crate) fn presenter(&self) -> Result<Presenter, Status> {
+        let form = accept::form(self.headers)?;
+        Presenter::new(Arc::clone(&self.row), self.version_index, form, self.query, Arc::clone(&self.server.env))
+    }
+
+    pub(crate) fn dry_run(&self) -> Result<bool, Status> {
+        dry_run(self.query)
+    }
+
+    pub(crate) fn field_validation(&self) -> Result<FieldValidation, Status> {
+        match self.query.get("fieldValidation").unwrap_or_default() {
+            "Ignore" => Ok(FieldValidation::Ignore),
+            "" | "Warn" => Ok(FieldValidation::Warn),
+            "Strict" => Ok(FieldValidation::Strict),
+            other => Err(Status::bad_request(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+            ))),
+        }
+    }
+
+    pub(crate) fn not_found(&self, name: &str) -> Status {
+        Status::not_found(&self.row.group, &self.row.plural, name)
+    }
+
+    pub(crate) fn modified(&self, name: &str) -> Status {
+        Status::modified(&self.row.group, &self.row.plural, name)
+    }
+
+    pub(crate) fn conflict(&self, name: &str, why: &str) -> Status {
+        Status::conflict(&self.row.group, &self.row.plural, name, why)
+    }
+
+    pub(crate) fn forbidden(&self, name: &str, why: &str) -> Status {
+        Status::forbidden(&self.row.group, &self.row.plural, name, why)
+    }
+}
+
+/// Reads `dryRun`: `All` or nothing.
+pub(crate) fn dry_run(query: &Query) -> Result<bool, Status> {
+    let mut found = false;
+    for value in query.all("dryRun").filter(|v| !v.is_empty()) {
+        if value != "All" {
+            return Err(Status::bad_request(format!(
+                "invalid dry run: Unsupported value: {value:?}: supported values: \"All\""
+            )));
+        }
+        found = true;
+    }
+    Ok(found)
+}

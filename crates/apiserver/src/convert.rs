@@ -1,0 +1,72 @@
+//! Between the version that a client speaks and the one that is stored.
+//!
+//! Versions of one resource have one schema here, so converting is renaming `apiVersion`
+//! (CustomResourceDefinitions' strategy `None`). The one exception is `events.k8s.io`, a view of
+//! core events under other field names, as upstream has it.
+
+use carrack_schema::table::{ResourceInfo, Version, find};
+use serde_json::{Map, Value};
+
+use crate::object::Object;
+
+/// (field of events.k8s.io/v1, field of core/v1)
+const EVENT_FIELDS: [(&str, &str); 7] = [
+    ("regarding", "involvedObject"),
+    ("note", "message"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+];
+
+/// Whether the row shows objects that another row stores.
+pub(crate) fn is_view(row: &ResourceInfo) -> bool {
+    row.storage != (row.group.clone(), row.plural.clone())
+}
+
+/// `apiVersion` and `kind` under which a row's objects are stored.
+pub(crate) fn storage_type(row: &ResourceInfo) -> (String, String) {
+    let stored = find(&row.storage.0, &row.storage.1).filter(|_| is_view(row)).map_or(row, |row| row);
+    let version = stored.storage_version().map_or("v1", |version| &version.name);
+    (stored.api_version(version), stored.kind.to_string())
+}
+
+/// An object out of the store, in a version of the row.
+pub(crate) fn from_storage(row: &ResourceInfo, version: &Version, mut object: Object) -> Object {
+    if is_view(row) {
+        object = renamed(object, |name| {
+            EVENT_FIELDS.iter().find(|(_, core)| *core == name).map(|(view, _)| *view)
+        });
+    }
+    set_type(&mut object, &row.api_version(&version.name), &row.kind);
+    object
+}
+
+/// An object in any version of the row, as it is stored.
+pub(crate) fn to_storage(row: &ResourceInfo, mut object: Object) -> Object {
+    if is_view(row) {
+        object = renamed(object, |name| {
+            EVENT_FIELDS.iter().find(|(view, _)| *view == name).map(|(_, core)| *core)
+        });
+    }
+    let (api_version, kind) = storage_type(row);
+    set_type(&mut object, &api_version, &kind);
+    object
+}
+
+/// Says what the object is.
+pub(crate) fn set_type(object: &mut Object, api_version: &str, kind: &str) {
+    object.insert("apiVersion".to_owned(), api_version.into());
+    object.insert("kind".to_owned(), kind.into());
+}
+
+fn renamed(object: Object, name_of: impl Fn(&str) -> Option<&'static str>) -> Object {
+    object
+        .into_iter()
+        .map(|(key, value)| match name_of(&key) {
+            Some(name) => (name.to_owned(), value),
+            None => (key, value),
+        })
+        .collect::<Map<String, Value>>()
+}

@@ -1,0 +1,136 @@
+//! The end of a CustomResourceDefinition: its custom resources go first, then it.
+//!
+//! ```text
+//!   DELETE definition ─► finalizer set, instances deleted ─► none left? ─► finalizer removed: gone
+//!                                                └─ some wait for their own finalizers; the last of
+//!                                                   them to go takes the definition along
+//! ```
+
+use std::sync::Arc;
+
+use carrack_auth::Caller;
+use carrack_store::{Check, Op, Range, Txn, TxnOutcome};
+use http::HeaderMap;
+use serde_json::Value;
+
+use crate::admission::{CLEANUP_FINALIZER, set_condition};
+use crate::catalog::{CRD_GROUP, CRDS};
+use crate::context::Cx;
+use crate::env::rfc3339_s;
+use crate::keys;
+use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta};
+use crate::query::Query;
+use crate::registry::delete::remove_at;
+use crate::registry::delete_options::DeleteOptions;
+use crate::route::ResourceRequest;
+use crate::server::Inner;
+use crate::status::Status;
+use crate::{convert, stored};
+
+const TRIES: usize = 64;
+
+/// Marks a definition that is about to be deleted, so that it waits for its instances.
+pub(crate) fn before_delete(cx: &Cx<'_>, object: &mut crate::object::Object) {
+    if !is_definition(cx) {
+        return;
+    }
+    let mut all = finalizers(object);
+    if !all.iter().any(|f| f == CLEANUP_FINALIZER) {
+        all.push(CLEANUP_FINALIZER.to_owned());
+        set_finalizers(object, all);
+    }
+    let now = rfc3339_s(cx.server.env.now());
+    let status = child_mut(object, "status");
+    if !status.get("conditions").is_some_and(Value::is_array) {
+        status.insert("conditions".to_owned(), Value::Array(Vec::new()));
+    }
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        let message = "CustomResource deletion is in progress";
+        set_condition(conditions, "Terminating", "True", "InstanceDeletionInProgress", message, &now);
+    }
+}
+
+fn is_definition(cx: &Cx<'_>) -> bool {
+    (&*cx.row.group, &*cx.row.plural) == (CRD_GROUP, CRDS)
+}
+
+/// After a deletion: if it was of a definition, deletes the instances; if it was of an instance whose
+/// definition waits, and it was the last one, lets the definition go.
+pub(crate) async fn after_delete(cx: &Cx<'_>) -> Result<(), Status> {
+    if is_definition(cx) {
+        if cx.request.named_in_path && !cx.dry_run()? {
+            finish(cx.server, cx.name()).await?;
+        }
+    } else if cx.row.is_custom {
+        finish(cx.server, &format!("{}.{}", cx.row.plural, cx.row.group)).await?;
+    }
+    Ok(())
+}
+
+/// Goes on with the deletion of a definition, if it is being deleted.
+pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
+    let key = keys::of(CRD_GROUP, CRDS, None) + name;
+    for _ in 0..TRIES {
+        let (Some(entry), _) = server.store.get(&key).await? else { return Ok(()) };
+        let mut definition = stored::parse(&entry);
+        if !is_deleting(&definition) || !finalizers(&definition).iter().any(|f| f == CLEANUP_FINALIZER) {
+            return Ok(());
+        }
+        let catalog = server.catalog().await?;
+        let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+        let Some(row) = catalog.find(group, plural).filter(|row| row.is_custom).cloned() else { return Ok(()) };
+        let prefix = keys::prefix(&row, None);
+        let all = server.store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
+        let caller = Caller::apiserver();
+        let (query, headers) = (Query::default(), HeaderMap::new());
+        let mut waiting = false;
+        for instance in &all.entries {
+            let memo = stored::memo(instance);
+            let request = ResourceRequest {
+                group: row.group.to_string(),
+                resource: row.plural.to_string(),
+                namespace: Some(memo.namespace.clone()).filter(|n| !n.is_empty()),
+                name: Some(memo.name.clone()),
+                named_in_path: true,
+                ..ResourceRequest::default()
+            };
+            let version_index = row.versions.iter().position(|v| v.storage).unwrap_or(0);
+            let cx = Cx {
+                server,
+                caller: &caller,
+                request: &request,
+                query: &query,
+                headers: &headers,
+                row: Arc::clone(&row),
+                version_index,
+                warnings: Vec::new(),
+            };
+            match remove_at(&cx, &instance.key, &memo.name, &DeleteOptions::default()).await {
+                Ok(crate::registry::delete::Deleted::Gone(..)) => {}
+                Ok(_) => waiting = true,
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        if waiting {
+            return Ok(());
+        }
+        let mut left = finalizers(&definition);
+        left.retain(|f| f != CLEANUP_FINALIZER);
+        set_finalizers(&mut definition, left.clone());
+        let op = if left.is_empty() {
+            Op::Delete(Arc::clone(&entry.key))
+        } else {
+            let generation = meta(&definition, "generation").cloned().unwrap_or_default();
+            set_meta(&mut definition, "generation", generation);
+            let row = carrack_schema::table::find(CRD_GROUP, CRDS).ok_or_else(Status::no_such_path)?;
+            let (api_version, kind) = convert::storage_type(row);
+            Op::Put(Arc::clone(&entry.key), stored::encode(&definition, &api_version, &kind))
+        };
+        let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
+        if let TxnOutcome::Committed { .. } = server.store.transact(Txn { checks, ops: vec![op] }).await? {
+            return Ok(());
+        }
+    }
+    Err(crate::registry::create::busy())
+}

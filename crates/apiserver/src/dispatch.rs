@@ -1,0 +1,116 @@
+//! From a resource request to the handler that answers it.
+
+use bytes::Bytes;
+use http::Method;
+
+use crate::body::{Body, Response};
+use crate::context::Cx;
+use crate::object::Object;
+use crate::registry::strategy::Half;
+use crate::registry::{create, delete, delete_collection, patch, read, update, watch};
+use crate::server::ApiServer;
+use crate::status::Status;
+use crate::{crd, reviews, sub};
+
+/// Answers a request for a resource that exists and that the caller may use so.
+pub(crate) async fn resource(
+    server: &ApiServer,
+    cx: &mut Cx<'_>,
+    verb: &'static str,
+    method: &Method,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    if *method == Method::HEAD {
+        return Err(Status::method_not_allowed());
+    }
+    if let Some(subresource) = cx.request.subresource.clone() {
+        let known = cx.version().subresource(&subresource).ok_or_else(Status::no_such_path)?;
+        if !known.verbs.iter().any(|v| v == verb) {
+            return Err(Status::method_not_allowed());
+        }
+        return subresource_request(cx, &subresource, verb, body).await;
+    }
+    if !cx.row.allows(verb) {
+        return Err(Status::method_not_allowed());
+    }
+    let named = cx.request.named_in_path;
+    if cx.row.is_virtual {
+        return match (&*cx.row.group, &*cx.row.plural) {
+            ("", "bindings") => sub::binding::create(cx, body, None).await,
+            _ => reviews::create(server, cx, body).await,
+        };
+    }
+    if (&*cx.row.group, &*cx.row.plural) == ("", "componentstatuses") {
+        return component_status(cx, verb);
+    }
+    let needs_one_namespace = cx.row.namespaced && cx.namespace().is_none() && !matches!(verb, "list" | "watch");
+    match (verb, named) {
+        _ if needs_one_namespace => Err(Status::method_not_allowed()),
+        ("get", true) => read::get(cx).await,
+        ("list", _) => read::list(cx).await,
+        ("watch", _) => watch::watch(cx).await,
+        ("create", false) => create::create(cx, body).await,
+        ("update", true) => update::update(cx, Half::Main, body).await,
+        ("patch", true) => patch::patch(cx, Half::Main, body).await,
+        ("delete", true) => {
+            let response = delete::delete(cx, body).await?;
+            crd::after_delete(cx).await?;
+            Ok(response)
+        }
+        ("deletecollection", false) => {
+            let response = delete_collection::delete_collection(cx, body).await?;
+            crd::after_delete(cx).await?;
+            Ok(response)
+        }
+        _ => Err(Status::method_not_allowed()),
+    }
+
+}
+
+async fn subresource_request(
+    cx: &mut Cx<'_>,
+    subresource: &str,
+    verb: &'static str,
+    body: &Bytes,
+) -> Result<Response, Status> {
+    if cx.row.namespaced && cx.namespace().is_none() {
+        return Err(Status::method_not_allowed());
+    }
+    if let Some(half) = Half::of(subresource) {
+        return match verb {
+            "get" => read::get(cx).await,
+            "update" => update::update(cx, half, body).await,
+            "patch" => patch::patch(cx, half, body).await,
+            _ => Err(Status::method_not_allowed()),
+        };
+    }
+    match (&*cx.row.group, &*cx.row.plural, subresource) {
+        (_, _, "scale") => sub::scale::answer(cx, verb, body).await,
+        ("", "pods", "binding") => {
+            let name = cx.name().to_owned();
+            sub::binding::create(cx, body, Some(name)).await
+        }
+        ("", "pods", "eviction") => sub::eviction::create(cx, body).await,
+        ("", "serviceaccounts", "token") => sub::token::create(cx, body).await,
+        ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy") => sub::connect::pod(cx, subresource).await,
+        ("", "nodes", "proxy") => sub::connect::node(cx).await,
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+/// Upstream's deprecated health of components that are not asked here any more: an empty list.
+fn component_status(cx: &Cx<'_>, verb: &str) -> Result<Response, Status> {
+    match verb {
+        "list" => {
+            let meta = crate::present::ListMeta { revision: cx.server.store.revision(), ..Default::default() };
+            Ok(cx.presenter()?.list(&[], &meta))
+        }
+        _ => Err(cx.not_found(cx.name())),
+    }
+}
+
+/// A reply with an object that is no stored one.
+pub(crate) fn created(object: Object) -> Response {
+    let bytes = crate::present::bytes_of(&serde_json::Value::Object(object));
+    crate::body::json(201, Body::Full(bytes))
+}

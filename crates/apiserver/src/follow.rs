@@ -1,0 +1,108 @@
+//! Indexes that follow a prefix of the store: the catalog of custom resources, the RBAC index.
+//!
+//! A follower keeps a watch and folds what it has yielded into a value whenever somebody asks, up
+//! to the store's revision at that moment. So a request sees every change that was acknowledged
+//! before it came, with no task in the background. A watch that broke is replaced by a new list.
+
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use carrack_store::{Entry, Range, Revision, Store, StoreError, Watch, WatchItem};
+
+/// A value made of the entries under some prefixes.
+pub(crate) trait Fold: Send {
+    /// Forgets everything; a full list follows.
+    fn clear(&mut self);
+    /// An entry came or changed (`Some`), or went.
+    fn apply(&mut self, key: &str, entry: Option<&Entry>);
+    /// All changes that were to be had have been applied.
+    fn settle(&mut self) {}
+}
+
+pub(crate) struct Follower<T> {
+    prefixes: Vec<String>,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    value: T,
+    /// One for each prefix; empty when a list is needed.
+    watches: Vec<(Watch, Revision)>,
+}
+
+impl<T: Fold> Follower<T> {
+    pub(crate) fn new(prefixes: Vec<String>, value: T) -> Self {
+        Follower { prefixes, state: Mutex::new(State { value, watches: Vec::new() }) }
+    }
+
+    /// Hands the value, brought up to the store's present revision, to `read`.
+    pub(crate) async fn with<R>(
+        &self,
+        store: &dyn Store,
+        read: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, StoreError> {
+        let wanted = store.revision();
+        loop {
+            {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                if !state.watches.is_empty() && state.drain(wanted) {
+                    return Ok(read(&mut state.value));
+                }
+                state.watches.clear();
+            }
+            let mut lists = Vec::new();
+            for prefix in &self.prefixes {
+                let range = Range { prefix: prefix.clone(), after: None, limit: 0, at: None };
+                lists.push(store.range(range).await?);
+            }
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.value.clear();
+            let mut watches = Vec::new();
+            for (prefix, page) in self.prefixes.iter().zip(lists) {
+                for entry in &page.entries {
+                    state.value.apply(&entry.key, Some(entry));
+                }
+                watches.push((store.watch(prefix, page.revision)?, page.revision));
+            }
+            state.value.settle();
+            state.watches = watches;
+        }
+    }
+}
+
+impl<T: Fold> State<T> {
+    /// Applies what is there; false when a watch has ended or does not know all up to `wanted`.
+    fn drain(&mut self, wanted: Revision) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut changed = false;
+        let mut complete = true;
+        for (watch, known) in &mut self.watches {
+            loop {
+                match Pin::as_mut(watch).poll_next(&mut cx) {
+                    Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
+                        let key = event.current.as_ref().or(event.previous.as_ref()).map(|e| e.key.clone());
+                        if let Some(key) = key {
+                            self.value.apply(&key, event.current.as_deref());
+                            changed = true;
+                        }
+                        *known = event.revision;
+                    }
+                    Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => *known = revision,
+                    Poll::Ready(Some(Err(_)) | None) => {
+                        complete = false;
+                        break;
+                    }
+                    Poll::Pending => {
+                        complete &= *known >= wanted;
+                        break;
+                    }
+                }
+            }
+        }
+        if changed {
+            self.value.settle();
+        }
+        complete
+    }
+}

@@ -1,0 +1,61 @@
+//! What the schema crate knows about a kind, called with this crate's objects.
+
+use carrack_schema::decode::{self, DecodeError, Finding};
+use carrack_schema::error::FieldError;
+use carrack_schema::table::{ResourceInfo, Version};
+use carrack_schema::{builtin, default, prune, validate};
+use serde_json::Value;
+
+use crate::object::Object;
+
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// Lends the object as a JSON value.
+fn as_value<R>(object: &mut Object, f: impl FnOnce(&mut Value) -> R) -> R {
+    let mut value = Value::Object(std::mem::take(object));
+    let result = f(&mut value);
+    if let Value::Object(map) = value {
+        *object = map;
+    }
+    result
+}
+
+/// Drops fields that the kind does not have, and returns them.
+pub(crate) fn conform(row: &ResourceInfo, version: &Version, object: &mut Object) -> Result<Vec<Finding>, DecodeError> {
+    as_value(object, |value| {
+        if !row.is_custom {
+            return decode::conform(value, version.schema());
+        }
+        let mut findings = Vec::new();
+        if let (Some(schema), Some(metadata)) = (builtin::schema(OBJECT_META), value.get_mut("metadata")) {
+            findings.extend(decode::conform(metadata, schema)?.into_iter().map(|finding| match finding {
+                Finding::Unknown(path) => Finding::Unknown(format!("metadata.{path}")),
+                Finding::Duplicate(path) => Finding::Duplicate(format!("metadata.{path}")),
+            }));
+        }
+        findings.extend(prune::prune(value, version.schema()));
+        Ok(findings)
+    })
+}
+
+/// Fills in defaults.
+pub(crate) fn default(row: &ResourceInfo, version: &Version, object: &mut Object) {
+    as_value(object, |value| default::apply(row, &version.name, value));
+}
+
+/// Checks a new object.
+pub(crate) fn validate_create(row: &ResourceInfo, version: &Version, object: &mut Object) -> Vec<FieldError> {
+    as_value(object, |value| validate::create(row, &version.name, value))
+}
+
+/// Checks a changed object.
+pub(crate) fn validate_update(
+    row: &ResourceInfo,
+    version: &Version,
+    object: &mut Object,
+    old: &Object,
+    subresource: &str,
+) -> Vec<FieldError> {
+    let old = Value::Object(old.clone());
+    as_value(object, |value| validate::update(row, &version.name, value, &old, subresource))
+}

@@ -1,0 +1,103 @@
+//! Paths that are no resources: discovery, OpenAPI, health, version, metrics.
+
+use http::header::HeaderMap;
+use http::{HeaderValue, Method};
+use serde_json::json;
+use std::sync::atomic::Ordering;
+
+use crate::body::{self, Body, Response, text, typed};
+use crate::query::Query;
+use crate::server::ApiServer;
+use crate::status::Status;
+use crate::{discovery, openapi};
+
+/// What `/version` says; clients compare the minor version.
+const MAJOR: &str = "1";
+const MINOR: &str = "36";
+/// The Kubernetes release whose API this is, and which server it is.
+const GIT_VERSION: &str = concat!("v1.36.0+carrack", env!("CARGO_PKG_VERSION"));
+
+/// Answers a request that has been authorized.
+pub(crate) async fn answer(
+    server: &ApiServer,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    query: &Query,
+) -> Result<Response, Status> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Err(Status::method_not_allowed());
+    }
+    let trimmed = path.trim_end_matches('/');
+    match trimmed {
+        "/version" => return Ok(body::value(200, &version())),
+        "/metrics" => {
+            let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            return Ok(typed(200, content_type, Body::Full(server.inner.metrics.text().into())));
+        }
+        "" => return paths(server).await,
+        _ => {}
+    }
+    if let Some(rest) = ["/healthz", "/livez", "/readyz"].iter().find_map(|p| trimmed.strip_prefix(p)) {
+        return health(server, &trimmed[1..trimmed.len() - rest.len()], rest, query.flag("verbose"));
+    }
+    if trimmed.starts_with("/openapi/") {
+        return openapi::answer(server, trimmed, headers).await;
+    }
+    discovery::answer(server, trimmed, headers).await
+}
+
+fn version() -> serde_json::Value {
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "gitVersion": GIT_VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": "linux/amd64",
+    })
+}
+
+async fn paths(server: &ApiServer) -> Result<Response, Status> {
+    let catalog = server.catalog().await?;
+    let mut all = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned(), "/apis/".to_owned()];
+    for (group, versions) in catalog.groups() {
+        if !group.is_empty() {
+            all.push(format!("/apis/{group}"));
+            all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+        }
+    }
+    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
+        all.push(path.to_owned());
+    }
+    Ok(body::value(200, &json!({"paths": all})))
+}
+
+/// `/readyz`, `/readyz/<check>`; each with `?verbose`.
+fn health(server: &ApiServer, endpoint: &str, check: &str, verbose: bool) -> Result<Response, Status> {
+    let ready = server.inner.ready.load(Ordering::Acquire);
+    let mut checks = vec![("ping", true), ("store", true)];
+    if endpoint == "readyz" {
+        checks.push(("bootstrap", ready));
+    }
+    if let Some(name) = check.strip_prefix('/') {
+        let (_, ok) = checks.iter().find(|(known, _)| *known == name).ok_or_else(Status::no_such_path)?;
+        return Ok(if *ok { text(200, "ok") } else { text(500, format!("{name} failed")) });
+    }
+    if !check.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    let all_ok = checks.iter().all(|(_, ok)| *ok);
+    if all_ok && !verbose {
+        return Ok(text(200, "ok"));
+    }
+    let mut out = String::new();
+    for (name, ok) in checks {
+        out.push_str(&if ok { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: not done yet\n") });
+    }
+    out.push_str(&format!("{endpoint} check {}\n", if all_ok { "passed" } else { "failed" }));
+    Ok(text(if all_ok { 200 } else { 500 }, out))
+}

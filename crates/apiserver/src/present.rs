@@ -1,0 +1,237 @@
+//! Objects as a client wants to see them: whole, as a table, or metadata alone.
+//!
+//! Whole objects are shared bytes of the store; only tables and metadata are made anew.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use carrack_schema::table::{ResourceInfo, Version};
+use carrack_store::{Entry, Revision};
+use serde_json::{Value, json};
+
+use crate::accept::Form;
+use crate::body::{self, Body, Response};
+use crate::convert;
+use crate::env::Env;
+use crate::object::Object;
+use crate::printing;
+use crate::query::Query;
+use crate::status::Status;
+use crate::stored;
+
+/// How much of an object goes into a table's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+/// Shows objects of one resource in one version and form.
+#[derive(Clone)]
+pub(crate) struct Presenter {
+    pub row: Arc<ResourceInfo>,
+    version: usize,
+    form: Form,
+    include: Include,
+    env: Arc<dyn Env>,
+}
+
+/// What a list says about itself.
+#[derive(Debug, Default)]
+pub(crate) struct ListMeta {
+    pub revision: Revision,
+    pub continue_token: Option<String>,
+    pub remaining: Option<usize>,
+}
+
+impl ListMeta {
+    fn to_json(&self) -> Value {
+        let mut meta = json!({"resourceVersion": self.revision.to_string()});
+        if let Some(token) = &self.continue_token {
+            meta["continue"] = token.as_str().into();
+        }
+        if let Some(remaining) = self.remaining {
+            meta["remainingItemCount"] = remaining.into();
+        }
+        meta
+    }
+}
+
+impl Presenter {
+    pub(crate) fn new(
+        row: Arc<ResourceInfo>,
+        version: usize,
+        form: Form,
+        query: &Query,
+        env: Arc<dyn Env>,
+    ) -> Result<Presenter, Status> {
+        let include = match query.get("includeObject").unwrap_or("Metadata") {
+            "None" => Include::Nothing,
+            "" | "Metadata" => Include::Metadata,
+            "Object" => Include::Object,
+            other => {
+                return Err(Status::bad_request(format!("unrecognized includeObject value: {other:?}")));
+            }
+        };
+        Ok(Presenter { row, version, form, include, env })
+    }
+
+    pub(crate) fn version(&self) -> &Version {
+        &self.row.versions[self.version]
+    }
+
+    pub(crate) fn api_version(&self) -> String {
+        self.row.api_version(&self.version().name)
+    }
+
+    /// One object, in parts that together are its JSON; at another revision if given.
+    pub(crate) fn parts(&self, entry: &Entry, at: Option<Revision>) -> Vec<Bytes> {
+        match self.form {
+            Form::Object if !convert::is_view(&self.row) => {
+                stored::spliced(entry, &self.api_version(), &self.row.kind, at)
+            }
+            Form::Object => vec![bytes_of(&Value::Object(self.object(entry, at)))],
+            Form::Metadata(version) => vec![bytes_of(&metadata_only(&self.object(entry, at), version))],
+            Form::Table(version) => vec![bytes_of(&self.table(version, &[self.object(entry, at)], &ListMeta {
+                revision: at.unwrap_or(entry.mod_revision),
+                ..ListMeta::default()
+            }, true))],
+        }
+    }
+
+    /// Like [`Self::parts`] for an event after the first: tables come without their headings.
+    pub(crate) fn event_parts(&self, entry: &Entry, at: Option<Revision>, first: bool) -> Vec<Bytes> {
+        match self.form {
+            Form::Table(version) if !first => {
+                let object = self.object(entry, at);
+                let meta = ListMeta { revision: at.unwrap_or(entry.mod_revision), ..ListMeta::default() };
+                vec![bytes_of(&self.table(version, &[object], &meta, false))]
+            }
+            _ => self.parts(entry, at),
+        }
+    }
+
+    /// An object that carries nothing but a revision, for bookmarks.
+    pub(crate) fn bookmark(&self, revision: Revision, annotations: Value) -> Value {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if !annotations.is_null() {
+            metadata["annotations"] = annotations;
+        }
+        match self.form {
+            Form::Object => json!({"kind": self.row.kind, "apiVersion": self.api_version(), "metadata": metadata}),
+            Form::Metadata(version) => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
+            }
+            Form::Table(version) => {
+                let object = json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata});
+                json!({
+                    "kind": "Table", "apiVersion": version,
+                    "metadata": {"resourceVersion": revision.to_string()},
+                    "columnDefinitions": null,
+                    "rows": [{"cells": [], "object": object}],
+                })
+            }
+        }
+    }
+
+    /// The object of an entry in the wanted version.
+    pub(crate) fn object(&self, entry: &Entry, at: Option<Revision>) -> Object {
+        let mut object = convert::from_storage(&self.row, self.version(), stored::parse(entry));
+        if let Some(at) = at {
+            crate::object::set_meta(&mut object, "resourceVersion", at.to_string());
+        }
+        object
+    }
+
+    /// A reply with one object.
+    pub(crate) fn one(&self, code: u16, entry: &Entry) -> Response {
+        body::json(code, Body::Parts(self.parts(entry, None)))
+    }
+
+    /// A reply with an object that is not (or not so) in the store.
+    pub(crate) fn unstored(&self, code: u16, object: &Object, revision: Revision) -> Response {
+        let value = match self.form {
+            Form::Object => Value::Object(object.clone()),
+            Form::Metadata(version) => metadata_only(object, version),
+            Form::Table(version) => self.table(
+                version,
+                std::slice::from_ref(object),
+                &ListMeta { revision, ..ListMeta::default() },
+                true,
+            ),
+        };
+        body::value(code, &value)
+    }
+
+    /// A reply with a list.
+    pub(crate) fn list(&self, entries: &[Arc<Entry>], meta: &ListMeta) -> Response {
+        match self.form {
+            Form::Object => {
+                let head = json!({"kind": self.row.list_kind, "apiVersion": self.api_version(), "metadata": meta.to_json()});
+                self.concatenated(&head, entries)
+            }
+            Form::Metadata(version) => {
+                let head = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta.to_json()});
+                self.concatenated(&head, entries)
+            }
+            Form::Table(version) => {
+                let objects: Vec<Object> = entries.iter().map(|entry| self.object(entry, None)).collect();
+                body::value(200, &self.table(version, &objects, meta, true))
+            }
+        }
+    }
+
+    fn concatenated(&self, head: &Value, entries: &[Arc<Entry>]) -> Response {
+        let mut front = bytes_of(head).to_vec();
+        front.pop();
+        front.extend_from_slice(b",\"items\":[");
+        let mut parts: Vec<Bytes> = Vec::with_capacity(entries.len() * 2 + 2);
+        parts.push(front.into());
+        for (i, entry) in entries.iter().enumerate() {
+            if i > 0 {
+                parts.push(Bytes::from_static(b","));
+            }
+            parts.extend(self.parts(entry, None));
+        }
+        parts.push(Bytes::from_static(b"]}\n"));
+        body::json(200, Body::Parts(parts))
+    }
+
+    fn table(&self, version: &str, objects: &[Object], meta: &ListMeta, headings: bool) -> Value {
+        let rows: Vec<Value> = objects
+            .iter()
+            .map(|object| {
+                let shown = match self.include {
+                    Include::Nothing => Value::Null,
+                    Include::Metadata => metadata_only(object, version),
+                    Include::Object => Value::Object(object.clone()),
+                };
+                printing::row(&self.row, self.version(), object, self.env.now(), shown)
+            })
+            .collect();
+        let columns = if headings { printing::columns(&self.row, self.version()) } else { Value::Null };
+        json!({
+            "kind": "Table",
+            "apiVersion": version,
+            "metadata": meta.to_json(),
+            "columnDefinitions": columns,
+            "rows": rows,
+        })
+    }
+}
+
+/// An object's `PartialObjectMetadata`.
+fn metadata_only(object: &Object, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": version,
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+/// A value as JSON bytes.
+pub(crate) fn bytes_of(value: &Value) -> Bytes {
+    // Writing a tree of JSON values to memory cannot fail.
+    serde_json::to_vec(value).unwrap_or_default().into()
+}

@@ -1,0 +1,30 @@
+//! Rows and columns of tables, in the wire's form.
+
+use carrack_schema::print;
+use carrack_schema::table::{ResourceInfo, Version};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::object::Object;
+
+/// `columnDefinitions` of a kind.
+pub(crate) fn columns(row: &ResourceInfo, version: &Version) -> Value {
+    print::columns(row, version)
+        .into_iter()
+        .map(|column| {
+            json!({
+                "name": column.name,
+                "type": column.type_,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            })
+        })
+        .collect()
+}
+
+/// One row: the cells of an object, and the object in the form that was asked for.
+pub(crate) fn row(row: &ResourceInfo, version: &Version, object: &Object, now: Timestamp, shown: Value) -> Value {
+    let value = Value::Object(object.clone());
+    json!({"cells": print::cells(row, version, &value, now), "object": shown})
+}

@@ -1,0 +1,136 @@
+//! create.
+
+use std::sync::Arc;
+
+use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
+
+use crate::admission::{self, Attributes, Operation};
+use crate::body::Response;
+use crate::context::Cx;
+use crate::convert;
+use crate::keys;
+use crate::kinds;
+use crate::object::{Object, meta_str, set_meta};
+use crate::registry::{decode, meta, strategy};
+use crate::server::Inner;
+use crate::status::Status;
+use crate::stored;
+
+/// How many generated names are tried.
+const NAME_TRIES: usize = 8;
+/// How often a write is tried against changing preconditions before the client is told to come back.
+const TRIES: usize = 32;
+
+/// Creates the object in the body.
+pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
+    let presenter = cx.presenter()?;
+    let dry_run = cx.dry_run()?;
+    let object = decode::object(cx, body)?;
+    let made = make(cx, object, dry_run).await?;
+    Ok(match made {
+        Made::Stored(entry) => presenter.one(201, &entry),
+        Made::Dry(object) => presenter.unstored(201, &object, Revision(0)),
+    })
+}
+
+/// A created object.
+pub(crate) enum Made {
+    Stored(Arc<carrack_store::Entry>),
+    /// What would have been stored.
+    Dry(Object),
+}
+
+/// Creates an object that is already decoded.
+pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) -> Result<Made, Status> {
+    meta::prepare_create(cx, &mut decoded)?;
+    strategy::prepare_create(cx, &mut decoded);
+    kinds::default(&cx.row, cx.version(), &mut decoded);
+    let mut names_left = NAME_TRIES;
+    for _ in 0..TRIES {
+        let name = meta::generated_name(cx, &decoded);
+        let generated = meta_str(&decoded, "name").is_empty() && !name.is_empty();
+        let mut object = decoded.clone();
+        if !name.is_empty() {
+            set_meta(&mut object, "name", name.clone());
+        }
+        let (object, mut checks) = admit(cx, object, &name, dry_run).await?;
+        let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
+        if dry_run {
+            if cx.server.store.get(&key).await?.0.is_some() {
+                return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
+            }
+            return Ok(Made::Dry(object));
+        }
+        let (api_version, kind) = convert::storage_type(&cx.row);
+        let value = stored::encode(&convert::to_storage(&cx.row, object), &api_version, &kind);
+        let at = checks.len();
+        checks.push(Check::Absent(Arc::clone(&key)));
+        let outcome = cx.server.store.transact(Txn { checks, ops: vec![Op::Put(key, value)] }).await?;
+        match outcome {
+            TxnOutcome::Committed { entries, .. } => {
+                return match entries.into_iter().next().flatten() {
+                    Some(entry) => Ok(Made::Stored(entry)),
+                    None => Err(Status::internal("the store returned no entry for a put")),
+                };
+            }
+            TxnOutcome::Failed { current, .. } => {
+                let taken = current.get(at).is_some_and(Option::is_some);
+                if taken && !generated {
+                    return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
+                }
+                if taken {
+                    names_left -= 1;
+                    if names_left == 0 {
+                        return Err(Status::generate_name_conflict(&cx.row.group, &cx.row.plural, &name));
+                    }
+                }
+                // Otherwise something that admission rested on has changed: decide again.
+            }
+        }
+    }
+    Err(busy())
+}
+
+/// The reply when preconditions keep changing.
+pub(crate) fn busy() -> Status {
+    Status::too_many_requests("the objects that this request depends on keep changing, please try again", 1)
+}
+
+/// Admission and validation of a new object; returns it with what it rests on.
+async fn admit(
+    cx: &Cx<'_>,
+    object: Object,
+    name: &str,
+    dry_run: bool,
+) -> Result<(Object, Vec<Check>), Status> {
+    let server: &Inner = cx.server;
+    let namespace = cx.namespace().unwrap_or_default().to_owned();
+    let mut attributes = Attributes {
+        operation: Operation::Create,
+        caller: cx.caller,
+        row: &cx.row,
+        version: &cx.version().name,
+        subresource: "",
+        namespace: &namespace,
+        name: name.to_owned(),
+        object,
+        old: None,
+        dry_run,
+        env: &*server.env,
+    };
+    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    for plugin in &server.plugins {
+        plugin.mutate(&mut attributes, &found)?;
+    }
+    kinds::default(&cx.row, cx.version(), &mut attributes.object);
+    let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);
+    if !errors.is_empty() {
+        return Err(meta::invalid(cx, name, &errors));
+    }
+    for plugin in &server.plugins {
+        plugin.validate(&attributes, &found)?;
+    }
+    server.check_escalation(cx, &attributes.object, None).await?;
+    let Attributes { object, .. } = attributes;
+    Ok((object, found.checks))
+}

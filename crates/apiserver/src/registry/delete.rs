@@ -1,0 +1,230 @@
+//! delete.
+//!
+//! ```text
+//!   DELETE ─► graceful kind, still running ──► deletionTimestamp = now + grace ──(agent: grace 0)─┐
+//!          ├► finalizers ───────────────────► deletionTimestamp = now, grace 0 ──(last one goes)─┤
+//!          └► neither ──────────────────────────────────────────────────────────────────────────┴► gone
+//! ```
+//!
+//! Upstream: `k8s.io/apiserver/pkg/registry/rest.BeforeDelete` and `generic/registry.Store.Delete`.
+
+use std::sync::Arc;
+
+use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use crate::admission::{self, Attributes, Operation};
+use crate::body::Response;
+use crate::context::Cx;
+use crate::convert;
+use crate::env::rfc3339_s;
+use crate::object::{Object, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
+use crate::registry::create::busy;
+use crate::registry::delete_options::{DeleteOptions, Propagation};
+use crate::registry::{meta as metadata, strategy};
+use crate::status::Status;
+use crate::stored;
+
+/// How often a deletion is tried against other writers.
+const TRIES: usize = 64;
+/// A pod's grace period when it says none, in seconds.
+const DEFAULT_GRACE_S: i64 = 30;
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Kinds of which upstream returns the object when it is gone, not a `Status`.
+const RETURNED: [(&str, &str); 7] = [
+    ("", "pods"),
+    ("", "services"),
+    ("", "serviceaccounts"),
+    ("", "persistentvolumes"),
+    ("", "persistentvolumeclaims"),
+    ("", "podtemplates"),
+    ("", "resourcequotas"),
+];
+
+/// How a deletion ended.
+pub(crate) enum Deleted {
+    /// The object is gone; this was its last state.
+    Gone(Object, Revision),
+    /// It stays until somebody else has done their part; this is its state now.
+    Waiting(Arc<Entry>),
+    /// What would be left.
+    Dry(Object, Revision),
+}
+
+/// Deletes the request's object.
+pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
+    let options = DeleteOptions::read(cx, body)?;
+    let presenter = cx.presenter()?;
+    let deleted = remove(cx, cx.name(), &options).await?;
+    Ok(match deleted {
+        Deleted::Waiting(entry) => presenter.one(200, &entry),
+        Deleted::Dry(object, revision) => presenter.unstored(200, &object, revision),
+        Deleted::Gone(object, revision) => {
+            if RETURNED.contains(&(&*cx.row.group, &*cx.row.plural)) {
+                presenter.unstored(200, &object, revision)
+            } else {
+                let name = cx.name();
+                Status::success(&cx.row.group, &cx.row.plural, name, meta_str(&object, "uid")).into()
+            }
+        }
+    })
+}
+
+/// Deletes an object of the request's resource and namespace.
+pub(crate) async fn remove(cx: &Cx<'_>, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    remove_at(cx, &crate::keys::key(&cx.row, cx.namespace(), name), name, options).await
+}
+
+/// Deletes the object under a key of the request's resource.
+pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    for _ in 0..TRIES {
+        let entry = cx.server.store.get(key).await?.0.ok_or_else(|| cx.not_found(name))?;
+        if let Some(deleted) = attempt(cx, &entry, name, options).await? {
+            return Ok(deleted);
+        }
+        // Somebody else was faster; a precondition on the revision fails in the next round.
+    }
+    Err(busy())
+}
+
+async fn attempt(
+    cx: &Cx<'_>,
+    entry: &Arc<Entry>,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Option<Deleted>, Status> {
+    let old = convert::from_storage(&cx.row, cx.version(), stored::parse(entry));
+    options.check_preconditions(cx, name, meta_str(&old, "uid"), &entry.mod_revision.to_string())?;
+    admit(cx, &old, name, options.dry_run).await?;
+    let new = marked(cx, &old, options);
+    let may_go = strategy::may_go(cx, &new);
+    if options.dry_run {
+        return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
+    }
+    let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
+    if may_go {
+        let ops = vec![Op::Delete(Arc::clone(&entry.key))];
+        return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
+            TxnOutcome::Committed { revision, .. } => {
+                let mut last = if is_deleting(&old) { new } else { old };
+                set_meta(&mut last, "resourceVersion", revision.to_string());
+                Some(Deleted::Gone(last, revision))
+            }
+            TxnOutcome::Failed { .. } => None,
+        });
+    }
+    if new == old {
+        return Ok(Some(Deleted::Waiting(Arc::clone(entry))));
+    }
+    let (api_version, kind) = convert::storage_type(&cx.row);
+    let value = stored::encode(&convert::to_storage(&cx.row, new), &api_version, &kind);
+    let ops = vec![Op::Put(Arc::clone(&entry.key), value)];
+    match cx.server.store.transact(Txn { checks, ops }).await? {
+        TxnOutcome::Committed { entries, .. } => match entries.into_iter().next().flatten() {
+            Some(entry) => Ok(Some(Deleted::Waiting(entry))),
+            None => Err(Status::internal("the store returned no entry for a put")),
+        },
+        TxnOutcome::Failed { .. } => Ok(None),
+    }
+}
+
+async fn admit(cx: &Cx<'_>, old: &Object, name: &str, dry_run: bool) -> Result<(), Status> {
+    let server = cx.server;
+    let namespace = meta_str(old, "namespace").to_owned();
+    let attributes = Attributes {
+        operation: Operation::Delete,
+        caller: cx.caller,
+        row: &cx.row,
+        version: &cx.version().name,
+        subresource: "",
+        namespace: &namespace,
+        name: name.to_owned(),
+        object: Object::new(),
+        old: Some(old),
+        dry_run,
+        env: &*server.env,
+    };
+    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    for plugin in &server.plugins {
+        plugin.validate(&attributes, &found)?;
+    }
+    Ok(())
+}
+
+/// The object with its deletion asked for.
+fn marked(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> Object {
+    let mut new = old.clone();
+    let grace_s = grace_s(cx, old, options);
+    if is_deleting(old) {
+        let left_s = meta(old, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        if left_s > 0 && grace_s < left_s && (options.grace_period_s.is_some() || grace_s == 0) {
+            // Sooner than was said before; never later.
+            mark(cx, &mut new, grace_s, Some((meta_str(old, "deletionTimestamp"), left_s)));
+        }
+    } else {
+        mark(cx, &mut new, grace_s, None);
+        if cx.row.has_generation {
+            metadata::bump_generation(&mut new);
+        }
+        if (&*cx.row.group, &*cx.row.plural) == ("", "namespaces") {
+            let status = crate::object::child_mut(&mut new, "status");
+            status.insert("phase".to_owned(), "Terminating".into());
+        }
+    }
+    propagate(&mut new, options.propagation);
+    if !is_deleting(old) {
+        crate::crd::before_delete(cx, &mut new);
+    }
+    new
+}
+
+/// How long the object may still take, in seconds.
+fn grace_s(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> i64 {
+    if !cx.row.graceful_deletion {
+        return 0;
+    }
+    let unscheduled = str_at(old, &["spec", "nodeName"]).is_empty();
+    let ended = matches!(str_at(old, &["status", "phase"]), "Succeeded" | "Failed");
+    if unscheduled || ended {
+        return 0;
+    }
+    options.grace_period_s.unwrap_or_else(|| {
+        crate::object::at(old, &["spec", "terminationGracePeriodSeconds"])
+            .and_then(Value::as_i64)
+            .unwrap_or(DEFAULT_GRACE_S)
+            .max(0)
+    })
+}
+
+/// Sets when the object is to be gone. `before` is what was said earlier.
+fn mark(cx: &Cx<'_>, object: &mut Object, grace_s: i64, before: Option<(&str, i64)>) {
+    let now = cx.server.env.now();
+    let at = match before.and_then(|(at, left_s)| Some((at.parse::<jiff::Timestamp>().ok()?, left_s))) {
+        // Counted from the moment of the first request.
+        Some((at, left_s)) => at
+            .checked_sub(SignedDuration::from_secs(left_s))
+            .and_then(|asked| asked.checked_add(SignedDuration::from_secs(grace_s)))
+            .unwrap_or(now),
+        None => now.checked_add(SignedDuration::from_secs(grace_s)).unwrap_or(now),
+    };
+    set_meta(object, "deletionTimestamp", rfc3339_s(at));
+    set_meta(object, "deletionGracePeriodSeconds", grace_s);
+}
+
+/// Notes for the garbage collector what becomes of the dependents.
+fn propagate(object: &mut Object, propagation: Option<Propagation>) {
+    let Some(propagation) = propagation else { return };
+    let mut all = finalizers(object);
+    all.retain(|f| f != ORPHAN && f != FOREGROUND);
+    match propagation {
+        Propagation::Orphan => all.push(ORPHAN.to_owned()),
+        Propagation::Foreground => all.push(FOREGROUND.to_owned()),
+        Propagation::Background => {}
+    }
+    set_finalizers(object, all);
+}
+

@@ -1,0 +1,127 @@
+//! `DeleteOptions`, from the body or the query.
+
+use carrack_schema::decode::Format;
+use serde_json::Value;
+
+use crate::context::{Cx, dry_run};
+use crate::object::{at, str_at};
+use crate::registry::decode;
+use crate::status::Status;
+
+/// What becomes of an object's dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Orphan,
+    Background,
+    Foreground,
+}
+
+/// How an object is to be deleted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    pub grace_period_s: Option<i64>,
+    pub propagation: Option<Propagation>,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads them; the body, if there is one, has the say over the query.
+    pub(crate) fn read(cx: &Cx<'_>, body: &[u8]) -> Result<DeleteOptions, Status> {
+        let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
+        if let Some(text) = cx.query.non_empty("gracePeriodSeconds") {
+            let seconds = text
+                .parse()
+                .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
+            options.grace_period_s = Some(seconds);
+        }
+        if let Some(text) = cx.query.non_empty("propagationPolicy") {
+            options.propagation = Some(propagation(text)?);
+        }
+        if cx.query.get("orphanDependents").is_some() {
+            options.propagation = Some(orphan(cx.query.flag("orphanDependents")));
+        }
+        if body.is_empty() {
+            return check(options);
+        }
+        let format = decode::format(cx.headers).unwrap_or(Format::Json);
+        let (object, _) = decode::any(body, format, "DeleteOptions")?;
+        if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
+            return Err(Status::bad_request(format!(
+                "expected DeleteOptions, found {:?}",
+                str_at(&object, &["kind"])
+            )));
+        }
+        let mistyped = |field: &str| Status::bad_request(format!("DeleteOptions: {field} is of the wrong type"));
+        if let Some(seconds) = at(&object, &["gracePeriodSeconds"]) {
+            options.grace_period_s = Some(seconds.as_i64().ok_or_else(|| mistyped("gracePeriodSeconds"))?);
+        }
+        if let Some(policy) = at(&object, &["propagationPolicy"]) {
+            options.propagation = Some(propagation(policy.as_str().ok_or_else(|| mistyped("propagationPolicy"))?)?);
+        }
+        if let Some(flag) = at(&object, &["orphanDependents"]) {
+            options.propagation = Some(orphan(flag.as_bool().ok_or_else(|| mistyped("orphanDependents"))?));
+        }
+        let text = |path: &[&str]| at(&object, path).and_then(Value::as_str).map(str::to_owned);
+        options.uid = text(&["preconditions", "uid"]);
+        options.resource_version = text(&["preconditions", "resourceVersion"]);
+        if let Some(list) = at(&object, &["dryRun"]).and_then(Value::as_array) {
+            let query: Vec<String> =
+                list.iter().filter_map(Value::as_str).map(|value| format!("dryRun={value}")).collect();
+            options.dry_run |= dry_run(&crate::query::Query::parse(&query.join("&")))?;
+        }
+        check(options)
+    }
+
+    /// The preconditions against an object.
+    pub(crate) fn check_preconditions(
+        &self,
+        cx: &Cx<'_>,
+        name: &str,
+        uid: &str,
+        revision: &str,
+    ) -> Result<(), Status> {
+        if let Some(wanted) = self.uid.as_deref().filter(|wanted| *wanted != uid) {
+            return Err(cx.conflict(
+                name,
+                &format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"),
+            ));
+        }
+        if let Some(wanted) = self.resource_version.as_deref().filter(|wanted| *wanted != revision) {
+            return Err(cx.conflict(
+                name,
+                &format!("the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn orphan(flag: bool) -> Propagation {
+    if flag { Propagation::Orphan } else { Propagation::Background }
+}
+
+fn propagation(text: &str) -> Result<Propagation, Status> {
+    match text {
+        "Orphan" => Ok(Propagation::Orphan),
+        "Background" => Ok(Propagation::Background),
+        "Foreground" => Ok(Propagation::Foreground),
+        other => Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[(
+            "FieldValueNotSupported".to_owned(),
+            "propagationPolicy".to_owned(),
+            format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""),
+        )])),
+    }
+}
+
+fn check(options: DeleteOptions) -> Result<DeleteOptions, Status> {
+    match options.grace_period_s {
+        Some(seconds) if seconds < 0 => Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[(
+            "FieldValueInvalid".to_owned(),
+            "gracePeriodSeconds".to_owned(),
+            format!("Invalid value: {seconds}: must be greater than or equal to 0"),
+        )])),
+        _ => Ok(options),
+    }
+}

@@ -1,0 +1,130 @@
+//! get and list.
+
+use std::sync::Arc;
+
+use carrack_store::{Entry, Range, RangePage, Revision, Store, StoreError};
+
+use crate::body::Response;
+use crate::context::Cx;
+use crate::keys;
+use crate::list_options::{AtRevision, Continue, Filter, ListOptions};
+use crate::present::ListMeta;
+use crate::status::Status;
+
+/// How many entries are read at a time when a filter decides which of them count.
+const FILTERED_BATCH: usize = 500;
+
+/// Returns the object.
+pub(crate) async fn get(cx: &mut Cx<'_>) -> Result<Response, Status> {
+    let presenter = cx.presenter()?;
+    let entry = fetch(cx).await?;
+    if let Some(text) = cx.query.non_empty("resourceVersion") {
+        let asked: u64 = text
+            .parse()
+            .map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
+        let newest = cx.server.store.revision();
+        if asked > newest.0 {
+            return Err(Status::too_large_resource_version(asked, newest.0));
+        }
+    }
+    Ok(presenter.one(200, &entry))
+}
+
+/// The entry of the request's object.
+pub(crate) async fn fetch(cx: &Cx<'_>) -> Result<Arc<Entry>, Status> {
+    let (entry, _) = cx.server.store.get(&cx.key()).await?;
+    entry.ok_or_else(|| cx.not_found(cx.name()))
+}
+
+/// Returns the collection, or a page of it.
+pub(crate) async fn list(cx: &mut Cx<'_>) -> Result<Response, Status> {
+    let presenter = cx.presenter()?;
+    let options = ListOptions::parse(cx.query, &cx.row, cx.version(), false)?;
+    let (entries, meta) = select(cx, &options).await?;
+    Ok(presenter.list(&entries, &meta))
+}
+
+/// Prefix of the collection's keys; narrowed to one object where the filter names it.
+pub(crate) fn collection_prefix(cx: &Cx<'_>, filter: &Filter) -> String {
+    let prefix = keys::prefix(&cx.row, cx.namespace());
+    let one_place = cx.namespace().is_some() || !cx.row.namespaced;
+    match filter.fields.exact("metadata.name") {
+        Some(name) if one_place => prefix + name,
+        _ => prefix,
+    }
+}
+
+/// The entries that the options select, and what the list says about itself.
+pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Arc<Entry>>, ListMeta), Status> {
+    let store = &*cx.server.store;
+    let base = keys::prefix(&cx.row, cx.namespace());
+    let prefix = collection_prefix(cx, &options.filter);
+    let continued = options.continue_token.as_deref().map(Continue::decode).transpose()?;
+    let at = match (&continued, options.at) {
+        (Some(token), _) => Some(token.revision),
+        (None, AtRevision::Exact(revision)) => Some(revision),
+        (None, AtRevision::NotOlderThan(wanted)) => {
+            let newest = store.revision();
+            if wanted > newest {
+                return Err(Status::too_large_resource_version(wanted.0, newest.0));
+            }
+            None
+        }
+        (None, AtRevision::Newest | AtRevision::Any) => None,
+    };
+    let after = continued.as_ref().map(|token| format!("{base}{}", token.after));
+    let unfiltered = options.filter.is_empty();
+    let batch = if unfiltered || options.limit == 0 { options.limit } else { FILTERED_BATCH };
+    let expired = |error: StoreError| match error {
+        StoreError::Compacted { .. } if continued.is_some() => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
+        ),
+        other => other.into(),
+    };
+    let mut page = range(store, &prefix, after, batch, at).await.map_err(expired)?;
+    let revision = page.revision;
+    let mut selected: Vec<Arc<Entry>> = Vec::new();
+    let (mut remaining, mut more);
+    loop {
+        let RangePage { entries, remaining: behind, .. } = page;
+        let last = entries.last().map(|entry| entry.key.to_string());
+        let count = entries.len();
+        (remaining, more) = (behind, false);
+        for (i, entry) in entries.into_iter().enumerate() {
+            if !unfiltered && !options.filter.matches(&entry, &cx.row, cx.version()) {
+                continue;
+            }
+            if options.limit > 0 && selected.len() == options.limit {
+                // There is at least this one more.
+                remaining = behind + (count - i);
+                more = true;
+                break;
+            }
+            selected.push(entry);
+        }
+        if more || behind == 0 {
+            break;
+        }
+        if unfiltered && selected.len() >= options.limit {
+            more = true;
+            break;
+        }
+        page = range(store, &prefix, last, batch, Some(revision)).await.map_err(expired)?;
+    }
+    let continue_token = selected.last().filter(|_| more).map(|entry| {
+        let after = entry.key.strip_prefix(&base).unwrap_or_default().to_owned();
+        Continue { revision, after }.encode()
+    });
+    let remaining = (more && unfiltered).then_some(remaining);
+    Ok((selected, ListMeta { revision, continue_token, remaining }))
+}
+
+async fn range(
+    store: &dyn Store,
+    prefix: &str,
+    after: Option<String>,
+    limit: usize,
+    at: Option<Revision>,
+) -> Result<RangePage, StoreError> {
+    store.range(Range { prefix: prefix.to_owned(), after, limit, at }).await
+}

@@ -1,0 +1,189 @@
+//! What a kind needs beyond the table: states that the server sets when an object is made, and which
+//! half of an object a write may touch.
+
+use serde_json::{Value, json};
+
+use crate::context::Cx;
+use crate::object::{Object, child_mut, meta, put_meta};
+use crate::registry::qos;
+
+/// Kinds whose status is taken from the creator: agents register themselves with it.
+const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
+
+/// Sets the state of a new object.
+pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
+    let id = (&*cx.row.group, &*cx.row.plural);
+    if cx.version().has_status() && !STATUS_FROM_CREATOR.contains(&id) {
+        object.remove("status");
+    }
+    match id {
+        ("", "pods") => {
+            let class = qos::class(object);
+            object.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
+        }
+        ("", "namespaces") => {
+            let spec = child_mut(object, "spec");
+            let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
+            if finalizers.as_array().is_none_or(|list| !list.iter().any(|f| f == "kubernetes")) {
+                *finalizers = json!(["kubernetes"]);
+            }
+            object.insert("status".to_owned(), json!({"phase": "Active"}));
+        }
+        ("", "persistentvolumes" | "persistentvolumeclaims") => {
+            object.insert("status".to_owned(), json!({"phase": "Pending"}));
+        }
+        ("", "services") => {
+            object.insert("status".to_owned(), json!({"loadBalancer": {}}));
+        }
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            let caller = cx.caller;
+            let spec = child_mut(object, "spec");
+            spec.insert("username".to_owned(), caller.user.clone().into());
+            spec.insert("groups".to_owned(), caller.groups.clone().into());
+            if !caller.uid.is_empty() {
+                spec.insert("uid".to_owned(), caller.uid.clone().into());
+            }
+            if !caller.extra.is_empty() {
+                spec.insert("extra".to_owned(), json!(caller.extra));
+            }
+            object.insert("status".to_owned(), json!({}));
+        }
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") => {
+            let status = match id.1 {
+                "replicasets" | "statefulsets" => json!({"replicas": 0}),
+                "daemonsets" => json!({
+                    "currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0,
+                }),
+                _ => json!({}),
+            };
+            object.insert("status".to_owned(), status);
+        }
+        ("batch", "jobs" | "cronjobs") => {
+            object.insert("status".to_owned(), json!({}));
+        }
+        _ => {}
+    }
+}
+
+/// Which half of an object a write goes to.
+pub(crate) enum Half {
+    /// Everything but the status.
+    Main,
+    /// The status; and, for built-in kinds, metadata.
+    Status,
+    /// Some fields of a pod's spec: `ephemeralContainers` or `containers` with their resources.
+    PodSpec,
+    /// A certificate request's conditions.
+    Approval,
+    /// A namespace's `spec.finalizers`.
+    Finalize,
+}
+
+impl Half {
+    /// The half that a subresource writes; none when it is not one of these.
+    pub(crate) fn of(subresource: &str) -> Option<Half> {
+        match subresource {
+            "" => Some(Half::Main),
+            "status" => Some(Half::Status),
+            "ephemeralcontainers" | "resize" => Some(Half::PodSpec),
+            "approval" => Some(Half::Approval),
+            "finalize" => Some(Half::Finalize),
+            _ => None,
+        }
+    }
+}
+
+/// Restores in `new` what this write may not touch.
+pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object) {
+    let keep = |new: &mut Object, field: &str| match old.get(field) {
+        Some(value) => {
+            new.insert(field.to_owned(), value.clone());
+        }
+        None => {
+            new.remove(field);
+        }
+    };
+    match half {
+        Half::Main => {
+            if cx.version().has_status() {
+                keep(new, "status");
+            }
+            if (&*cx.row.group, &*cx.row.plural) == ("", "namespaces") {
+                let finalizers = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+                put(child_mut(new, "spec"), "finalizers", finalizers);
+            }
+        }
+        Half::Status => {
+            let others: Vec<String> =
+                old.keys().chain(new.keys()).filter(|key| *key != "status" && *key != "metadata").cloned().collect();
+            for field in others {
+                if !matches!(field.as_str(), "apiVersion" | "kind") {
+                    keep(new, &field);
+                }
+            }
+            if cx.row.is_custom {
+                keep_metadata(new, old);
+            } else {
+                put_meta(new, "ownerReferences", meta(old, "ownerReferences").cloned());
+            }
+        }
+        Half::PodSpec => {
+            keep(new, "status");
+            keep_metadata(new, old);
+        }
+        Half::Approval => {
+            keep(new, "spec");
+            let conditions = new.get("status").and_then(|status| status.get("conditions")).cloned();
+            keep(new, "status");
+            put(child_mut(new, "status"), "conditions", conditions);
+        }
+        Half::Finalize => {
+            let finalizers = new.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+            keep(new, "status");
+            keep(new, "spec");
+            keep_metadata(new, old);
+            let finalizers = finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
+            put(child_mut(new, "spec"), "finalizers", finalizers);
+        }
+    }
+}
+
+fn keep_metadata(new: &mut Object, old: &Object) {
+    if let Some(metadata) = old.get("metadata") {
+        new.insert("metadata".to_owned(), metadata.clone());
+    }
+}
+
+fn put(map: &mut Object, key: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            map.insert(key.to_owned(), value);
+        }
+        None => {
+            map.remove(key);
+        }
+    }
+}
+
+/// Whether a change is one of what the object is to be, so that its generation counts up: anything
+/// but metadata and status.
+pub(crate) fn changes_spec(new: &Object, old: &Object) -> bool {
+    let counts = |key: &&String| !matches!(key.as_str(), "metadata" | "status" | "apiVersion" | "kind");
+    new.keys().filter(counts).any(|key| new.get(key) != old.get(key))
+        || old.keys().filter(counts).any(|key| !new.contains_key(key))
+}
+
+/// What is still to be done before an object that is being deleted may go.
+pub(crate) fn may_go(cx: &Cx<'_>, object: &Object) -> bool {
+    let grace_s = meta(object, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let namespace_full = (&*cx.row.group, &*cx.row.plural) == ("", "namespaces")
+        && object
+            .get("spec")
+            .and_then(|spec| spec.get("finalizers"))
+            .and_then(Value::as_array)
+            .is_some_and(|finalizers| !finalizers.is_empty());
+    crate::object::is_deleting(object)
+        && grace_s == 0
+        && !namespace_full
+        && crate::object::finalizers(object).is_empty()
+}

@@ -1,0 +1,165 @@
+//! update, and the read-modify-write under every other change of an object.
+//!
+//! ```text
+//!   read ─► change ─► (precondition?) ─► restrict to the half ─► default ─► admit ─► validate
+//!     ▲                                                                             │
+//!     └────────────── somebody else was faster ◄── write if unchanged ◄─────────────┘
+//! ```
+
+use std::sync::Arc;
+
+use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
+
+use crate::admission::{self, Attributes, Operation};
+use crate::body::Response;
+use crate::context::Cx;
+use crate::convert;
+use crate::kinds;
+use crate::object::{Object, set_meta};
+use crate::present::Presenter;
+use crate::registry::create::busy;
+use crate::registry::strategy::{self, Half};
+use crate::registry::{decode, meta, read};
+use crate::status::Status;
+use crate::stored;
+
+/// How often a change is tried against other writers.
+const TRIES: usize = 64;
+
+/// How a change ended.
+pub(crate) enum Changed {
+    /// The object as it is now; also when the change changed nothing.
+    Stored(Arc<Entry>),
+    /// What would have been stored.
+    Dry(Object, Revision),
+    /// The change was what the deletion waited for; this is the object's last state.
+    Gone(Object, Revision),
+}
+
+impl Changed {
+    pub(crate) fn response(self, presenter: &Presenter) -> Response {
+        match self {
+            Changed::Stored(entry) => presenter.one(200, &entry),
+            Changed::Dry(object, revision) | Changed::Gone(object, revision) => {
+                presenter.unstored(200, &object, revision)
+            }
+        }
+    }
+}
+
+/// Replaces the object with that in the body.
+pub(crate) async fn update(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
+    let presenter = cx.presenter()?;
+    let object = decode::object(cx, body)?;
+    change(cx, &half, |_, _| Ok(object.clone())).await.map(|changed| changed.response(&presenter))
+}
+
+/// Applies a change to the request's object. `make` is handed the object as it is, in the request's
+/// version, and may be called again when another writer was faster.
+pub(crate) async fn change<'c>(
+    cx: &mut Cx<'c>,
+    half: &Half,
+    mut make: impl FnMut(&mut Cx<'c>, &Object) -> Result<Object, Status>,
+) -> Result<Changed, Status> {
+    let dry_run = cx.dry_run()?;
+    for _ in 0..TRIES {
+        let entry = read::fetch(cx).await?;
+        let old = convert::from_storage(&cx.row, cx.version(), stored::parse(&entry));
+        let new = make(cx, &old)?;
+        if let Some(changed) = attempt(cx, half, &entry, &old, new, dry_run).await? {
+            if let (Changed::Gone(..), false) = (&changed, dry_run) {
+                crate::crd::after_delete(cx).await?;
+            }
+            return Ok(changed);
+        }
+    }
+    Err(busy())
+}
+
+/// One attempt; none when another writer was faster.
+pub(crate) async fn attempt(
+    cx: &Cx<'_>,
+    half: &Half,
+    entry: &Arc<Entry>,
+    old: &Object,
+    mut new: Object,
+    dry_run: bool,
+) -> Result<Option<Changed>, Status> {
+    let name = cx.name().to_owned();
+    let revision = entry.mod_revision.to_string();
+    meta::prepare_update(cx, &mut new, old, &revision)?;
+    strategy::restrict(cx, half, &mut new, old);
+    set_meta(&mut new, "resourceVersion", revision.as_str());
+    kinds::default(&cx.row, cx.version(), &mut new);
+    let (mut new, mut checks) = admit(cx, new, old, dry_run).await?;
+    if cx.row.has_generation && strategy::changes_spec(&new, old) {
+        meta::bump_generation(&mut new);
+    }
+    let (api_version, kind) = convert::storage_type(&cx.row);
+    if strategy::may_go(cx, &new) {
+        if dry_run {
+            return Ok(Some(Changed::Gone(new, entry.mod_revision)));
+        }
+        checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
+        let ops = vec![Op::Delete(Arc::clone(&entry.key))];
+        return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
+            TxnOutcome::Committed { revision, .. } => {
+                set_meta(&mut new, "resourceVersion", revision.to_string());
+                Some(Changed::Gone(new, revision))
+            }
+            TxnOutcome::Failed { .. } => None,
+        });
+    }
+    let stored_form = convert::to_storage(&cx.row, new.clone());
+    if stored::encode_at(&stored_form, &api_version, &kind, &revision) == entry.value {
+        return Ok(Some(Changed::Stored(Arc::clone(entry))));
+    }
+    if dry_run {
+        return Ok(Some(Changed::Dry(new, entry.mod_revision)));
+    }
+    let value = stored::encode(&stored_form, &api_version, &kind);
+    checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
+    let ops = vec![Op::Put(Arc::clone(&entry.key), value)];
+    match cx.server.store.transact(Txn { checks, ops }).await? {
+        TxnOutcome::Committed { entries, .. } => match entries.into_iter().next().flatten() {
+            Some(entry) => Ok(Some(Changed::Stored(entry))),
+            None => Err(Status::internal(format!("the store returned no entry for a put of {name:?}"))),
+        },
+        TxnOutcome::Failed { .. } => Ok(None),
+    }
+}
+
+/// Admission and validation of a changed object; returns it with what it rests on.
+async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<(Object, Vec<Check>), Status> {
+    let server = cx.server;
+    let namespace = cx.namespace().unwrap_or_default().to_owned();
+    let subresource = cx.request.subresource.clone().unwrap_or_default();
+    let mut attributes = Attributes {
+        operation: Operation::Update,
+        caller: cx.caller,
+        row: &cx.row,
+        version: &cx.version().name,
+        subresource: &subresource,
+        namespace: &namespace,
+        name: cx.name().to_owned(),
+        object: new,
+        old: Some(old),
+        dry_run,
+        env: &*server.env,
+    };
+    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    for plugin in &server.plugins {
+        plugin.mutate(&mut attributes, &found)?;
+    }
+    let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
+    errors.extend(meta::check_finalizers(&attributes.object, old));
+    if !errors.is_empty() {
+        return Err(meta::invalid(cx, cx.name(), &errors));
+    }
+    for plugin in &server.plugins {
+        plugin.validate(&attributes, &found)?;
+    }
+    server.check_escalation(cx, &attributes.object, Some(old)).await?;
+    let Attributes { object, .. } = attributes;
+    Ok((object, found.checks))
+}

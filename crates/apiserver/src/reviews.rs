@@ -1,0 +1,165 @@
+//! Questions that are posted as objects and answered on the spot: may somebody do something, who am I,
+//! whose token is this.
+
+use std::collections::BTreeMap;
+
+use carrack_auth::{Attributes, Caller, Secret};
+use serde_json::{Value, json};
+
+use crate::body::Response;
+use crate::context::Cx;
+use crate::convert::set_type;
+use crate::dispatch;
+use crate::env::rfc3339_s;
+use crate::object::{Object, at, child_mut, str_at};
+use crate::registry::decode;
+use crate::server::ApiServer;
+use crate::status::Status;
+
+/// Answers the review in the body.
+pub(crate) async fn create(server: &ApiServer, cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
+    let mut review = decode::object(cx, body)?;
+    let caller = cx.caller.clone();
+    let status = match &*cx.row.plural {
+        "selfsubjectreviews" => json!({"userInfo": user_info(&caller)}),
+        "selfsubjectaccessreviews" => access(cx, &caller, &review).await?,
+        "subjectaccessreviews" => access(cx, &subject(&review)?, &review).await?,
+        "localsubjectaccessreviews" => {
+            let namespace = cx.namespace().unwrap_or_default();
+            if str_at(&review, &["spec", "resourceAttributes", "namespace"]) != namespace {
+                return Err(Status::bad_request(format!(
+                    "spec.resourceAttributes.namespace must match namespace: {namespace}"
+                )));
+            }
+            access(cx, &subject(&review)?, &review).await?
+        }
+        "selfsubjectrulesreviews" => rules(cx, &caller, &review).await?,
+        "tokenreviews" => token(server, cx, &review).await?,
+        _ => return Err(Status::no_such_path()),
+    };
+    let created = rfc3339_s(cx.server.env.now());
+    let (api_version, kind) = (cx.api_version(), cx.row.kind.to_string());
+    set_type(&mut review, &api_version, &kind);
+    child_mut(&mut review, "metadata").insert("creationTimestamp".to_owned(), created.into());
+    review.insert("status".to_owned(), status);
+    Ok(dispatch::created(review))
+}
+
+fn user_info(caller: &Caller) -> Value {
+    let mut info = json!({"username": caller.user, "groups": caller.groups});
+    if !caller.uid.is_empty() {
+        info["uid"] = caller.uid.clone().into();
+    }
+    if !caller.extra.is_empty() {
+        info["extra"] = json!(caller.extra);
+    }
+    info
+}
+
+fn texts(value: Option<&Value>) -> Vec<String> {
+    value
+        .and_then(Value::as_array)
+        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        .unwrap_or_default()
+}
+
+/// The user that a review asks about.
+fn subject(review: &Object) -> Result<Caller, Status> {
+    let user = str_at(review, &["spec", "user"]).to_owned();
+    let groups = texts(at(review, &["spec", "groups"]));
+    if user.is_empty() && groups.is_empty() {
+        return Err(Status::bad_request("at least one of user or group must be specified"));
+    }
+    let extra = at(review, &["spec", "extra"])
+        .and_then(Value::as_object)
+        .map(|extra| extra.iter().map(|(key, values)| (key.clone(), texts(Some(values)))).collect())
+        .unwrap_or_else(BTreeMap::new);
+    Ok(Caller { user, uid: str_at(review, &["spec", "uid"]).to_owned(), groups, extra })
+}
+
+async fn access(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, Status> {
+    let field = |path: &[&str]| str_at(review, path);
+    let resource = at(review, &["spec", "resourceAttributes"]).is_some();
+    let path = at(review, &["spec", "nonResourceAttributes"]).is_some();
+    let attributes = match (resource, path) {
+        (true, false) => Attributes {
+            verb: field(&["spec", "resourceAttributes", "verb"]),
+            group: field(&["spec", "resourceAttributes", "group"]),
+            version: field(&["spec", "resourceAttributes", "version"]),
+            resource: field(&["spec", "resourceAttributes", "resource"]),
+            subresource: field(&["spec", "resourceAttributes", "subresource"]),
+            name: field(&["spec", "resourceAttributes", "name"]),
+            namespace: field(&["spec", "resourceAttributes", "namespace"]),
+            path: "",
+            field_selector: field(&["spec", "resourceAttributes", "fieldSelector", "rawSelector"]),
+        },
+        (false, true) => Attributes::path(
+            field(&["spec", "nonResourceAttributes", "verb"]),
+            field(&["spec", "nonResourceAttributes", "path"]),
+        ),
+        _ => {
+            return Err(Status::bad_request(
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ));
+        }
+    };
+    let decision = cx.server.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
+    let mut status = json!({"allowed": decision.allowed()});
+    if !decision.reason().is_empty() {
+        status["reason"] = decision.reason().into();
+    }
+    Ok(status)
+}
+
+async fn rules(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, Status> {
+    let namespace = str_at(review, &["spec", "namespace"]);
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    let effective = cx.server.with_authorizer(|authorizer| authorizer.rbac.rules_for(caller, namespace)).await?;
+    let (mut resource_rules, mut path_rules) = (Vec::new(), Vec::new());
+    for rule in &effective.rules {
+        if rule.non_resource_urls.is_empty() {
+            let mut shown = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            if !rule.resource_names.is_empty() {
+                shown["resourceNames"] = json!(rule.resource_names);
+            }
+            resource_rules.push(shown);
+        } else {
+            path_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+    let mut status = json!({
+        "resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": !effective.errors.is_empty(),
+    });
+    if !effective.errors.is_empty() {
+        status["evaluationError"] = effective.errors.join("; ").into();
+    }
+    Ok(status)
+}
+
+async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value, Status> {
+    let token = str_at(review, &["spec", "token"]);
+    if token.is_empty() {
+        return Err(Status::bad_request("token is required for TokenReview in authentication"));
+    }
+    let refused = |why: String| json!({"authenticated": false, "user": {}, "error": why});
+    let Some(authenticator) = &server.inner.authenticator else {
+        return Ok(refused("no tokens are accepted here".to_owned()));
+    };
+    let now_unix_s = cx.server.env.now().as_second();
+    let audiences = texts(at(review, &["spec", "audiences"]));
+    let presented = match authenticator.present_token(&Secret::new(token), &audiences, now_unix_s) {
+        Ok(presented) => presented,
+        Err(error) => return Ok(refused(error.to_string())),
+    };
+    let accepted = match &presented {
+        carrack_auth::authn::Presented::Token(verified) => verified.audiences().to_vec(),
+        carrack_auth::authn::Presented::Caller(_) => authenticator.api_audiences().to_vec(),
+    };
+    let found = cx.server.bound_objects(presented.needs()).await;
+    Ok(match presented.confirm(now_unix_s, &found) {
+        Ok(caller) => json!({"authenticated": true, "user": user_info(&caller), "audiences": accepted}),
+        Err(error) => refused(error.to_string()),
+    })
+}

@@ -1,0 +1,174 @@
+//! From method and URL to what is asked: verb, resource, name (Kubernetes' RequestInfo).
+//!
+//! The same reading feeds the router and the authorizer, so that they cannot disagree.
+
+use http::Method;
+
+use crate::query::{Query, decode};
+use crate::selector::FieldSelector;
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// The API verb (`get`, `list`, …) or, away from resources, the HTTP method in lower case.
+    pub verb: &'static str,
+    /// The path as it came, without the query.
+    pub path: String,
+    /// Set when the path names a resource of a group-version.
+    pub resource: Option<ResourceRequest>,
+}
+
+/// The resource part of a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceRequest {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version within the group.
+    pub version: String,
+    /// Namespace; for a namespace object itself, its own name.
+    pub namespace: Option<String>,
+    /// Plural name of the resource.
+    pub resource: String,
+    /// Name of the object, if the path (or a `metadata.name` field selector) gives one.
+    pub name: Option<String>,
+    /// Subresource below the object.
+    pub subresource: Option<String>,
+    /// Path segments behind the subresource (`proxy` and its like).
+    pub rest: Vec<String>,
+    /// Whether the name is in the path, not only in a selector.
+    pub named_in_path: bool,
+}
+
+impl RequestInfo {
+    /// Reads method, path and query.
+    pub fn parse(method: &Method, path: &str, query: &Query) -> RequestInfo {
+        let segments: Vec<String> =
+            path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect();
+        let parsed = match segments.first().map(String::as_str) {
+            Some("api") if segments.len() >= 3 => {
+                resource_of(String::new(), segments[1].clone(), &segments[2..])
+            }
+            Some("apis") if segments.len() >= 4 => {
+                resource_of(segments[1].clone(), segments[2].clone(), &segments[3..])
+            }
+            _ => None,
+        };
+        let Some((mut resource, forced_watch)) = parsed else {
+            return RequestInfo { verb: http_verb(method), path: path.to_owned(), resource: None };
+        };
+        let mut verb = match *method {
+            Method::POST => "create",
+            Method::GET | Method::HEAD => "get",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => "",
+        };
+        if forced_watch {
+            verb = "watch";
+        } else if verb == "get" && resource.subresource.is_none() {
+            if query.flag("watch") {
+                verb = "watch";
+            } else if resource.name.is_none() {
+                verb = "list";
+            }
+        } else if verb == "delete" && resource.name.is_none() {
+            verb = "deletecollection";
+        }
+        if matches!(verb, "list" | "watch" | "deletecollection") && resource.name.is_none() {
+            // RBAC rules with resourceNames apply to a list that selects one name.
+            resource.name = query
+                .get("fieldSelector")
+                .and_then(|text| FieldSelector::parse(text).ok())
+                .and_then(|selector| selector.exact("metadata.name").map(str::to_owned));
+        }
+        RequestInfo { verb, path: path.to_owned(), resource: Some(resource) }
+    }
+}
+
+/// `segments` are those behind the group-version.
+fn resource_of(group: String, version: String, segments: &[String]) -> Option<(ResourceRequest, bool)> {
+    let forced_watch = segments.first().is_some_and(|s| s == "watch") && segments.len() > 1;
+    let segments = if forced_watch { &segments[1..] } else { segments };
+    let mut found = ResourceRequest { group, version, ..ResourceRequest::default() };
+    let mut rest = segments;
+    if rest.first()? == "namespaces" && rest.len() > 1 {
+        let namespace_subresource = rest.len() == 3 && matches!(rest[2].as_str(), "status" | "finalize");
+        found.namespace = Some(rest[1].clone());
+        if rest.len() > 2 && !namespace_subresource {
+            rest = &rest[2..];
+        }
+    }
+    let mut segments = rest.iter();
+    found.resource = segments.next()?.clone();
+    found.name = segments.next().cloned();
+    found.named_in_path = found.name.is_some();
+    found.subresource = segments.next().cloned();
+    found.rest = segments.cloned().collect();
+    Some((found, forced_watch))
+}
+
+fn http_verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::HEAD => "head",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::OPTIONS => "options",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (method, url) → verb, group/version, namespace, resource, name, subresource.
+    fn check(method: Method, url: &str, want: &str) {
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
+        let info = RequestInfo::parse(&method, path, &Query::parse(query));
+        let got = match &info.resource {
+            None => format!("{} {}", info.verb, info.path),
+            Some(r) => format!(
+                "{} {}/{} ns={} {} {} {}",
+                info.verb,
+                r.group,
+                r.version,
+                r.namespace.as_deref().unwrap_or("-"),
+                r.resource,
+                r.name.as_deref().unwrap_or("-"),
+                r.subresource.as_deref().unwrap_or("-"),
+            ),
+        };
+        assert_eq!(got, want, "{method} {url}");
+    }
+
+    #[test]
+    fn paths() {
+        check(Method::GET, "/version", "get /version");
+        check(Method::GET, "/api/v1", "get /api/v1");
+        check(Method::GET, "/apis/apps/v1", "get /apis/apps/v1");
+        check(Method::GET, "/api/v1/pods", "list /v1 ns=- pods - -");
+        check(Method::GET, "/api/v1/pods?watch=true", "watch /v1 ns=- pods - -");
+        check(Method::GET, "/api/v1/watch/pods", "watch /v1 ns=- pods - -");
+        check(Method::GET, "/api/v1/namespaces", "list /v1 ns=- namespaces - -");
+        check(Method::GET, "/api/v1/namespaces/a", "get /v1 ns=a namespaces a -");
+        check(Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces a finalize");
+        check(Method::GET, "/api/v1/namespaces/a/pods", "list /v1 ns=a pods - -");
+        check(
+            Method::GET,
+            "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx",
+            "list /v1 ns=a pods x -",
+        );
+        check(Method::GET, "/api/v1/namespaces/a/pods/x/log?follow=1", "get /v1 ns=a pods x log");
+        check(Method::POST, "/api/v1/namespaces/a/pods/x/binding", "create /v1 ns=a pods x binding");
+        check(
+            Method::DELETE,
+            "/apis/apps/v1/namespaces/a/deployments",
+            "deletecollection apps/v1 ns=a deployments - -",
+        );
+        check(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments/d", "delete apps/v1 ns=a deployments d -");
+    }
+}

@@ -1,0 +1,98 @@
+//! The HTTPS shell: sockets, TLS, HTTP, and nothing that decides.
+//!
+//! ```text
+//!   accept ─► TLS (client certificate optional) ─► HTTP/1.1 or 2 ─► read body ─► authenticate ─► handle
+//!                                                    ▲                                            │
+//!                    whole, parts, watch lines ──────┴────────────────────────────────────────────┤
+//!                    kubelet's reply, or both connections joined (proxy) ◄─ Body::Node ───────────┤
+//!                    the connection itself, handed over ◄─ Body::Upgrade ─────────────────────────┘
+//! ```
+
+mod connection;
+mod proxy;
+mod reply;
+mod settings;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use hyper_util::server::graceful::GracefulShutdown;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::server::ApiServer;
+
+pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
+pub use settings::Settings;
+
+/// Everything that connections share.
+pub(crate) struct Shared {
+    pub server: ApiServer,
+    pub nodes: Arc<dyn NodeProxy>,
+    pub settings: Settings,
+    /// Becomes true at shutdown.
+    pub ending: watch::Receiver<bool>,
+}
+
+/// Serves the API on a listener until `shutdown` resolves; then lets requests in flight come to their
+/// end, within [`Settings::drain`].
+///
+/// # Errors
+/// When the listener fails for good.
+pub async fn serve(
+    server: ApiServer,
+    listener: TcpListener,
+    tls: ServerConfig,
+    nodes: Arc<dyn NodeProxy>,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send,
+) -> std::io::Result<()> {
+    let (end, ending) = watch::channel(false);
+    let connections = Arc::new(Semaphore::new(settings.max_connections));
+    let drain = settings.drain;
+    let shared = Arc::new(Shared { server, nodes, settings, ending });
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let graceful = GracefulShutdown::new();
+    tokio::pin!(shutdown);
+    loop {
+        let permit = tokio::select! {
+            () = &mut shutdown => break,
+            permit = Arc::clone(&connections).acquire_owned() => match permit {
+                Ok(permit) => permit,
+                // Nobody closes the semaphore.
+                Err(_) => break,
+            },
+        };
+        let stream = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of file descriptors, most likely: give the others a moment to end.
+                    tokio::time::sleep(shared.settings.accept_pause).await;
+                    continue;
+                }
+            },
+        };
+        let (shared, acceptor, watcher) = (Arc::clone(&shared), acceptor.clone(), graceful.watcher());
+        tokio::spawn(async move {
+            connection::run(&shared, stream, acceptor, watcher).await;
+            drop(permit);
+        });
+    }
+    drop(listener);
+    // Watches end at once; all else within the time given.
+    end.send_replace(true);
+    if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
+        tracing::info!("connections are cut off after {} s", drain.as_secs());
+    }
+    Ok(())
+}
+
+fn is_fatal(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
+}

@@ -1,0 +1,197 @@
+//! Carries requests on to a node's kubelet, and joins the two connections when it upgrades.
+//!
+//! Nothing is understood on the way: exec speaks WebSocket or SPDY between client and kubelet.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Shared;
+use super::reply::Reply;
+use crate::body::NodeTarget;
+use crate::status::Status;
+
+/// Longest error text that is taken from a kubelet, in bytes.
+const MAX_ERROR_BYTES: usize = 16 * 1024;
+
+/// A connection to a kubelet.
+pub trait NodeIo: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeIo for T {}
+
+/// Connects to kubelets.
+pub trait NodeProxy: Send + Sync {
+    /// A connection on which the target's kubelet speaks HTTP/1.1.
+    fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>>;
+}
+
+/// Connects over TCP and TLS, with the API server's client certificate.
+pub struct TlsNodeProxy(TlsConnector);
+
+impl TlsNodeProxy {
+    /// With this TLS configuration, which holds the client certificate and whom to trust.
+    pub fn new(mut tls: ClientConfig) -> TlsNodeProxy {
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        TlsNodeProxy(TlsConnector::from(Arc::new(tls)))
+    }
+}
+
+impl NodeProxy for TlsNodeProxy {
+    fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
+        let (connector, target) = (self.0.clone(), target.clone());
+        Box::pin(async move {
+            // A kubelet's certificate carries its node's name; the address it is reached at may change.
+            let name = ServerName::try_from(target.node.clone())
+                .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
+            let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
+            stream.set_nodelay(true)?;
+            let stream = connector.connect(name, stream).await?;
+            Ok(Box::new(stream) as Box<dyn NodeIo>)
+        })
+    }
+}
+
+/// What goes on of a client's request.
+pub(super) struct Forwarded {
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+    upgrades: bool,
+    is_log: bool,
+}
+
+impl Forwarded {
+    pub(super) fn of(parts: &request::Parts, body: &Bytes) -> Forwarded {
+        let upgrades = parts.headers.contains_key(UPGRADE);
+        let mut headers = parts.headers.clone();
+        let named: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| {
+                let hop = matches!(**name, HOST | CONTENT_LENGTH | TRANSFER_ENCODING | AUTHORIZATION)
+                    || matches!(name.as_str(), "keep-alive" | "te" | "trailer" | "proxy-authorization" | "cookie")
+                    || name.as_str().starts_with("impersonate-")
+                    || name.as_str().starts_with("x-remote-");
+                hop || (!upgrades && matches!(**name, CONNECTION | UPGRADE))
+            })
+            .cloned()
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+        Forwarded {
+            method: parts.method.clone(),
+            headers,
+            body: body.clone(),
+            upgrades,
+            is_log: parts.uri.path().ends_with("/log"),
+        }
+    }
+}
+
+/// Carries a request to a kubelet and the reply back.
+pub(super) async fn forward(
+    shared: &Arc<Shared>,
+    target: NodeTarget,
+    forwarded: Forwarded,
+    client: OnUpgrade,
+) -> Result<Response<Reply>, Status> {
+    let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
+    let connecting = shared.nodes.connect(&target);
+    let io = tokio::time::timeout(shared.settings.node_connect, connecting)
+        .await
+        .map_err(|_| dial_failed(format!("{}:{}: timed out", target.host, target.port)))?
+        .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|error| dial_failed(error.to_string()))?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "connection to a kubelet");
+        }
+    });
+    let mut request = Request::builder()
+        .method(forwarded.method)
+        .uri(&target.path_and_query)
+        .header(HOST, format!("{}:{}", bracketed(&target.host), target.port))
+        .body(Full::new(forwarded.body))
+        .map_err(Status::internal)?;
+    request.headers_mut().extend(forwarded.headers);
+    let mut response = sender
+        .send_request(request)
+        .await
+        .map_err(|error| Status::internal(format!("the kubelet did not answer: {}", carrack_engine::causes(&error))))?;
+    if forwarded.upgrades && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let kubelet = hyper::upgrade::on(&mut response);
+        tokio::spawn(join(client, kubelet));
+        let mut reply = Response::new(Reply::parts(Vec::new()));
+        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        *reply.headers_mut() = response.headers().clone();
+        return Ok(reply);
+    }
+    if forwarded.is_log && !response.status().is_success() {
+        return Err(error_of(response).await);
+    }
+    let (mut head, body) = response.into_parts();
+    for name in [CONNECTION, TRANSFER_ENCODING] {
+        head.headers.remove(name);
+    }
+    head.version = http::Version::default();
+    let mut ending = shared.ending.clone();
+    let ended = Box::pin(async move {
+        // An error means that the sender is gone, which is the end as well.
+        _ = ending.wait_for(|ending| *ending).await;
+    });
+    // The sender lives as long as the body is read: dropping it would end the connection.
+    let chunks = body.into_data_stream().map(move |chunk| {
+        let _keep = &sender;
+        chunk.map_err(Into::into)
+    });
+    Ok(Response::from_parts(head, Reply::Stream(Box::pin(chunks.take_until(ended)))))
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// A kubelet's refusal as a `Status` with its text.
+async fn error_of(response: Response<hyper::body::Incoming>) -> Status {
+    let code = response.status().as_u16();
+    let text = match Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await {
+        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+        Err(error) => format!("the kubelet answered {code}, and its reason broke off: {error}"),
+    };
+    let mut status = match code {
+        400 => Status::bad_request(text.clone()),
+        404 => Status::no_such_path(),
+        403 => Status::forbidden("", "", "", &text),
+        503 => Status::unavailable(text.clone()),
+        _ => Status::internal(text.clone()),
+    };
+    status.message = text;
+    status
+}
+
+/// Carries bytes both ways until both sides have ended.
+async fn join(client: OnUpgrade, kubelet: OnUpgrade) {
+    let (client, kubelet) = match tokio::try_join!(client, kubelet) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::debug!(%error, "a connection did not upgrade");
+            return;
+        }
+    };
+    let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
+    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
+        tracing::debug!(%error, "an upgraded connection broke off");
+    }
+}

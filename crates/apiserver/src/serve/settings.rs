@@ -1,0 +1,48 @@
+//! Bounds of the HTTPS shell.
+
+use std::time::Duration;
+
+/// Bounds in size and time; the defaults suit a cluster.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// Largest head of a request, in bytes.
+    pub max_head_bytes: usize,
+    /// Most connections at a time; more wait.
+    pub max_connections: usize,
+    /// Most requests at a time on one HTTP/2 connection.
+    pub max_streams: u32,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
+    /// How long a request's head may take.
+    pub head: Duration,
+    /// How long a request's body may take.
+    pub body: Duration,
+    /// How long connecting to a kubelet may take.
+    pub node_connect: Duration,
+    /// How often an idle HTTP/2 connection is probed.
+    pub keep_alive: Duration,
+    /// How long requests may go on after shutdown has begun.
+    pub drain: Duration,
+    /// How long to wait after a connection could not be accepted.
+    pub accept_pause: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            max_body_bytes: 3 << 20,
+            max_head_bytes: 1 << 20,
+            max_connections: 4096,
+            max_streams: 250,
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(20),
+            body: Duration::from_secs(60),
+            node_connect: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+            accept_pause: Duration::from_millis(100),
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The API server: what it is made of, and the way of a request through it.
+//!
+//! ```text
+//!   request ─► route ─► impersonate ─► authorize ─┬► resource: registry, subresources, reviews
+//!                                                 ├► a group served by code (LocalApi)
+//!                                                 └► discovery, OpenAPI, health, version, metrics
+//! ```
+//!
+//! No clock, no runtime, no IO of its own: time and chance come from [`Env`], state from the
+//! [`Store`], so the simulator can poll a request to its end by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use carrack_auth::authn::{self, Authenticator};
+use carrack_auth::{Attributes, Authorizer, Caller};
+use carrack_auth::token::Issuer;
+use carrack_store::{Entry, Store};
+use http::header::{HeaderValue, WARNING};
+use http::{HeaderMap, Method};
+
+use crate::admission::{self, AdmissionPlugin};
+use crate::body::Response;
+use crate::catalog::{Catalog, CatalogFold};
+use crate::context::Cx;
+use crate::env::Env;
+use crate::follow::{Fold, Follower};
+use crate::keys;
+use crate::local::{LocalApi, LocalRequest};
+use crate::metrics::Metrics;
+use crate::object::Object;
+use crate::openapi::Documents;
+use crate::query::Query;
+use crate::route::{RequestInfo, ResourceRequest};
+use crate::status::Status;
+use crate::{dispatch, nonresource};
+
+/// What an API server is made of.
+pub struct Config {
+    /// Where objects are.
+    pub store: Arc<dyn Store>,
+    /// Clock and random numbers.
+    pub env: Arc<dyn Env>,
+    /// Knows who presents which credentials. Without one, every request over a socket is refused.
+    pub authenticator: Option<Authenticator>,
+    /// Signs service account tokens.
+    pub issuer: Option<Issuer>,
+    /// Admission plugins besides the built-in ones, which come first.
+    pub plugins: Vec<Box<dyn AdmissionPlugin>>,
+    /// Groups that are served by code.
+    pub apis: Vec<Arc<dyn LocalApi>>,
+    /// The certificate authority that pods trust, in PEM; published as `kube-root-ca.crt` by controllers
+    /// and as `kube-public/cluster-info` by nobody here. Kept for those who ask.
+    pub ca_pem: String,
+}
+
+impl Config {
+    /// A server with nothing but the built-in parts, reached in the process only.
+    pub fn new(store: Arc<dyn Store>, env: Arc<dyn Env>) -> Config {
+        Config {
+            store,
+            env,
+            authenticator: None,
+            issuer: None,
+            plugins: Vec::new(),
+            apis: Vec::new(),
+            ca_pem: String::new(),
+        }
+    }
+}
+
+/// The API server. Clones share everything.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub store: Arc<dyn Store>,
+    pub env: Arc<dyn Env>,
+    pub authenticator: Option<Authenticator>,
+    pub issuer: Option<Issuer>,
+    pub plugins: Vec<Box<dyn AdmissionPlugin>>,
+    pub apis: Vec<Arc<dyn LocalApi>>,
+    pub ca_pem: String,
+    catalog: Follower<CatalogFold>,
+    authorizer: Follower<AuthorizerFold>,
+    pub documents: Documents,
+    pub metrics: Metrics,
+    pub ready: AtomicBool,
+}
+
+/// Follows what authorization depends on.
+struct AuthorizerFold(Authorizer);
+
+/// (group, resource) that the authorizer has a use for.
+const OBSERVED: [(&str, &str); 8] = [
+    ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("", "pods"),
+    ("", "persistentvolumes"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("resource.k8s.io", "resourceslices"),
+];
+
+impl Fold for AuthorizerFold {
+    fn clear(&mut self) {
+        self.0 = Authorizer::new();
+    }
+
+    fn apply(&mut self, key: &str, entry: Option<&Entry>) {
+        // /registry/<group>/<resource>[/<namespace>]/<name>
+        let mut parts = key.split('/').skip(2);
+        let (Some(group), Some(resource), Some(first)) = (parts.next(), parts.next(), parts.next()) else { return };
+        let group = if group == "core" { "" } else { group };
+        let (namespace, name) = match parts.next() {
+            Some(name) => (first, name),
+            None => ("", first),
+        };
+        let json = entry.map(|entry| &*entry.value);
+        if let Err(why) = self.0.observe(group, resource, namespace, name, json) {
+            tracing::warn!(key, error = %why, "authorization goes without an object");
+        }
+    }
+}
+
+impl ApiServer {
+    /// A server over a store. Nothing is read or written until the first request;
+    /// see [`Self::bootstrap`](crate::bootstrap).
+    pub fn new(config: Config) -> ApiServer {
+        let mut plugins = admission::built_in();
+        plugins.extend(config.plugins);
+        let prefixes = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
+        ApiServer {
+            inner: Arc::new(Inner {
+                store: config.store,
+                env: config.env,
+                authenticator: config.authenticator,
+                issuer: config.issuer,
+                plugins,
+                apis: config.apis,
+                ca_pem: config.ca_pem,
+                catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
+                authorizer: Follower::new(prefixes, AuthorizerFold(Authorizer::new())),
+                documents: Documents::default(),
+                metrics: Metrics::default(),
+                ready: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The store under it.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// Clock and random numbers.
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.inner.env
+    }
+
+    /// The certificate authority that pods trust, in PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.inner.ca_pem
+    }
+
+    /// Whether the bootstrap objects are there, so that `/readyz` says yes.
+    pub fn is_ready(&self) -> bool {
+        self.inner.ready.load(Ordering::Acquire)
+    }
+
+    /// What the API offers at this moment.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn catalog(&self) -> Result<Arc<Catalog>, Status> {
+        self.inner.catalog().await
+    }
+
+    /// Answers a request of a caller that has been authenticated.
+    pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
+        let (parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let request = Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
+        let response = request.answer(caller).await.unwrap_or_else(Response::from);
+        self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
+        response
+    }
+
+    /// Who makes a request with these headers, over a connection whose client certificate is
+    /// `peer`'s.
+    ///
+    /// # Errors
+    /// 401, or 503 when it cannot be found out.
+    pub async fn authenticate(&self, peer: Option<&Caller>, headers: &HeaderMap) -> Result<Caller, Status> {
+        let authenticator = self.inner.authenticator.as_ref().ok_or_else(Status::unauthorized)?;
+        let now_unix_s = self.inner.env.now().as_second();
+        let presented = authenticator.present(peer, headers, now_unix_s).map_err(refused)?;
+        let found = self.inner.bound_objects(presented.needs()).await;
+        presented.confirm(now_unix_s, &found).map_err(refused)
+    }
+}
+
+/// The reply to credentials that are not accepted; why is for the log alone.
+pub(crate) fn refused(error: authn::AuthnError) -> Status {
+    match error {
+        authn::AuthnError::Unavailable(why) => Status::unavailable(format!("the credentials could not be checked: {why}")),
+        other => {
+            tracing::debug!(why = %other, "a request is not authenticated");
+            Status::unauthorized()
+        }
+    }
+}
+
+/// A request on its way.
+struct Request<'a> {
+    server: &'a ApiServer,
+    method: &'a Method,
+    info: &'a RequestInfo,
+    query: &'a Query,
+    headers: &'a HeaderMap,
+    body: Bytes,
+}
+
+impl Request<'_> {
+    async fn answer(self, caller: Caller) -> Result<Response, Status> {
+        let inner = &*self.server.inner;
+        let impersonated = inner
+            .with_authorizer(|authorizer| authn::impersonate(authorizer, &caller, self.headers))
+            .await?;
+        let caller = match impersonated {
+            Ok(other) => other.unwrap_or(caller),
+            Err(authn::ImpersonationError::BadRequest(why)) => return Err(Status::bad_request(why)),
+            Err(authn::ImpersonationError::Forbidden { message, resource, group, name }) => {
+                let mut status = Status::forbidden(group, resource, &name, "");
+                status.message = message;
+                return Err(status);
+            }
+        };
+        self.authorize(&caller).await?;
+        let Some(resource) = &self.info.resource else {
+            return nonresource::answer(self.server, self.method, &self.info.path, self.headers, self.query).await;
+        };
+        if let Some(api) = inner.local_api(&resource.group, &resource.version) {
+            return Ok(api
+                .handle(LocalRequest {
+                    server: self.server,
+                    info: self.info,
+                    resource,
+                    method: self.method,
+                    query: self.query,
+                    headers: self.headers,
+                    body: self.body,
+                    caller,
+                })
+                .await);
+        }
+        self.resource(resource, &caller).await
+    }
+
+    async fn authorize(&self, caller: &Caller) -> Result<(), Status> {
+        let field_selector = self.query.get("fieldSelector").unwrap_or_default();
+        let attributes = match &self.info.resource {
+            None => Attributes::path(self.info.verb, &self.info.path),
+            Some(r) => Attributes {
+                verb: self.info.verb,
+                group: &r.group,
+                version: &r.version,
+                resource: &r.resource,
+                subresource: r.subresource.as_deref().unwrap_or_default(),
+                name: r.name.as_deref().unwrap_or_default(),
+                namespace: r.namespace.as_deref().unwrap_or_default(),
+                path: "",
+                field_selector,
+            },
+        };
+        let decision = self.server.inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
+        if decision.allowed() {
+            return Ok(());
+        }
+        let mut status = Status::forbidden(attributes.group, attributes.resource, attributes.name, "");
+        status.message = attributes.forbidden_message(caller, decision.reason());
+        Err(status)
+    }
+
+    async fn resource(&self, request: &ResourceRequest, caller: &Caller) -> Result<Response, Status> {
+        let inner = &*self.server.inner;
+        let catalog = inner.catalog().await?;
+        let row = catalog.find(&request.group, &request.resource).ok_or_else(Status::no_such_path)?;
+        let version_index = row
+            .versions
+            .iter()
+            .position(|version| version.served && version.name == request.version)
+            .ok_or_else(Status::no_such_path)?;
+        if request.namespace.is_some() && !row.namespaced && request.resource != "namespaces" {
+            return Err(Status::no_such_path());
+        }
+        let mut cx = Cx {
+            server: inner,
+            caller,
+            request,
+            query: self.query,
+            headers: self.headers,
+            row: Arc::clone(row),
+            version_index,
+            warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
+        };
+        let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
+        let mut response = result.unwrap_or_else(Response::from);
+        for warning in &cx.warnings {
+            let text: String = warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
+            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+                response.headers_mut().append(WARNING, value);
+            }
+        }
+        Ok(response)
+    }
+}
+
+impl Inner {
+    /// What the API offers at this moment.
+    pub(crate) async fn catalog(&self) -> Result<Arc<Catalog>, Status> {
+        Ok(self.catalog.with(&*self.store, |fold| fold.catalog()).await?)
+    }
+
+    /// Asks the authorizer, brought up to date.
+    pub(crate) async fn with_authorizer<R>(&self, ask: impl FnOnce(&Authorizer) -> R) -> Result<R, Status> {
+        Ok(self.authorizer.with(&*self.store, |fold| ask(&fold.0)).await?)
+    }
+
+    /// The group served by code, if it is one.
+    pub(crate) fn local_api(&self, group: &str, version: &str) -> Option<&Arc<dyn LocalApi>> {
+        self.apis
+            .iter()
+            .find(|api| api.group_versions().iter().any(|gv| gv.group == group && gv.version == version))
+    }
+
+    /// Nobody grants what they do not hold: checks a role or binding that is about to be written.
+    pub(crate) async fn check_escalation(&self, cx: &Cx<'_>, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+        use carrack_auth::rbac::{self, escalation::EscalationError};
+        let Some(kind) = rbac::Kind::of_resource(&cx.row.plural).filter(|_| cx.row.group == rbac::GROUP) else {
+            return Ok(());
+        };
+        let namespace = cx.namespace().unwrap_or_default();
+        let name = crate::object::name(new).to_owned();
+        let read = |object: &Object| {
+            let json = serde_json::to_vec(object).unwrap_or_default();
+            rbac::Object::parse(kind, namespace, &json).map_err(|error| Status::bad_request(error.to_string()))
+        };
+        let new = read(new)?;
+        let old = old.map(read).transpose()?;
+        let key = rbac::Key::new(kind, namespace, &name);
+        let checked = self
+            .with_authorizer(|authorizer| authorizer.rbac.check_escalation(cx.caller, &key, &new, old.as_ref()))
+            .await?;
+        checked.map_err(|error| match error {
+            EscalationError::Forbidden(why) => cx.forbidden(&name, &why),
+            EscalationError::RoleNotFound { kind, name } => Status::not_found(rbac::GROUP, kind.resource(), &name),
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! The stored form of objects, made so that serving needs no parsing.
+//!
+//! ```text
+//! {"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"<stamped by the store>","name":…},…}
+//! ```
+//!
+//! `apiVersion`, `kind` and `metadata.resourceVersion` lead, at places that are found without a
+//! parser: the store stamps the revision of the commit into the hole; a reader that wants another
+//! `apiVersion`, or the revision of a deletion, splices the front and shares the rest.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use carrack_schema::table::{ResourceInfo, Version};
+use carrack_store::{Entry, Revision, Value as StoreValue};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+const METADATA: &str = ",\"metadata\":{\"resourceVersion\":\"";
+
+/// Serialises an object for the store. `apiVersion` and `kind` are set to those given.
+pub(crate) fn encode(object: &Map<String, Value>, api_version: &str, kind: &str) -> StoreValue {
+    let mut out = front(api_version, kind);
+    let stamp_at = out.len();
+    out.extend_from_slice(b"\"");
+    if let Some(Value::Object(metadata)) = object.get("metadata") {
+        for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
+            field(&mut out, key, value);
+        }
+    }
+    out.push(b'}');
+    for (key, value) in object {
+        if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+            field(&mut out, key, value);
+        }
+    }
+    out.push(b'}');
+    StoreValue { bytes: out.into(), stamp_at: Some(stamp_at) }
+}
+
+/// What [`encode`] and the store will make of an object, for replies to dry runs and for telling
+/// whether an update changes anything.
+pub(crate) fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &str, revision: &str) -> Bytes {
+    let value = encode(object, api_version, kind);
+    let at = value.stamp_at.unwrap_or(0);
+    let mut out = BytesMut::with_capacity(value.bytes.len() + revision.len());
+    out.put_slice(&value.bytes[..at]);
+    out.put_slice(revision.as_bytes());
+    out.put_slice(&value.bytes[at..]);
+    out.freeze()
+}
+
+fn front(api_version: &str, kind: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(b"{\"apiVersion\":");
+    string(&mut out, api_version);
+    out.extend_from_slice(b",\"kind\":");
+    string(&mut out, kind);
+    out.extend_from_slice(METADATA.as_bytes());
+    out
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    // Writing a string to memory cannot fail.
+    out.extend_from_slice(serde_json::to_string(text).unwrap_or_default().as_bytes());
+}
+
+fn field(out: &mut Vec<u8>, key: &str, value: &Value) {
+    out.push(b',');
+    string(out, key);
+    out.push(b':');
+    // Writing a tree of JSON values to memory cannot fail.
+    out.extend_from_slice(&serde_json::to_vec(value).unwrap_or_default());
+}
+
+/// What readers derive from an entry, made once for each (it hangs on [`Entry::memo`]).
+#[derive(Debug)]
+pub(crate) struct Memo {
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Length of the front up to and including [`METADATA`]: the revision starts here.
+    front: usize,
+    fields: OnceLock<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Partial {
+    metadata: PartialMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PartialMetadata {
+    labels: Option<BTreeMap<String, String>>,
+    name: String,
+    namespace: Option<String>,
+}
+
+impl Memo {
+    fn new(value: &[u8]) -> Memo {
+        let metadata =
+            serde_json::from_slice::<Partial>(value).map(|partial| partial.metadata).unwrap_or_default();
+        let front = value
+            .windows(METADATA.len())
+            .position(|window| window == METADATA.as_bytes())
+            .map_or(0, |at| at + METADATA.len());
+        Memo {
+            labels: metadata.labels.unwrap_or_default(),
+            name: metadata.name,
+            namespace: metadata.namespace.unwrap_or_default(),
+            front,
+            fields: OnceLock::new(),
+        }
+    }
+}
+
+/// The entry's memo; made at the first call.
+pub(crate) fn memo(entry: &Entry) -> &Memo {
+    let any = entry.memo.get_or_init(|| Arc::new(Memo::new(&entry.value)));
+    // Nothing else in the process puts a memo on entries, so the type is ours.
+    static NOTHING: OnceLock<Memo> = OnceLock::new();
+    any.downcast_ref::<Memo>().unwrap_or_else(|| NOTHING.get_or_init(|| Memo::new(b"{}")))
+}
+
+/// Parses an entry's object.
+pub(crate) fn parse(entry: &Entry) -> Map<String, Value> {
+    // Entries are written by `encode` alone.
+    serde_json::from_slice(&entry.value).unwrap_or_default()
+}
+
+/// A selectable field's value, as text; empty when the object has none.
+pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, path: &str) -> String {
+    let memo = memo(entry);
+    match path {
+        "metadata.name" => return memo.name.clone(),
+        "metadata.namespace" => return memo.namespace.clone(),
+        _ => {}
+    }
+    let compute = || {
+        let object = Value::Object(crate::convert::from_storage(row, version, parse(entry)));
+        version
+            .selectable_fields
+            .iter()
+            .filter_map(|field| {
+                let value = version.selectable_value(&object, &field.name)?;
+                Some((field.name.to_string(), value.into_owned()))
+            })
+            .collect::<BTreeMap<_, _>>()
+    };
+    if row.is_custom || crate::convert::is_view(row) {
+        // A custom resource's selectable fields may change while the entry lives, and a view's
+        // fields are not those that the memo holds.
+        return compute().remove(path).unwrap_or_default();
+    }
+    memo.fields.get_or_init(compute).get(path).cloned().unwrap_or_default()
+}
+
+/// The object's bytes in another `apiVersion` and, if given, at another revision, without copying
+/// more than the front. Usually one part, the stored value itself.
+pub(crate) fn spliced(entry: &Entry, api_version: &str, kind: &str, at: Option<Revision>) -> Vec<Bytes> {
+    let value = &entry.value;
+    let wanted = front(api_version, kind);
+    if at.is_none() && value.starts_with(&wanted) {
+        return vec![value.clone()];
+    }
+    let memo = memo(entry);
+    let rest = value.slice(memo.front..);
+    let Some(at) = at else { return vec![wanted.into(), rest] };
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut out = wanted;
+    out.extend_from_slice(at.to_string().as_bytes());
+    vec![out.into(), rest.slice(digits..)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn entry(object: &Value) -> Entry {
+        let object = object.as_object().expect("object");
+        Entry {
+            key: "/k".into(),
+            value: encode_at(object, "v1", "Pod", "17"),
+            create_revision: Revision(17),
+            mod_revision: Revision(17),
+            memo: OnceLock::new(),
+        }
+    }
+
+    #[test]
+    fn front_is_spliced() {
+        let object = json!({
+            "kind": "x", "spec": {"a": 1},
+            "metadata": {"name": "n", "namespace": "s", "labels": {"a": "b"}, "resourceVersion": "1", "uid": "u"},
+        });
+        let entry = entry(&object);
+        let text = |parts: Vec<Bytes>| String::from_utf8(parts.concat()).expect("utf-8");
+        let stored = text(spliced(&entry, "v1", "Pod", None));
+        assert!(stored.starts_with(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"17","#), "{stored}");
+        let moved: Value =
+            serde_json::from_str(&text(spliced(&entry, "g/v2", "Pod", Some(Revision(230))))).expect("json");
+        assert_eq!(moved["apiVersion"], "g/v2");
+        assert_eq!(moved["metadata"]["resourceVersion"], "230");
+        assert_eq!(moved["metadata"]["name"], "n");
+        assert_eq!(moved["spec"], json!({"a": 1}));
+        let memo = memo(&entry);
+        assert_eq!((memo.name.as_str(), memo.namespace.as_str()), ("n", "s"));
+        assert_eq!(memo.labels["a"], "b");
+    }
+
+    #[test]
+    fn bare_objects_encode() {
+        let value = encode(&Map::new(), "v1", "X");
+        let stamped = encode_at(&Map::new(), "v1", "X", "5");
+        assert_eq!(value.stamp_at.map(|at| &value.bytes[..at]), Some(&stamped[..stamped.len() - 4]));
+        let parsed: Value = serde_json::from_slice(&stamped).expect("json");
+        assert_eq!(parsed["metadata"]["resourceVersion"], "5");
+    }
+}

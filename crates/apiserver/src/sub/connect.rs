@@ -1,0 +1,155 @@
+//! Requests that a node's kubelet answers: logs, exec, attach, port-forward, proxy.
+//!
+//! The logic finds out where to; the shell carries the bytes, upgrades included, so that whatever
+//! protocol client and kubelet speak (WebSocket, SPDY) passes through.
+
+use serde_json::Value;
+
+use crate::body::{Body, NodeTarget, Response, json};
+use crate::context::Cx;
+use crate::keys;
+use crate::object::{Object, at, str_at};
+use crate::registry::read;
+use crate::status::Status;
+use crate::stored;
+
+/// The kubelet's port when its node does not say another.
+const KUBELET_PORT: u16 = 10250;
+
+/// Forwards a request for a pod to its node.
+pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, Status> {
+    let pod = stored::parse(&*read::fetch(cx).await?);
+    let (namespace, name) = (cx.namespace().unwrap_or_default().to_owned(), cx.name().to_owned());
+    let node = str_at(&pod, &["spec", "nodeName"]).to_owned();
+    let path = match subresource {
+        "log" => {
+            let container = container(cx, &pod, &name)?;
+            check_log_options(cx)?;
+            if node.is_empty() {
+                // Nothing has been said yet.
+                return Ok(crate::body::text(200, ""));
+            }
+            format!("/containerLogs/{namespace}/{name}/{container}")
+        }
+        "exec" | "attach" => {
+            let container = container(cx, &pod, &name)?;
+            let ended = matches!(str_at(&pod, &["status", "phase"]), "Succeeded" | "Failed");
+            if ended && subresource == "exec" {
+                return Err(Status::bad_request(format!(
+                    "cannot exec into a container in a completed pod; current phase is {}",
+                    str_at(&pod, &["status", "phase"])
+                )));
+            }
+            format!("/{subresource}/{namespace}/{name}/{container}")
+        }
+        "portforward" => format!("/portForward/{namespace}/{name}"),
+        _ => return Err(Status::unavailable("proxying to pods is not offered; use port-forward")),
+    };
+    if node.is_empty() {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    }
+    let query = kubelet_query(cx, subresource);
+    let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
+    target(cx, &node, path_and_query).await
+}
+
+/// Forwards a request below nodes/proxy.
+pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
+    let node = cx.name().to_owned();
+    read::fetch(cx).await?;
+    let path = format!("/{}", cx.request.rest.join("/"));
+    target(cx, &node, path).await
+}
+
+async fn target(cx: &Cx<'_>, node: &str, path_and_query: String) -> Result<Response, Status> {
+    let (entry, _) = cx.server.store.get(&(keys::of("", "nodes", None) + node)).await?;
+    let entry = entry.ok_or_else(|| Status::not_found("", "nodes", node))?;
+    let object = stored::parse(&entry);
+    let addresses = at(&object, &["status", "addresses"]).and_then(Value::as_array);
+    let address = |kind: &str| {
+        addresses?.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str()).map(str::to_owned)
+    };
+    let host = address("InternalIP")
+        .or_else(|| address("ExternalIP"))
+        .or_else(|| address("Hostname"))
+        .ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
+    let port = at(&object, &["status", "daemonEndpoints", "kubeletEndpoint", "Port"])
+        .and_then(Value::as_u64)
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
+        .unwrap_or(KUBELET_PORT);
+    Ok(json(200, Body::Node(NodeTarget { node: node.to_owned(), host, port, path_and_query })))
+}
+
+/// The container that the request means.
+fn container(cx: &Cx<'_>, pod: &Object, pod_name: &str) -> Result<String, Status> {
+    let names = |list: &str| -> Vec<String> {
+        at(pod, &["spec", list])
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|container| container["name"].as_str())
+            .map(str::to_owned)
+            .collect()
+    };
+    let (containers, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    match cx.query.non_empty("container") {
+        Some(wanted) => {
+            if [&containers, &init, &ephemeral].iter().any(|list| list.iter().any(|name| name == wanted)) {
+                Ok(wanted.to_owned())
+            } else {
+                Err(Status::bad_request(format!("container {wanted} is not valid for pod {pod_name}")))
+            }
+        }
+        None => match containers.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(Status::bad_request(format!("a container name must be specified for pod {pod_name}"))),
+            many => {
+                let mut message = format!(
+                    "a container name must be specified for pod {pod_name}, choose one of: [{}]",
+                    many.join(" ")
+                );
+                if !init.is_empty() {
+                    message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+                }
+                Err(Status::bad_request(message))
+            }
+        },
+    }
+}
+
+fn check_log_options(cx: &Cx<'_>) -> Result<(), Status> {
+    for name in ["tailLines", "limitBytes", "sinceSeconds"] {
+        if let Some(text) = cx.query.non_empty(name)
+            && text.parse::<i64>().is_err()
+        {
+            return Err(Status::bad_request(format!("invalid value {text:?} of parameter {name}: a number is needed")));
+        }
+    }
+    Ok(())
+}
+
+/// The query as the kubelet reads it: exec's parameters have older names there.
+fn kubelet_query(cx: &Cx<'_>, subresource: &str) -> String {
+    let mut out = Vec::new();
+    let escape = carrack_engine::query_escape;
+    if subresource == "log" {
+        for name in ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"] {
+            if let Some(value) = cx.query.non_empty(name) {
+                out.push(format!("{name}={}", escape(value)));
+            }
+        }
+        return out.join("&");
+    }
+    for (name, kubelet_name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+        if subresource != "portforward" && cx.query.flag(name) {
+            out.push(format!("{kubelet_name}=1"));
+        }
+    }
+    for name in ["command", "port", "ports"] {
+        for value in cx.query.all(name) {
+            out.push(format!("{name}={}", escape(value)));
+        }
+    }
+    out.join("&")
+}

@@ -1,0 +1,7 @@
+//! Subresources that are more than a part of their object.
+
+pub(crate) mod binding;
+pub(crate) mod connect;
+pub(crate) mod eviction;
+pub(crate) mod scale;
+pub(crate) mod token;

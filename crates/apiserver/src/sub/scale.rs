@@ -1,0 +1,168 @@
+//! scale: the number of replicas of any kind that has one, as `autoscaling/v1 Scale`.
+
+use serde_json::{Value, json};
+
+use crate::accept::content_type;
+use crate::body::{self, Response};
+use crate::context::Cx;
+use crate::object::{Object, at, child_mut, meta, meta_str};
+use crate::registry::strategy::Half;
+use crate::registry::update::{Changed, change};
+use crate::registry::{decode, read};
+use crate::status::Status;
+use crate::{convert, stored};
+use carrack_schema::table::ScalePaths;
+
+/// Gets, updates or patches the scale of the request's object.
+pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<Response, Status> {
+    let paths = cx.version().subresource("scale").and_then(|sub| sub.scale.clone()).unwrap_or_else(|| ScalePaths {
+        spec_replicas: ".spec.replicas".to_owned(),
+        status_replicas: ".status.replicas".to_owned(),
+        label_selector: None,
+    });
+    if verb == "get" {
+        let entry = read::fetch(cx).await?;
+        let object = convert::from_storage(&cx.row, cx.version(), stored::parse(&entry));
+        return Ok(body::value(200, &scale_of(cx, &object, &paths)));
+    }
+    let media_type = content_type(cx.headers);
+    let body = body.to_vec();
+    let outcome = change(cx, &Half::Main, |cx, old| {
+        let mut scale = scale_of(cx, old, &paths);
+        apply(&mut scale, verb, &media_type, &body)?;
+        let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+        if !(0..=i64::from(i32::MAX)).contains(&wanted) {
+            return Err(Status::invalid("autoscaling", "Scale", cx.name(), &[(
+                "FieldValueInvalid".to_owned(),
+                "spec.replicas".to_owned(),
+                format!("Invalid value: {wanted}: must be greater than or equal to 0"),
+            )]));
+        }
+        let mut new = old.clone();
+        for field in ["resourceVersion", "uid"] {
+            let value = scale.pointer("/metadata").and_then(|m| m.get(field)).cloned();
+            crate::object::put_meta(&mut new, field, value);
+        }
+        set(&mut new, &paths.spec_replicas, wanted);
+        Ok(new)
+    })
+    .await?;
+    let object = match outcome {
+        Changed::Stored(entry) => convert::from_storage(&cx.row, cx.version(), stored::parse(&entry)),
+        Changed::Dry(object, _) | Changed::Gone(object, _) => object,
+    };
+    Ok(body::value(200, &scale_of(cx, &object, &paths)))
+}
+
+fn apply(scale: &mut Value, verb: &str, media_type: &str, body: &[u8]) -> Result<(), Status> {
+    let parse = || -> Result<Value, Status> {
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
+    };
+    if verb == "update" {
+        let new = parse()?;
+        let object = new.as_object().ok_or_else(|| Status::bad_request("the body is not an object"))?;
+        decode::check_type(object, "autoscaling/v1", "Scale")?;
+        *scale = new;
+        return Ok(());
+    }
+    match media_type {
+        "application/json-patch+json" => {
+            let patch: json_patch::Patch = serde_json::from_slice(body)
+                .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+            json_patch::patch(scale, &patch).map_err(|error| Status::bad_request(error.to_string()))
+        }
+        // A Scale has no lists, so both merge alike.
+        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+            carrack_schema::strategic::merge(scale, &parse()?);
+            Ok(())
+        }
+        _ => Err(Status::unsupported_media_type(
+            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json",
+        )),
+    }
+}
+
+fn keys(path: &str) -> Vec<&str> {
+    path.split('.').filter(|key| !key.is_empty()).collect()
+}
+
+fn set(object: &mut Object, path: &str, value: i64) {
+    let keys = keys(path);
+    let Some((last, parents)) = keys.split_last() else { return };
+    let parent = parents.iter().fold(object, |object, key| child_mut(object, key));
+    parent.insert((*last).to_owned(), value.into());
+}
+
+fn scale_of(cx: &Cx<'_>, object: &Object, paths: &ScalePaths) -> Value {
+    let number = |path: &str| at(object, &keys(path)).and_then(Value::as_i64).unwrap_or(0);
+    let selector = match &paths.label_selector {
+        Some(path) => at(object, &keys(path)).and_then(Value::as_str).unwrap_or_default().to_owned(),
+        None if cx.row.is_custom => String::new(),
+        None => selector_text(at(object, &["spec", "selector"])),
+    };
+    let mut status = json!({"replicas": number(&paths.status_replicas)});
+    if !selector.is_empty() {
+        status["selector"] = selector.into();
+    }
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": meta_str(object, "name"),
+            "namespace": meta_str(object, "namespace"),
+            "uid": meta_str(object, "uid"),
+            "resourceVersion": meta_str(object, "resourceVersion"),
+            "creationTimestamp": meta(object, "creationTimestamp").cloned().unwrap_or_default(),
+        },
+        "spec": {"replicas": number(&paths.spec_replicas)},
+        "status": status,
+    })
+}
+
+/// A `LabelSelector` (or a plain map, as ReplicationControllers have it) in its text form.
+fn selector_text(selector: Option<&Value>) -> String {
+    let Some(Value::Object(selector)) = selector else { return String::new() };
+    let structured = selector.contains_key("matchLabels") || selector.contains_key("matchExpressions");
+    let labels = if structured { selector.get("matchLabels").and_then(Value::as_object) } else { Some(selector) };
+    let mut terms: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
+        .collect();
+    for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+        let text = |field: &str| expression.get(field).and_then(Value::as_str).unwrap_or_default();
+        let values: Vec<&str> = expression
+            .get("values")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let (key, values) = (text("key"), values.join(","));
+        match text("operator") {
+            "In" => terms.push(format!("{key} in ({values})")),
+            "NotIn" => terms.push(format!("{key} notin ({values})")),
+            "Exists" => terms.push(key.to_owned()),
+            "DoesNotExist" => terms.push(format!("!{key}")),
+            _ => {}
+        }
+    }
+    terms.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_as_text() {
+        for (selector, want) in [
+            (json!({"matchLabels": {"a": "b", "c": "d"}}), "a=b,c=d"),
+            (json!({"app": "x"}), "app=x"),
+            (json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["x", "y"]}, {"key": "b", "operator": "Exists"}]}), "a in (x,y),b"),
+            (json!(null), ""),
+        ] {
+            assert_eq!(selector_text(Some(&selector)), want);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The API server as a [`Transport`]: requests of roles in the same process, without sockets and
+//! without TLS, through the same pipeline as everybody's.
+
+use std::time::Duration;
+
+use carrack_auth::Caller;
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, Transport, lines, to_http};
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+
+use crate::body::Body;
+use crate::server::ApiServer;
+
+/// A client in the process, under one identity.
+#[derive(Clone)]
+pub struct InProcess {
+    server: ApiServer,
+    caller: Caller,
+}
+
+impl ApiServer {
+    /// A transport that makes requests as this user, in these groups (and `system:authenticated`).
+    pub fn client_as<G: Into<String>>(&self, user: &str, groups: impl IntoIterator<Item = G>) -> InProcess {
+        self.client_of(Caller::new(user, groups))
+    }
+
+    /// A transport that makes requests as this caller.
+    pub fn client_of(&self, caller: Caller) -> InProcess {
+        InProcess { server: self.clone(), caller }
+    }
+}
+
+impl Transport for InProcess {
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+        let this = self.clone();
+        Box::pin(async move {
+            let response = this.server.handle(to_http(request, "")?, this.caller).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().into_bytes();
+            if (200..300).contains(&status) {
+                Ok(ApiResponse { status, body })
+            } else {
+                Err(ApiError::from_reply(status, &body))
+            }
+        })
+    }
+
+    fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        let this = self.clone();
+        Box::pin(async move {
+            let response = this.server.handle(to_http(request, "")?, this.caller).await;
+            let status = response.status().as_u16();
+            match response.into_body() {
+                Body::Watch { lines: stream, timeout_s } => {
+                    let end = tokio::time::sleep(Duration::from_secs(timeout_s));
+                    Ok(lines(stream.map(Ok).take_until(end)))
+                }
+                _ if (200..300).contains(&status) => {
+                    Err(ApiError::Decode("the reply to a watch is no stream".to_owned()))
+                }
+                other => Err(ApiError::from_reply(status, &other.into_bytes())),
+            }
+        })
+    }
+}
