@@ -55,7 +55,7 @@ impl<'a> Attributes<'a> {
 
     /// The same for a subresource.
     #[must_use]
-    pub fn sub(mut self, subresource: &'a str) -> Self {
+    pub fn with_subresource(mut self, subresource: &'a str) -> Self {
         self.subresource = subresource;
         self
     }
@@ -158,7 +158,10 @@ mod tests {
             r#"pods is forbidden: User "jane" cannot list resource "pods" in API group "" in the namespace "default""#,
         );
         check(
-            Attributes::resource("get", "apps", "deployments").named("web").in_namespace("ns").sub("scale"),
+            Attributes::resource("get", "apps", "deployments")
+                .named("web")
+                .in_namespace("ns")
+                .with_subresource("scale"),
             "",
             r#"deployments.apps "web" is forbidden: User "jane" cannot get resource "deployments/scale" in API group "apps" in the namespace "ns""#,
         );

@@ -86,7 +86,7 @@ pub fn impersonate(
     for (key, values) in &wanted.extra {
         for value in values {
             check(
-                Attributes::resource(verb, AUTHENTICATION_GROUP, "userextras").sub(key).named(value),
+                Attributes::resource(verb, AUTHENTICATION_GROUP, "userextras").with_subresource(key).named(value),
                 "userextras",
                 AUTHENTICATION_GROUP,
             )?;

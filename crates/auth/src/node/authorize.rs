@@ -266,8 +266,8 @@ mod tests {
         check(at("get", "", "persistentvolumes").named("pv1"), true);
         check(at("list", "", "persistentvolumes"), false);
         check(at("get", "storage.k8s.io", "volumeattachments").named("va1"), true);
-        check(at("create", "", "serviceaccounts").in_namespace("ns").named("sa").sub("token"), true);
-        check(at("create", "", "serviceaccounts").in_namespace("ns").named("other").sub("token"), false);
+        check(at("create", "", "serviceaccounts").in_namespace("ns").named("sa").with_subresource("token"), true);
+        check(at("create", "", "serviceaccounts").in_namespace("ns").named("other").with_subresource("token"), false);
         check(at("create", "", "serviceaccounts").in_namespace("ns").named("sa"), false);
         check(at("get", "", "nodes").named("n1"), true);
         check(at("get", "", "nodes").named("n2"), false);
@@ -276,12 +276,12 @@ mod tests {
         check(Attributes { field_selector: "metadata.name!=n1", ..at("list", "", "nodes") }, false);
         check(at("create", "", "nodes"), true);
         check(at("delete", "", "nodes").named("n1"), false);
-        check(at("patch", "", "nodes").named("n1").sub("status"), true);
-        check(at("update", "", "nodes").named("n1").sub("proxy"), false);
+        check(at("patch", "", "nodes").named("n1").with_subresource("status"), true);
+        check(at("update", "", "nodes").named("n1").with_subresource("proxy"), false);
         check(Attributes { field_selector: "spec.nodeName=n1", ..at("watch", "", "pods") }, true);
         check(Attributes { field_selector: "spec.nodeName=n2", ..at("watch", "", "pods") }, false);
         check(at("list", "", "pods"), false);
-        check(at("update", "", "pods").in_namespace("ns").named("web").sub("status"), true);
+        check(at("update", "", "pods").in_namespace("ns").named("web").with_subresource("status"), true);
         check(at("update", "", "pods").in_namespace("ns").named("web"), false);
         let lease = |verb| at(verb, "coordination.k8s.io", "leases");
         check(lease("update").in_namespace("kube-node-lease").named("n1"), true);

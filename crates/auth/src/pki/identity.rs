@@ -118,17 +118,18 @@ impl Server {
 
     pub(super) fn file_name(&self) -> Result<String, PkiError> {
         Ok(match self {
-            Self::Apiserver => "apiserver-serving".into(),
-            Self::Kubelet { node } => format!("kubelet-{}-serving", checked(node)?),
-            Self::VirtHandler { node } => format!("virt-handler-{}-serving", checked(node)?),
+            Self::Apiserver => "serving-apiserver".into(),
+            Self::Kubelet { node } => format!("serving-kubelet-{}", checked(node)?),
+            Self::VirtHandler { node } => format!("serving-virt-handler-{}", checked(node)?),
         })
     }
 }
 
-/// A node's name becomes part of a file's name: it must be a DNS-1123 subdomain.
+/// A node's name becomes part of a file's name: it must be a DNS-1123 subdomain, and leave room for
+/// what is put around it.
 fn checked(node: &str) -> Result<&str, PkiError> {
     let ok = !node.is_empty()
-        && node.len() <= 253
+        && node.len() <= 200
         && node.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
         && node.starts_with(|c: char| c.is_ascii_alphanumeric())
         && node.ends_with(|c: char| c.is_ascii_alphanumeric());
@@ -163,7 +164,7 @@ impl Sans {
     }
 
     /// The same with one more name. A name that is an address counts as an address; one that cannot
-    /// stand in a certificate (a host name with an underscore, say) is left out.
+    /// stand in a certificate (it has a space in it, say) is left out.
     #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
         let name = name.trim_end_matches('.').to_ascii_lowercase();

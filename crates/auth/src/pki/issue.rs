@@ -8,6 +8,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData as _, SanType, date_time_ymd,
 };
+use ring::digest::{SHA256, digest};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -78,10 +79,22 @@ impl Authority {
             (Some(_), None) => {
                 Err(PkiError::Incomplete { missing: directory.file(&key), present: directory.file(&crt) })
             }
-            // A key without a certificate has signed nothing: the certificate is written last.
-            (None, _) => {
-                let key_pair = KeyPair::generate().map_err(making(file))?;
-                let mut params = params(common_name, None, now_unix_s, CA_VALIDITY_S);
+            // A key alone is what a crash between the two writes leaves. It is used again, so that
+            // whatever it may have signed stays good.
+            (None, found) => {
+                let key_pair = match &found {
+                    Some(pem) => KeyPair::from_pem(pem).map_err(|error| PkiError::Damaged {
+                        path: directory.file(&key),
+                        problem: error.to_string(),
+                    })?,
+                    None => KeyPair::generate().map_err(making(file))?,
+                };
+                // The name follows from the key: authorities of different clusters have different
+                // names, and one that is made again from its key has the same.
+                let hash = digest(&SHA256, &key_pair.subject_public_key_info());
+                let hex: String = hash.as_ref().iter().take(6).map(|b| format!("{b:02x}")).collect();
+                let name = format!("{common_name}@{hex}");
+                let mut params = params(&name, None, now_unix_s, CA_VALIDITY_S);
                 params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
                 params.key_usages =
                     vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];

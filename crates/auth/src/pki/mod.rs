@@ -5,15 +5,15 @@
 //!  pki/front-proxy-ca.{crt,key}     signs front-proxy-client only (aggregated API servers trust it)
 //!  pki/sa.{key,pub}                 signs service account tokens
 //!  pki/<identity>.{crt,key}         one client certificate for each role: see [`Identity`]
-//!  pki/<server>-serving.{crt,key}   one serving certificate for each server: see [`Server`]
+//!  pki/serving-<server>.{crt,key}   one serving certificate for each server: see [`Server`]
 //! ```
 //!
 //! Everything is made when first asked for, kept while it is good, and issued again when it is near
 //! its end or no longer fits (other names). A certificate authority and the token key are never made
 //! again while anything of them is there: what was signed with them would stop working.
 //!
-//! The certificate is written after its key and is what counts: a crash between the two leaves a key
-//! that is replaced. Two processes that share the directory take turns by a lock on `pki/.lock`.
+//! A certificate is written after its key: a crash between the two leaves a key alone, which an
+//! authority goes on with and which is replaced elsewhere. Two processes that share the directory take turns by a lock on `pki/.lock`.
 
 mod files;
 mod identity;

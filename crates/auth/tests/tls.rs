@@ -1,0 +1,204 @@
+//! Real TLS handshakes over a socket pair: who the server takes the client for, and whom it refuses.
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::disallowed_methods, reason = "rustls checks certificates against the real clock")]
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use carrack_auth::Caller;
+use carrack_auth::kubeconfig::Kubeconfig;
+use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
+use carrack_auth::tls::{Reloadable, Trust, client_config, mutual_server_config, peer_caller, server_config};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use tempfile::TempDir;
+
+const YEAR_S: i64 = 365 * 24 * 3600;
+
+fn now_unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    i64::try_from(since.as_secs()).expect("in range")
+}
+
+struct Cluster {
+    _directory: TempDir,
+    pki: Pki,
+}
+
+fn cluster(now: i64) -> Cluster {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pki = Pki::open_or_create(directory.path(), now).expect("a PKI");
+    Cluster { _directory: directory, pki }
+}
+
+impl Cluster {
+    fn apiserver(&self) -> ServerConfig {
+        let sans = Sans::apiserver("10.43.0.1".parse().expect("an address"));
+        let pair = self.pki.server(&Server::Apiserver, &sans, now_unix_s()).expect("issued");
+        server_config(Reloadable::new(&pair).expect("usable"), self.pki.ca_pem()).expect("a configuration")
+    }
+
+    fn client(&self, pair: Option<&KeyPairPem>) -> ClientConfig {
+        let pair = pair.map(|p| Reloadable::new(p).expect("usable"));
+        client_config(Trust::Authorities(self.pki.ca_pem()), pair).expect("a configuration")
+    }
+
+    fn identity(&self, identity: &Identity) -> KeyPairPem {
+        self.pki.client(identity, now_unix_s()).expect("issued")
+    }
+}
+
+#[derive(Debug)]
+struct Met {
+    /// Whom the server saw.
+    caller: Option<Caller>,
+    /// What the two agreed to speak.
+    alpn: Option<Vec<u8>>,
+    /// The certificate that the client saw.
+    served: Vec<u8>,
+}
+
+/// Connects the two over a socket pair and exchanges a byte each way.
+fn meet(server: ServerConfig, mut client: ClientConfig, name: &str) -> Result<Met, String> {
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    let (near, far) = UnixStream::pair().expect("a socket pair");
+    for socket in [&near, &far] {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    }
+    let name = name.to_owned().try_into().expect("a server name");
+    let serve = move || -> Result<(Option<Caller>, Option<Vec<u8>>), String> {
+        let connection = ServerConnection::new(Arc::new(server)).map_err(|e| e.to_string())?;
+        let mut stream = StreamOwned::new(connection, far);
+        let mut byte = [0];
+        stream.read_exact(&mut byte).map_err(|e| e.to_string())?;
+        stream.write_all(&byte).map_err(|e| e.to_string())?;
+        let caller = peer_caller(stream.conn.peer_certificates()).map_err(|e| e.to_string())?;
+        Ok((caller, stream.conn.alpn_protocol().map(<[u8]>::to_vec)))
+    };
+    std::thread::scope(|scope| {
+        let server = scope.spawn(serve);
+        let connection = ClientConnection::new(Arc::new(client), name).map_err(|e| e.to_string())?;
+        let mut stream = StreamOwned::new(connection, near);
+        let mut byte = [42];
+        let exchanged = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
+        let served = stream.conn.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
+        drop(stream);
+        let (caller, alpn) = server.join().expect("no panic")?;
+        exchanged.map_err(|e| e.to_string())?;
+        Ok(Met { caller, alpn, served: served.unwrap_or_default() })
+    })
+}
+
+#[test]
+fn the_certificate_says_who_it_is() {
+    let c = cluster(now_unix_s());
+    let check = |identity: Identity, user: &str, groups: &[&str]| {
+        let pair = c.identity(&identity);
+        let met = meet(c.apiserver(), c.client(Some(&pair)), "localhost").expect("they meet");
+        let caller = met.caller.expect("a certificate was shown");
+        assert_eq!(
+            (caller.user.as_str(), caller.groups.as_slice()),
+            (user, &groups.iter().map(|&g| g.to_owned()).collect::<Vec<_>>()[..])
+        );
+        assert_eq!(met.alpn.as_deref(), Some(&b"h2"[..]));
+        let id = caller.extra.get("authentication.kubernetes.io/credential-id").expect("a credential id");
+        assert!(id.iter().all(|id| id.starts_with("X509SHA256=") && id.len() == 11 + 64), "{id:?}");
+    };
+    check(Identity::Admin, "system:admin", &["system:masters", "system:authenticated"]);
+    check(Identity::Scheduler, "system:kube-scheduler", &["system:authenticated"]);
+    check(Identity::Node { node: "n1".into() }, "system:node:n1", &["system:nodes", "system:authenticated"]);
+    check(
+        Identity::VirtHandler { node: "n1".into() },
+        "kubevirt.io:virt-handler:n1",
+        &["kubevirt.io:virt-handlers", "system:authenticated"],
+    );
+}
+
+#[test]
+fn no_certificate_is_nobody() {
+    let c = cluster(now_unix_s());
+    let met = meet(c.apiserver(), c.client(None), "127.0.0.1").expect("they meet");
+    assert_eq!(met.caller, None);
+}
+
+#[test]
+fn whom_the_server_refuses() {
+    let c = cluster(now_unix_s());
+    let other = cluster(now_unix_s());
+    let old = cluster(now_unix_s() - 2 * YEAR_S);
+    let early = cluster(now_unix_s() - 2 * YEAR_S);
+    let check = |cluster: &Cluster, pair: &KeyPairPem, want: &str| {
+        let met = meet(cluster.apiserver(), cluster.client(Some(pair)), "localhost");
+        let error = met.expect_err("must be refused");
+        assert!(error.contains(want), "{want}: {error}");
+    };
+    check(&c, &other.identity(&Identity::Admin), "UnknownIssuer");
+    let expired = old.pki.client(&Identity::Admin, now_unix_s() - 2 * YEAR_S).expect("issued");
+    check(&old, &expired, "expired");
+    let future = early.pki.client(&Identity::Admin, now_unix_s() + 3600).expect("issued");
+    check(&early, &future, "not valid yet");
+    // A serving certificate is no client's, though the same authority signed it.
+    let serving =
+        c.pki.server(&Server::Kubelet { node: "n1".into() }, &Sans::loopback(), now_unix_s()).expect("issued");
+    check(&c, &serving, "extended key usage");
+    // The front proxy's authority is another one.
+    check(&c, &c.identity(&Identity::FrontProxy), "UnknownIssuer");
+}
+
+#[test]
+fn a_mutual_server_demands_a_certificate() {
+    let c = cluster(now_unix_s());
+    let server = || {
+        let node = Server::Kubelet { node: "n1".into() };
+        let pair = c.pki.server(&node, &Sans::loopback(), now_unix_s()).expect("issued");
+        mutual_server_config(Reloadable::new(&pair).expect("usable"), c.pki.ca_pem()).expect("a configuration")
+    };
+    assert!(meet(server(), c.client(None), "localhost").is_err());
+    let pair = c.identity(&Identity::ApiserverKubeletClient);
+    let met = meet(server(), c.client(Some(&pair)), "localhost").expect("they meet");
+    assert_eq!(met.caller.map(|caller| caller.user).as_deref(), Some("kube-apiserver-kubelet-client"));
+}
+
+#[test]
+fn whom_the_client_refuses() {
+    let (c, other) = (cluster(now_unix_s()), cluster(now_unix_s()));
+    assert!(meet(c.apiserver(), other.client(None), "localhost").is_err(), "another authority");
+    assert!(meet(c.apiserver(), c.client(None), "example.com").is_err(), "another name");
+    let blind = client_config(Trust::Anybody, None).expect("a configuration");
+    assert!(meet(c.apiserver(), blind, "example.com").is_ok(), "asked not to look");
+    for name in ["kubernetes.default.svc.cluster.local", "10.43.0.1", "::1"] {
+        assert!(meet(c.apiserver(), c.client(None), name).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_certificate_is_exchanged_while_in_use() {
+    let c = cluster(now_unix_s());
+    let serving = |sans: &Sans| c.pki.server(&Server::Apiserver, sans, now_unix_s()).expect("issued");
+    let reloadable = Reloadable::new(&serving(&Sans::loopback())).expect("usable");
+    let config = server_config(Arc::clone(&reloadable), c.pki.ca_pem()).expect("a configuration");
+    let first = meet(config.clone(), c.client(None), "localhost").expect("they meet").served;
+    assert!(meet(config.clone(), c.client(None), "late.example").is_err());
+    reloadable.replace(&serving(&Sans::loopback().with_name("late.example"))).expect("usable");
+    let second = meet(config, c.client(None), "late.example").expect("they meet").served;
+    assert_ne!(first, second);
+    let mismatched = KeyPairPem { key: c.identity(&Identity::Admin).key, ..c.identity(&Identity::Scheduler) };
+    assert!(reloadable.replace(&mismatched).is_err(), "the key is another one's");
+}
+
+#[test]
+fn a_kubeconfig_opens_the_door() {
+    let c = cluster(now_unix_s());
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("kube/admin.conf");
+    let pair = c.identity(&Identity::Admin);
+    Kubeconfig::for_certificate("carrack", "admin", "https://127.0.0.1:6443", c.pki.ca_pem(), &pair)
+        .write(&path)
+        .expect("written");
+    let target = Kubeconfig::load(&path).expect("loaded").resolve(None).expect("resolved");
+    assert_eq!(target.host_port().expect("an address"), ("127.0.0.1".to_owned(), 6443));
+    let met = meet(c.apiserver(), target.client_config().expect("a configuration"), "127.0.0.1");
+    let caller = met.expect("they meet").caller.expect("a certificate");
+    assert!(caller.in_group("system:masters"));
+}
