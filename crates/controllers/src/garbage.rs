@@ -266,3 +266,133 @@ pub(crate) fn custom_resource(crd: &CustomResourceDefinition) -> Option<Resource
         namespaced: crd.spec.scope == "Namespaced",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+    use carrack_engine::{Absent, Write};
+    use carrack_types::resource::Kind as _;
+    use k8s_openapi::api::apps::v1::ReplicaSet;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use serde_json::Value;
+
+    use super::*;
+
+    fn object(meta: Value) -> PartialObject {
+        serde_json::from_value(json!({ "metadata": meta })).expect("metadata")
+    }
+
+    fn owner(name: &str, uid: &str) -> Value {
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid, "blockOwnerDeletion": true})
+    }
+
+    /// What is planned for pod `ns/p`, with these replica sets beside it, in short words.
+    fn plan(pod: Value, sets: Vec<Value>, others: Vec<Value>) -> Vec<String> {
+        let meta = |extra: Value| {
+            let mut m = json!({"namespace": "ns", "resourceVersion": "7"});
+            for (k, v) in extra.as_object().expect("a map") {
+                m[k] = v.clone();
+            }
+            object(m)
+        };
+        let mut pods = vec![meta(pod)];
+        pods[0].metadata.name = Some("p".into());
+        pods.extend(others.into_iter().map(&meta));
+        let caches = Caches::new()
+            .with_metadata(Pod::resource(), pods)
+            .with_metadata(ReplicaSet::resource(), sets.into_iter().map(&meta))
+            .with::<CustomResourceDefinition>([]);
+        let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
+        let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
+        assert_eq!(plan.error, None);
+        plan.writes.iter().map(word).collect()
+    }
+
+    fn word(write: &Write) -> String {
+        match write {
+            Write::Confirm { absent: Absent::Object { key, uid }, .. } => format!("confirm {} {uid}", key.name),
+            Write::Delete { key, options, .. } => {
+                assert!(
+                    options.uid.is_some() && options.resource_version.is_some(),
+                    "a deletion rests on what was read"
+                );
+                format!("delete {} {}", key.name, options.propagation.unwrap_or_default())
+            }
+            Write::Patch { key, patch, .. } => {
+                assert!(patch["metadata"]["resourceVersion"].is_string(), "a patch rests on what was read");
+                let m = &patch["metadata"];
+                let refs =
+                    m["ownerReferences"].as_array().map(|a| a.iter().map(|o| o["uid"].clone()).collect::<Vec<_>>());
+                format!("patch {} owners={} finalizers={}", key.name, json!(refs), m["finalizers"])
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn dependents_follow_their_owners() {
+        let owned = |refs: Vec<Value>| json!({"uid": "p1", "ownerReferences": refs});
+        let set = |name: &str, uid: &str| json!({"name": name, "uid": uid});
+        let none: [&str; 0] = [];
+        // No owner, a living owner: nothing.
+        assert_eq!(plan(json!({"uid": "p1"}), vec![], vec![]), none);
+        assert_eq!(plan(owned(vec![owner("rs", "1")]), vec![set("rs", "1")], vec![]), none);
+        // The owner is missing: confirmed live, then deleted.
+        assert_eq!(plan(owned(vec![owner("rs", "1")]), vec![], vec![]), ["confirm rs 1", "delete p Background"]);
+        // Its name was taken by another: the same.
+        assert_eq!(
+            plan(owned(vec![owner("rs", "1")]), vec![set("rs", "2")], vec![]),
+            ["confirm rs 1", "delete p Background"]
+        );
+        // One of two owners is missing: only the reference goes.
+        assert_eq!(
+            plan(owned(vec![owner("rs", "1"), owner("gone", "2")]), vec![set("rs", "1")], vec![]),
+            ["confirm gone 2", "patch p owners=[\"1\"] finalizers=null"]
+        );
+        // An owner of a kind that nobody reads is unknown: nothing follows.
+        let unknown = json!({"apiVersion": "example.com/v1", "kind": "Thing", "name": "t", "uid": "9"});
+        assert_eq!(plan(owned(vec![unknown, owner("gone", "2")]), vec![], vec![]), none);
+        // An owner that waits for its dependents takes them along.
+        let waiting = json!({"name": "rs", "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": [FOREGROUND]});
+        assert_eq!(plan(owned(vec![owner("rs", "1")]), vec![waiting], vec![]), ["delete p Background"]);
+    }
+
+    #[test]
+    fn deletions_that_wait() {
+        let deleting = |finalizer: &str| json!({"uid": "p1", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer, "other"]});
+        let child = |name: &str, more: Vec<Value>| {
+            let mut refs =
+                vec![json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p1", "blockOwnerDeletion": true})];
+            refs.extend(more);
+            json!({"name": name, "uid": name, "ownerReferences": refs})
+        };
+        assert_eq!(plan(deleting(FOREGROUND), vec![], vec![]), ["patch p owners=null finalizers=[\"other\"]"]);
+        assert_eq!(plan(deleting(FOREGROUND), vec![child("c", vec![])], vec![]), ["delete c Foreground"]);
+        // A dependent with another owner is not deleted, but it must let go first.
+        assert_eq!(plan(deleting(FOREGROUND), vec![child("c", vec![owner("x", "x")])], vec![]), Vec::<String>::new());
+        assert_eq!(
+            plan(deleting(ORPHAN), vec![child("c", vec![owner("x", "x")])], vec![]),
+            ["patch c owners=[\"x\"] finalizers=null"]
+        );
+        assert_eq!(plan(deleting(ORPHAN), vec![], vec![]), ["patch p owners=null finalizers=[\"other\"]"]);
+    }
+
+    #[test]
+    fn custom_resources_are_read_once_they_are_served() {
+        let crd = |established: &str| -> CustomResourceDefinition {
+            serde_json::from_value(json!({
+                "metadata": {"name": "things.example.com", "uid": "1"},
+                "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                    "versions": [{"name": "v1", "served": true, "storage": true}]},
+                "status": {"conditions": [{"type": "Established", "status": established}]}}))
+            .expect("a definition")
+        };
+        assert!(!is_established(&crd("False")));
+        assert!(is_established(&crd("True")));
+        let resource = custom_resource(&crd("True")).expect("a resource");
+        assert_eq!(resource.collection_path("ns"), "/apis/example.com/v1/namespaces/ns/things");
+        let config_map = ConfigMap::resource();
+        assert_eq!(config_map.collection_path("ns"), "/api/v1/namespaces/ns/configmaps");
+    }
+}

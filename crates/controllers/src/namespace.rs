@@ -96,3 +96,60 @@ impl Controller for NamespaceController {
         plan.write(Write::Update { resource: Namespace::resource(), object: body, sub: "finalize" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::Absent;
+    use carrack_engine::testing::Caches;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What is planned for namespace `ns` with these pods in it.
+    fn check(ns: Value, pods: Vec<Value>, expected: &[&str]) {
+        let read = |v: Value| serde_json::from_value(v).expect("metadata");
+        let caches = Caches::new()
+            .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
+            .with_metadata(Pod::resource(), pods.clone().into_iter().map(read))
+            .with_metadata(ConfigMap::resource(), [])
+            .with::<CustomResourceDefinition>([]);
+        let mut controller = NamespaceController::new(vec![Pod::resource(), ConfigMap::resource()]);
+        let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::default());
+        let words: Vec<String> = plan
+            .writes
+            .iter()
+            .map(|w| match w {
+                Write::Delete { key, .. } => format!("delete {key}"),
+                Write::Confirm { resource, absent: Absent::AnyIn(ns) } => format!("no {resource} in {ns}"),
+                Write::Update { object, sub, .. } => format!("{sub} {}", object["spec"]["finalizers"]),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(words, expected, "{ns} with {pods:?}");
+    }
+
+    #[test]
+    fn a_namespace_goes_when_it_is_proved_empty() {
+        let ns = |deleting: bool| {
+            let mut ns =
+                json!({"metadata": {"name": "ns", "uid": "1"}, "spec": {"finalizers": ["kubernetes", "mine"]}});
+            if deleting {
+                ns["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            ns
+        };
+        let pod = |deleting: bool| {
+            let mut pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "2"}});
+            if deleting {
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+            pod
+        };
+        let elsewhere = json!({"metadata": {"namespace": "ns2", "name": "p", "uid": "3"}});
+        check(ns(false), vec![pod(false)], &[]);
+        check(ns(true), vec![pod(false), elsewhere.clone()], &["delete ns/p"]);
+        check(ns(true), vec![pod(true)], &[]);
+        check(ns(true), vec![elsewhere], &["no pods in ns", "no configmaps in ns", "finalize [\"mine\"]"]);
+    }
+}

@@ -169,6 +169,15 @@ impl<K: Object> Informer<K> {
         &self.selector
     }
 
+    /// Puts objects in as if they had been listed.
+    pub(crate) fn fill(&mut self, objects: impl IntoIterator<Item = Arc<K>>) {
+        for object in objects {
+            self.revision = self.revision.max(object.revision());
+            self.cache.insert(object);
+        }
+        self.synced = true;
+    }
+
     /// Begins.
     pub fn start<F>(&mut self, fx: &mut Effects<F>) {
         self.list(fx, "", Page::default());

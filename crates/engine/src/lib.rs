@@ -24,6 +24,7 @@ mod plan;
 mod queue;
 mod rng;
 pub mod shell;
+pub mod testing;
 mod time;
 mod transport;
 

@@ -1,0 +1,59 @@
+//! Caches filled by hand, to ask a controller's reconcile what it would do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_types::resource::{Kind, Object, PartialObject, Resource};
+
+use crate::{AnyInformer, IndexFn, Informer, Rng, Source, View};
+
+/// Caches of a test.
+#[derive(Default)]
+pub struct Caches {
+    informers: BTreeMap<Source, Box<dyn AnyInformer>>,
+}
+
+impl Caches {
+    /// No caches.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Adds objects of a kind; with none, an empty cache of it.
+    #[must_use]
+    pub fn with<K: Kind>(self, objects: impl IntoIterator<Item = K>) -> Self {
+        self.with_source(Source::of::<K>(), objects)
+    }
+    /// Adds metadata of objects of a resource.
+    #[must_use]
+    pub fn with_metadata(self, resource: Resource, objects: impl IntoIterator<Item = PartialObject>) -> Self {
+        self.with_source(Source::metadata(resource), objects)
+    }
+    /// Adds an index to the cache of a kind, as the controller's setup would.
+    #[must_use]
+    pub fn with_index<K: Kind>(mut self, name: &'static str, of: IndexFn<K>) -> Self {
+        self = self.with_source::<K>(Source::of::<K>(), []);
+        if let Some(informer) = self.informers.get_mut(&Source::of::<K>()).and_then(|i| downcast::<K>(i.as_mut())) {
+            informer.add_index(name, of);
+        }
+        self
+    }
+    fn with_source<K: Object>(mut self, source: Source, objects: impl IntoIterator<Item = K>) -> Self {
+        let informer = self.informers.entry(source).or_insert_with_key(|source| {
+            Box::new(Informer::<K>::new(source.resource.clone(), source.selector.clone(), Rng::new(0)))
+        });
+        if let Some(informer) = downcast::<K>(informer.as_mut()) {
+            informer.fill(objects.into_iter().map(Arc::new));
+        }
+        self
+    }
+    /// What a reconcile sees.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View { informers: &self.informers }
+    }
+}
+
+fn downcast<K: Object>(informer: &mut dyn AnyInformer) -> Option<&mut Informer<K>> {
+    informer.as_any_mut().downcast_mut()
+}
