@@ -48,7 +48,11 @@ fn read_index(mut data: &'static [u8]) -> Option<BTreeMap<&'static str, Package>
     index
         .into_iter()
         .map(|(name, structure, descriptions)| {
-            let package = Package { structure: take(&mut data, structure)?, descriptions: take(&mut data, descriptions)?, types: OnceLock::new() };
+            let package = Package {
+                structure: take(&mut data, structure)?,
+                descriptions: take(&mut data, descriptions)?,
+                types: OnceLock::new(),
+            };
             Some((name, package))
         })
         .collect()
@@ -69,7 +73,9 @@ impl Package {
     fn types(&self) -> &BTreeMap<Box<str>, Schema> {
         self.types.get_or_init(|| {
             let raw = inflate(self.structure);
-            raw.iter().filter_map(|(name, value)| Some((Box::from(name.as_str()), Schema::parse(value).ok()?))).collect()
+            raw.iter()
+                .filter_map(|(name, value)| Some((Box::from(name.as_str()), Schema::parse(value).ok()?)))
+                .collect()
         })
     }
 }
@@ -110,7 +116,11 @@ pub(crate) fn raw_types(package: &str) -> BTreeMap<String, Value> {
 /// Puts descriptions back: the type's own under the empty name, the fields' under theirs.
 fn describe(schema: &mut Value, texts: Map<String, Value>) {
     for (field, text) in texts {
-        let place = if field.is_empty() { Some(&mut *schema) } else { schema.get_mut("properties").and_then(|p| p.get_mut(&field)) };
+        let place = if field.is_empty() {
+            Some(&mut *schema)
+        } else {
+            schema.get_mut("properties").and_then(|p| p.get_mut(&field))
+        };
         if let Some(Value::Object(place)) = place {
             place.insert("description".to_owned(), text);
         }

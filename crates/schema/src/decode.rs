@@ -86,7 +86,9 @@ pub enum DecodeError {
     #[error("{0}")]
     Syntax(String),
     /// Not an object.
-    #[error("couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}")]
+    #[error(
+        "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )]
     NotAnObject {
         /// `string`, `array` and so on.
         found: &'static str,
@@ -117,7 +119,8 @@ pub fn cannot_be_handled(version: &str, kind: &str, problem: &str) -> String {
 #[must_use]
 pub fn strict_message(version: &str, kind: &str, findings: &[Finding]) -> Option<String> {
     let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
-    (!texts.is_empty()).then(|| cannot_be_handled(version, kind, &format!("strict decoding error: {}", texts.join(", "))))
+    (!texts.is_empty())
+        .then(|| cannot_be_handled(version, kind, &format!("strict decoding error: {}", texts.join(", "))))
 }
 
 /// Reads a body.
@@ -149,3 +152,6 @@ fn json_type(value: &Value) -> &'static str {
         Value::Object(_) => "object",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,13 +55,23 @@ impl FieldError {
     /// `Invalid value: …: detail`.
     #[must_use]
     pub fn invalid(path: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
-        FieldError { kind: FieldErrorKind::Invalid, path: path.into(), value: Some(value.into()), detail: detail.into() }
+        FieldError {
+            kind: FieldErrorKind::Invalid,
+            path: path.into(),
+            value: Some(value.into()),
+            detail: detail.into(),
+        }
     }
 
     /// `Invalid value: …: detail` with reason `FieldValueTypeInvalid`.
     #[must_use]
     pub fn type_invalid(path: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
-        FieldError { kind: FieldErrorKind::TypeInvalid, path: path.into(), value: Some(value.into()), detail: detail.into() }
+        FieldError {
+            kind: FieldErrorKind::TypeInvalid,
+            path: path.into(),
+            value: Some(value.into()),
+            detail: detail.into(),
+        }
     }
 
     /// `Unsupported value: …: supported values: …`.
@@ -75,7 +85,12 @@ impl FieldError {
     /// `Duplicate value: …`.
     #[must_use]
     pub fn duplicate(path: impl Into<String>, value: impl Into<Value>) -> Self {
-        FieldError { kind: FieldErrorKind::Duplicate, path: path.into(), value: Some(value.into()), detail: String::new() }
+        FieldError {
+            kind: FieldErrorKind::Duplicate,
+            path: path.into(),
+            value: Some(value.into()),
+            detail: String::new(),
+        }
     }
 
     /// `Forbidden: detail`.
@@ -87,7 +102,12 @@ impl FieldError {
     /// `Not found: …`.
     #[must_use]
     pub fn not_found(path: impl Into<String>, value: impl Into<Value>) -> Self {
-        FieldError { kind: FieldErrorKind::NotFound, path: path.into(), value: Some(value.into()), detail: String::new() }
+        FieldError {
+            kind: FieldErrorKind::NotFound,
+            path: path.into(),
+            value: Some(value.into()),
+            detail: String::new(),
+        }
     }
 
     /// `Too long: may not be more than N bytes`.

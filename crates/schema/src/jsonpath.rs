@@ -100,7 +100,11 @@ impl Step {
             Step::Field(name) => out.extend(value.get(name)),
             Step::Index(index) => {
                 if let Some(list) = value.as_array() {
-                    let position = if *index < 0 { list.len().checked_sub(index.unsigned_abs() as usize) } else { usize::try_from(*index).ok() };
+                    let position = if *index < 0 {
+                        list.len().checked_sub(index.unsigned_abs() as usize)
+                    } else {
+                        usize::try_from(*index).ok()
+                    };
                     out.extend(position.and_then(|p| list.get(p)));
                 }
             }
@@ -216,7 +220,9 @@ impl Parser<'_> {
         for c in self.rest().chars() {
             if !escaped && c == '\\' {
                 escaped = true;
-            } else if !escaped && matches!(c, '.' | '[' | ']' | '=' | '!' | '<' | '>' | ')' | '(' | ' ' | '}' | '{' | '\'' | '"') {
+            } else if !escaped
+                && matches!(c, '.' | '[' | ']' | '=' | '!' | '<' | '>' | ')' | '(' | ' ' | '}' | '{' | '\'' | '"')
+            {
                 break;
             } else {
                 name.push(c);
@@ -277,7 +283,11 @@ impl Parser<'_> {
             return self.quoted().map(Value::String);
         }
         let end = self.rest().find([')', ' ']).ok_or("a filter is not closed")?;
-        let value = self.rest().get(..end).and_then(|text| serde_json::from_str(text).ok()).ok_or("a value is neither quoted nor a number")?;
+        let value = self
+            .rest()
+            .get(..end)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .ok_or("a value is neither quoted nor a number")?;
         self.at += end;
         Ok(value)
     }

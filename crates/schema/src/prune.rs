@@ -35,7 +35,8 @@ impl Walk {
             Value::Object(map) => {
                 if !node.preserve_unknown && matches!(node.additional, Additional::Unspecified) {
                     map.retain(|key, _| {
-                        let known = node.property(key).is_some() || (is_object && OBJECT_FIELDS.contains(&key.as_str()));
+                        let known =
+                            node.property(key).is_some() || (is_object && OBJECT_FIELDS.contains(&key.as_str()));
                         if !known && self.findings.len() < MAX_FINDINGS {
                             let dot = if self.path.is_empty() { "" } else { "." };
                             self.findings.push(Finding::Unknown(format!("{}{dot}{key}", self.path)));
@@ -106,7 +107,15 @@ mod tests {
             }})
         );
         assert_eq!(findings.len(), 7);
-        for path in ["extra", "spec.b", "spec.free.in.gone", "spec.map.k.z", "spec.list[1].w", "spec.pod.spec.deep", "spec.pod.status"] {
+        for path in [
+            "extra",
+            "spec.b",
+            "spec.free.in.gone",
+            "spec.map.k.z",
+            "spec.list[1].w",
+            "spec.pod.spec.deep",
+            "spec.pod.status",
+        ] {
             assert!(findings.contains(&format!("unknown field \"{path}\"")), "{path} in {findings:?}");
         }
     }

@@ -10,7 +10,8 @@ use std::sync::{Arc, LazyLock};
 use crate::jsonpath::JsonPath;
 use crate::table::{ResourceInfo, SchemaSource, SelectableField, Subresource, Text, Version};
 
-static ROWS: LazyLock<Vec<Arc<ResourceInfo>>> = LazyLock::new(|| ROW_LITERALS.iter().map(|row| Arc::new(row.build())).collect());
+static ROWS: LazyLock<Vec<Arc<ResourceInfo>>> =
+    LazyLock::new(|| ROW_LITERALS.iter().map(|row| Arc::new(row.build())).collect());
 
 /// All rows; see [`crate::table::builtin`].
 pub(crate) fn all() -> &'static [Arc<ResourceInfo>] {
@@ -140,8 +141,16 @@ impl Row {
 
     fn build_subresource(&self, own_version: &'static str, sub: &Sub) -> Subresource {
         let &(name, group, version, kind, verbs) = sub;
-        let (group, version, kind) = if kind.is_empty() { (self.group, own_version, self.kind) } else { (group, version, kind) };
-        Subresource { name: name.into(), group: group.into(), version: version.into(), kind: kind.into(), verbs: texts(verbs), scale: None }
+        let (group, version, kind) =
+            if kind.is_empty() { (self.group, own_version, self.kind) } else { (group, version, kind) };
+        Subresource {
+            name: name.into(),
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+            verbs: texts(verbs),
+            scale: None,
+        }
     }
 }
 

@@ -193,8 +193,12 @@ impl Schema {
     /// The schema that accepts anything and keeps all of it.
     #[must_use]
     pub fn anything() -> &'static Schema {
-        static ANYTHING: LazyLock<Schema> =
-            LazyLock::new(|| Schema { preserve_unknown: true, additional: Additional::Anything, nullable: true, ..Schema::default() });
+        static ANYTHING: LazyLock<Schema> = LazyLock::new(|| Schema {
+            preserve_unknown: true,
+            additional: Additional::Anything,
+            nullable: true,
+            ..Schema::default()
+        });
         &ANYTHING
     }
 
@@ -258,7 +262,11 @@ fn problem(path: &str, problem: impl Into<String>) -> SchemaError {
     SchemaError { path: path.trim_start_matches('.').to_owned(), problem: problem.into() }
 }
 
-fn with_path<T>(path: &mut String, step: &str, run: impl FnOnce(&mut String) -> Result<T, SchemaError>) -> Result<T, SchemaError> {
+fn with_path<T>(
+    path: &mut String,
+    step: &str,
+    run: impl FnOnce(&mut String) -> Result<T, SchemaError>,
+) -> Result<T, SchemaError> {
     let length = path.len();
     path.push('.');
     path.push_str(step);
@@ -283,31 +291,50 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
         let count = || value.as_u64().ok_or_else(|| problem(path, format!("{key} must be a non-negative integer")));
         has_rare |= !matches!(
             key.as_str(),
-            "type" | "format" | "$ref" | "properties" | "items" | "additionalProperties" | "required" | "nullable" | "description" | "title"
+            "type"
+                | "format"
+                | "$ref"
+                | "properties"
+                | "items"
+                | "additionalProperties"
+                | "required"
+                | "nullable"
+                | "description"
+                | "title"
         ) && !key.starts_with("x-kubernetes-");
         match key.as_str() {
-            "type" => schema.type_ = parse_type(text()?).ok_or_else(|| problem(path, format!("unknown type {value}")))?,
+            "type" => {
+                schema.type_ = parse_type(text()?).ok_or_else(|| problem(path, format!("unknown type {value}")))?
+            }
             "format" => schema.format = parse_format(text()?),
             "$ref" => schema.reference = Some(text()?.rsplit('/').next().unwrap_or_default().into()),
             "properties" => {
                 let map = value.as_object().ok_or_else(|| problem(path, "properties must be an object"))?;
                 let mut properties = Vec::with_capacity(map.len());
                 for (name, child) in map {
-                    let child = with_path(path, &format!("properties[{name}]"), |path| parse_node(child, path, depth + 1))?;
+                    let child =
+                        with_path(path, &format!("properties[{name}]"), |path| parse_node(child, path, depth + 1))?;
                     properties.push((Box::from(name.as_str()), child));
                 }
                 properties.sort_by(|(a, _): &(Box<str>, Schema), (b, _)| a.cmp(b));
                 schema.properties = properties.into();
             }
-            "items" => schema.items = Some(Box::new(with_path(path, "items", |path| parse_node(value, path, depth + 1))?)),
+            "items" => {
+                schema.items = Some(Box::new(with_path(path, "items", |path| parse_node(value, path, depth + 1))?))
+            }
             "additionalProperties" => {
                 schema.additional = match value {
                     Value::Bool(false) => Additional::Unspecified,
                     Value::Bool(true) => Additional::Anything,
-                    _ => Additional::Of(Box::new(with_path(path, "additionalProperties", |path| parse_node(value, path, depth + 1))?)),
+                    _ => Additional::Of(Box::new(with_path(path, "additionalProperties", |path| {
+                        parse_node(value, path, depth + 1)
+                    })?)),
                 }
             }
-            "required" => schema.required = parse_texts(value).ok_or_else(|| problem(path, "required must be a list of strings"))?,
+            "required" => {
+                schema.required =
+                    parse_texts(value).ok_or_else(|| problem(path, "required must be a list of strings"))?
+            }
             "nullable" => schema.nullable = flag()?,
             "x-kubernetes-int-or-string" => schema.int_or_string = flag()?,
             "x-kubernetes-preserve-unknown-fields" => schema.preserve_unknown = flag()?,
@@ -321,7 +348,9 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
                 }
             }
             "x-kubernetes-list-map-keys" => {
-                list_keys = parse_texts(value).ok_or_else(|| problem(path, "list map keys must be a list of strings"))?.into_vec();
+                list_keys = parse_texts(value)
+                    .ok_or_else(|| problem(path, "list map keys must be a list of strings"))?
+                    .into_vec();
             }
             "x-kubernetes-map-type" => {
                 rare.atomic_map = text()? == "atomic";
@@ -339,7 +368,9 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
                 }
             }
             "default" => rare.default = Some(value.clone()),
-            "enum" => rare.enumeration = value.as_array().ok_or_else(|| problem(path, "enum must be a list"))?.clone().into(),
+            "enum" => {
+                rare.enumeration = value.as_array().ok_or_else(|| problem(path, "enum must be a list"))?.clone().into()
+            }
             "minimum" => rare.minimum = Some(number()?),
             "maximum" => rare.maximum = Some(number()?),
             "exclusiveMinimum" => rare.exclusive_minimum = flag()?,
@@ -368,6 +399,14 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
     if let ListType::Map(keys) = &mut schema.list {
         *keys = list_keys.into();
     }
+    // `allOf` of one reference is how a reference with a description of its own is written.
+    if let [only] = &*rare.all_of
+        && let (None, Some(reference)) = (&schema.reference, &only.reference)
+    {
+        schema.reference = Some(reference.clone());
+        rare.all_of = Box::default();
+        has_rare = map.keys().any(|key| matches!(key.as_str(), "default" | "x-kubernetes-map-type"));
+    }
     schema.patch = patch;
     schema.rare = has_rare.then(|| Box::new(rare));
     Ok(schema)
@@ -375,7 +414,10 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
 
 fn parse_list(value: &Value, path: &mut String, key: &str, depth: usize) -> Result<Box<[Schema]>, SchemaError> {
     let list = value.as_array().ok_or_else(|| problem(path, format!("{key} must be a list")))?;
-    list.iter().enumerate().map(|(index, item)| with_path(path, &format!("{key}[{index}]"), |path| parse_node(item, path, depth + 1))).collect()
+    list.iter()
+        .enumerate()
+        .map(|(index, item)| with_path(path, &format!("{key}[{index}]"), |path| parse_node(item, path, depth + 1)))
+        .collect()
 }
 
 fn parse_texts(value: &Value) -> Option<Box<[Box<str>]>> {

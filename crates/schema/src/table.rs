@@ -207,7 +207,8 @@ impl Version {
     /// `metadata.name` and `metadata.namespace` are always selectable.
     #[must_use]
     pub fn selectable_value<'a>(&'a self, object: &'a Value, field: &str) -> Option<Cow<'a, str>> {
-        let metadata = |key: &str| object.pointer("/metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or("");
+        let metadata =
+            |key: &str| object.pointer("/metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or("");
         match field {
             "metadata.name" => return Some(metadata("name").into()),
             "metadata.namespace" => return Some(metadata("namespace").into()),

@@ -15,7 +15,13 @@ pub fn create(_info: &ResourceInfo, _version: &str, _object: &Value) -> Vec<Fiel
 /// Checks a changed object against the one before. `subresource` is empty for the object itself,
 /// `status`, `ephemeralcontainers`, `resize` and so on otherwise.
 #[must_use]
-pub fn update(_info: &ResourceInfo, _version: &str, _object: &Value, _old: &Value, _subresource: &str) -> Vec<FieldError> {
+pub fn update(
+    _info: &ResourceInfo,
+    _version: &str,
+    _object: &Value,
+    _old: &Value,
+    _subresource: &str,
+) -> Vec<FieldError> {
     Vec::new()
 }
 

@@ -1,6 +1,7 @@
 //! Makes a value conform to its schema: unknown fields are dropped and named, a value of the wrong
 //! type is refused with the text of Go's decoder, nulls that mean nothing are dropped.
 
+use carrack_types::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use super::{DecodeError, Finding, json_type};
@@ -16,7 +17,8 @@ use crate::schema::{Additional, Format, Schema, Type};
 /// [`DecodeError::Mistyped`] for the first value of a wrong type.
 pub fn conform(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
     let mut walk = Walk { findings: Vec::new(), path: String::new(), fields: String::new() };
-    walk.value(object, schema, "")?;
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    walk.value(object, schema, &kind)?;
     Ok(walk.findings)
 }
 
@@ -34,7 +36,9 @@ impl Walk {
     fn mistyped(&self, found: &Value, owner: &str, go_type: &str) -> DecodeError {
         let found = match found {
             // Go names the number itself when its form (not its kind) is what does not fit.
-            Value::Number(number) if go_type.starts_with("int") || go_type.starts_with("float") => format!("number {number}"),
+            Value::Number(number) if go_type.starts_with("int") || go_type.starts_with("float") => {
+                format!("number {number}")
+            }
             other => json_type(other).to_owned(),
         };
         DecodeError::Mistyped(if self.fields.is_empty() {
@@ -55,7 +59,13 @@ impl Walk {
             return self.special(value, node);
         }
         match node.type_ {
-            Type::Any => Ok(()),
+            Type::Any => match node.rare.as_ref().map(|rare| &*rare.one_of) {
+                None | Some([]) => Ok(()),
+                Some(alternatives) => match alternatives.iter().find(|schema| may_be(schema.resolve().type_, value)) {
+                    Some(alternative) => self.value(value, alternative, owner),
+                    None => Err(self.mistyped(value, owner, &go_type(schema))),
+                },
+            },
             Type::Object => self.object(value, schema, node, owner, type_name),
             Type::Array => {
                 let Value::Array(list) = value else { return Err(self.mistyped(value, owner, &go_type(schema))) };
@@ -100,18 +110,18 @@ impl Walk {
         match (&*value, node.int_or_string) {
             (Value::String(_), true) => Ok(()),
             (Value::Number(number), true) if whole(number).is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
-            (other, true) => {
-                Err(DecodeError::Mistyped(format!("json: cannot unmarshal {} into Go value of type int32", json_type(other))))
-            }
-            (Value::String(text), false) if text.is_empty() || carrack_types::quantity::Quantity::parse(text).is_ok() => Ok(()),
-            (Value::Number(number), false) => {
-                // Quantities are texts; a bare number is one without a suffix.
-                *value = Value::String(number.to_string());
+            (other, true) => Err(DecodeError::Mistyped(format!(
+                "json: cannot unmarshal {} into Go value of type int32",
+                json_type(other)
+            ))),
+            // Quantities are texts in canonical form; a bare number is one without a suffix.
+            (other, false) => {
+                let text = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
+                let quantity =
+                    Quantity::parse(text.trim()).map_err(|error| DecodeError::Mistyped(error.to_string()))?;
+                *value = Value::String(quantity.to_string());
                 Ok(())
             }
-            _ => Err(DecodeError::Mistyped(
-                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned(),
-            )),
         }
     }
 
@@ -131,7 +141,14 @@ impl Walk {
         }
     }
 
-    fn object(&mut self, value: &mut Value, schema: &Schema, node: &Schema, owner: &str, type_name: &str) -> Result<(), DecodeError> {
+    fn object(
+        &mut self,
+        value: &mut Value,
+        schema: &Schema,
+        node: &Schema,
+        owner: &str,
+        type_name: &str,
+    ) -> Result<(), DecodeError> {
         let Value::Object(map) = value else { return Err(self.mistyped(value, owner, &go_type(schema))) };
         if node.properties.is_empty() && matches!(node.additional, Additional::Unspecified | Additional::Anything) {
             // Free-form objects (raw extensions, field sets of managed fields) keep what they have.
@@ -165,13 +182,26 @@ impl Walk {
 
     fn drop_unknown(&mut self, map: &mut Map<String, Value>, node: &Schema) {
         map.retain(|key, _| {
-            let known = !matches!(node.additional, Additional::Unspecified) || node.preserve_unknown || node.property(key).is_some();
+            let known = !matches!(node.additional, Additional::Unspecified)
+                || node.preserve_unknown
+                || node.property(key).is_some();
             if !known && self.findings.len() < MAX_FINDINGS {
                 let dot = if self.path.is_empty() { "" } else { "." };
                 self.findings.push(Finding::Unknown(format!("{}{dot}{key}", self.path)));
             }
             known
         });
+    }
+}
+
+fn may_be(type_: Type, value: &Value) -> bool {
+    match type_ {
+        Type::Any => true,
+        Type::Object => value.is_object(),
+        Type::Array => value.is_array(),
+        Type::String => value.is_string(),
+        Type::Integer | Type::Number => value.is_number(),
+        Type::Boolean => value.is_boolean(),
     }
 }
 

@@ -109,7 +109,9 @@ impl<'de> Visitor<'de> for Seed {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let inner = self.deeper::<A::Error>()?;
         let mut list = Vec::new();
-        while let Some(value) = self.inside(format_args!("[{}]", list.len()), || access.next_element_seed(inner.clone()))? {
+        while let Some(value) =
+            self.inside(format_args!("[{}]", list.len()), || access.next_element_seed(inner.clone()))?
+        {
             list.push(value);
         }
         Ok(Value::Array(list))
@@ -135,13 +137,13 @@ impl<'de> Visitor<'de> for Seed {
     }
 }
 
-/// A key. YAML's may be numbers or booleans; as upstream's converter does, they become text.
+/// A key. YAML's may look like numbers or booleans; they are taken as the text they are.
 struct Key;
 
 impl<'de> DeserializeSeed<'de> for Key {
     type Value = String;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        deserializer.deserialize_any(self)
+        deserializer.deserialize_str(self)
     }
 }
 
@@ -155,20 +157,5 @@ impl Visitor<'_> for Key {
     }
     fn visit_string<E>(self, value: String) -> Result<String, E> {
         Ok(value)
-    }
-    fn visit_bool<E>(self, value: bool) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_i64<E>(self, value: i64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_u64<E>(self, value: u64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_unit<E: serde::de::Error>(self) -> Result<String, E> {
-        Err(E::custom("a key may not be null"))
     }
 }

@@ -1,11 +1,13 @@
-//! YAML to a value. Scalars are read as YAML 1.1 has them (`yes`, `0644`), as upstream's own
-//! converter does; aliases and anchors are bounded, so that a small body cannot become a large one.
+//! YAML to a value. Octal numbers are read as YAML 1.1 has them (`0644`), since manifests have file
+//! modes; `yes` and `on` are texts, since manifests have those as texts more often. Aliases and anchors are bounded, so that a small body cannot become a large one.
 
 use super::json::{self, TOO_DEEP};
 use super::{DecodeError, Limits, Parsed};
 
 /// An alias may not multiply a body beyond this many events.
 const MAX_EVENTS: usize = 500_000;
+/// The parser needs much stack for each level; kubectl itself sends JSON.
+const MAX_DEPTH: usize = 64;
 
 pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError> {
     let options = serde_saphyr::options! {
@@ -13,13 +15,15 @@ pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError>
             max_events: MAX_EVENTS,
             max_aliases: 1_000,
             max_anchors: 1_000,
-            max_depth: limits.max_depth * 2,
+            max_depth: MAX_DEPTH.min(limits.max_depth),
+            flow_nesting_limit: MAX_DEPTH.min(limits.max_depth),
         },
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: 100_000,
         },
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
         legacy_octal_numbers: true,
+        strict_booleans: true,
         with_snippet: false,
     };
     let parsed = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |deserializer| {
@@ -27,8 +31,8 @@ pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError>
     });
     parsed.map_err(|error| {
         let text = error.to_string();
-        if text.contains(TOO_DEEP) {
-            DecodeError::TooDeep { limit: limits.max_depth }
+        if text.contains(TOO_DEEP) || text.contains("depth") {
+            DecodeError::TooDeep { limit: MAX_DEPTH.min(limits.max_depth) }
         } else {
             let first_line = text.lines().next().unwrap_or_default();
             DecodeError::Syntax(format!("error converting YAML to JSON: yaml: {first_line}"))

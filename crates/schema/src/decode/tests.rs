@@ -1,0 +1,209 @@
+//! What bodies are taken and refused with which words.
+
+use serde_json::json;
+
+use super::*;
+use crate::Schema;
+
+fn schema(name: &str) -> &'static Schema {
+    crate::builtin::schema(name).expect(name)
+}
+
+#[test]
+fn takes_json_and_yaml_alike() {
+    let json =
+        br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"n":1,"f":1.5,"b":true,"l":["a",null]}}"#;
+    let yaml = b"apiVersion: v1\nkind: Pod\nmetadata:\n  name: x\nspec: {n: 1, f: 1.5, b: true, l: [a, ~]}\n";
+    let a = parse(json, Format::Json, Limits::default()).expect("json");
+    let b = parse(yaml, Format::Yaml, Limits::default()).expect("yaml");
+    assert_eq!(a, b);
+    assert!(a.findings.is_empty());
+    let octal = parse(b"mode: 0644\ntext: \"0644\"\n1: x\nn: yes\n", Format::Yaml, Limits::default()).expect("yaml");
+    assert_eq!(octal.value, json!({"mode": 420, "text": "0644", "1": "x", "n": "yes"}));
+}
+
+#[test]
+fn names_duplicate_fields() {
+    let json = br#"{"spec":{"a":1,"b":[{"c":1,"c":2,"c":3}],"a":2}}"#;
+    let yaml = b"spec:\n  a: 1\n  b: [{c: 1, c: 2, c: 3}]\n  a: 2\n";
+    for (bytes, format) in [(&json[..], Format::Json), (&yaml[..], Format::Yaml)] {
+        let parsed = parse(bytes, format, Limits::default()).expect("a body");
+        let texts: Vec<_> = parsed.findings.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["duplicate field \"spec.b[0].c\"", "duplicate field \"spec.a\""], "{format:?}");
+        assert_eq!(parsed.value, json!({"spec": {"a": 2, "b": [{"c": 3}]}}));
+    }
+}
+
+#[test]
+fn refuses_what_is_no_object() {
+    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(200), close.repeat(200)).into_bytes();
+    let bomb = b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n".to_vec();
+    let table: Vec<(Vec<u8>, Format, &str)> = vec![
+        (b"{".to_vec(), Format::Json, "json parse error"),
+        (b"{} x".to_vec(), Format::Json, "json parse error"),
+        (b"".to_vec(), Format::Json, "json parse error"),
+        (b"\xff\xfe".to_vec(), Format::Json, "json parse error"),
+        (b"[]".to_vec(), Format::Json, "cannot unmarshal array"),
+        (b"\"x\"".to_vec(), Format::Json, "cannot unmarshal string"),
+        (b"a: b: c".to_vec(), Format::Yaml, "yaml"),
+        (b"a: [".to_vec(), Format::Yaml, "yaml"),
+        (b"plain".to_vec(), Format::Yaml, "cannot unmarshal string"),
+        (deep("[", "]"), Format::Json, "levels deep"),
+        (deep("{\"a\":", "}"), Format::Json, "levels deep"),
+        (deep("[", "]"), Format::Yaml, ""),
+        ((0..200).map(|level| format!("{}a:\n", " ".repeat(level))).collect::<String>().into_bytes(), Format::Yaml, ""),
+        (bomb, Format::Yaml, ""),
+        (vec![b' '; 4 << 20], Format::Json, "too large"),
+    ];
+    for (bytes, format, words) in table {
+        let text = String::from_utf8_lossy(bytes.get(..40.min(bytes.len())).unwrap_or_default()).into_owned();
+        let error = parse(&bytes, format, Limits::default()).expect_err(&text).to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+}
+
+#[test]
+fn names_unknown_fields() {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "lables": {}}, "extra": 1,
+        "spec": {"containers": [{"name": "a", "imagee": "x", "ports": [{"containerPort": 80, "hostport": 1}]}], "nodeSelector": {"any": "thing"}}});
+    let mut texts: Vec<_> =
+        conform(&mut pod, schema("io.k8s.api.core.v1.Pod")).expect("a pod").iter().map(ToString::to_string).collect();
+    texts.sort();
+    assert_eq!(
+        texts,
+        [
+            "unknown field \"extra\"",
+            "unknown field \"metadata.lables\"",
+            "unknown field \"spec.containers[0].imagee\"",
+            "unknown field \"spec.containers[0].ports[0].hostport\""
+        ]
+    );
+    assert_eq!(
+        pod,
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"},
+            "spec": {"containers": [{"name": "a", "ports": [{"containerPort": 80}]}], "nodeSelector": {"any": "thing"}}})
+    );
+    let strict =
+        strict_message("v1", "Pod", &[Finding::Unknown("spec.foo".into()), Finding::Duplicate("spec.x".into())]);
+    assert_eq!(
+        strict.as_deref(),
+        Some(
+            "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.foo\", duplicate field \"spec.x\""
+        )
+    );
+}
+
+#[test]
+fn names_mistyped_fields_as_go_does() {
+    let table = [
+        (
+            "core.v1.Pod",
+            json!({"spec": {"terminationGracePeriodSeconds": "x"}}),
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.terminationGracePeriodSeconds of type int64",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"spec": {"containers": {}}}),
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"spec": {"containers": [{"env": [{"name": "a", "value": 1}]}]}}),
+            "json: cannot unmarshal number into Go struct field EnvVar.spec.containers.env.value of type string",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"kind": "Pod", "spec": "x"}),
+            "json: cannot unmarshal string into Go struct field Pod.spec of type v1.PodSpec",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"metadata": {"labels": {"a": 1}}}),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"metadata": {"labels": []}}),
+            "json: cannot unmarshal array into Go struct field ObjectMeta.metadata.labels of type map[string]string",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"spec": {"hostNetwork": "yes"}}),
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.hostNetwork of type bool",
+        ),
+        (
+            "apps.v1.Deployment",
+            json!({"spec": {"replicas": "3"}}),
+            "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+        ),
+        (
+            "apps.v1.Deployment",
+            json!({"spec": {"replicas": 1.5}}),
+            "json: cannot unmarshal number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32",
+        ),
+        (
+            "apps.v1.Deployment",
+            json!({"spec": {"replicas": 3_000_000_000_u64}}),
+            "json: cannot unmarshal number 3000000000 into Go struct field DeploymentSpec.spec.replicas of type int32",
+        ),
+        (
+            "core.v1.Pod",
+            json!({"spec": {"containers": [{"resources": {"limits": {"cpu": "lots"}}}]}}),
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+        ("core.v1.Secret", json!({"data": {"a": "n!"}}), "illegal base64 data at input byte 1"),
+        (
+            "core.v1.Service",
+            json!({"spec": {"ports": [{"targetPort": true}]}}),
+            "json: cannot unmarshal bool into Go value of type int32",
+        ),
+    ];
+    for (name, mut value, expected) in table {
+        let error = conform(&mut value, schema(&format!("io.k8s.api.{name}"))).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+    let error = DecodeError::Mistyped("json: x".into()).status_message("v1", "Pod");
+    assert_eq!(error, "Pod in version \"v1\" cannot be handled as a Pod: json: x");
+}
+
+#[test]
+fn keeps_what_is_right() {
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "creationTimestamp": "2026-01-02T03:04:05Z",
+            "managedFields": [{"manager": "m", "fieldsV1": {"f:metadata": {"f:labels": {".": {}}}}}]},
+        "spec": {"containers": [{"name": "a", "livenessProbe": {"httpGet": {"port": "web"}}, "resources": {"limits": {"cpu": "500m"}}}]}});
+    let mut same = object.clone();
+    assert_eq!(conform(&mut same, schema("io.k8s.api.core.v1.Pod")), Ok(vec![]));
+    assert_eq!(same, object);
+    // Nulls are absent; numbers in place of quantities become texts in their canonical form.
+    let mut loose = json!({"metadata": {"name": "x", "creationTimestamp": null}, "spec": {"nodeName": null,
+        "containers": [{"name": "a", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}]}, "status": null});
+    assert_eq!(conform(&mut loose, schema("io.k8s.api.core.v1.Pod")), Ok(vec![]));
+    assert_eq!(
+        loose,
+        json!({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "a", "resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}]}})
+    );
+    // The schema of definitions refers to itself, and keeps schemas and defaults of any form.
+    let definition = json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+        "a": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}, "default": [{"x": "y"}]},
+        "b": {"type": "object", "additionalProperties": true}, "c": {"enum": ["a", 1, null]}}}}}]}});
+    let mut same = definition.clone();
+    assert_eq!(
+        conform(&mut same, schema("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition")),
+        Ok(vec![])
+    );
+    assert_eq!(same, definition);
+}
+
+#[test]
+fn every_builtin_kind_has_a_schema() {
+    for row in crate::table::builtin() {
+        for version in &row.versions {
+            let crate::SchemaSource::Builtin(name) = &version.schema else { panic!("a built-in row") };
+            let schema = schema(name);
+            assert!(schema.property("metadata").is_some() || row.is_virtual, "{name}");
+            if version.has_status() {
+                assert!(schema.property("status").is_some(), "{name} has no status");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Defaults of pods and of pod templates.
+
+use carrack_types::quantity::Quantity;
+use serde_json::{Value, json};
+
+use super::fields::{Fields, each, set, set_text, text, with, with_new};
+
+/// Mode of files in volumes: 0644.
+const DEFAULT_MODE: i64 = 420;
+
+/// Defaults of a pod itself, after those of its spec.
+pub(super) fn pod(object: &mut Fields) {
+    with_new(object, "spec", |spec| {
+        spec_defaults(spec);
+        set(spec, "enableServiceLinks", true);
+        if text(spec, "priorityClassName").is_empty() {
+            set(spec, "priority", 0);
+            set(spec, "preemptionPolicy", "PreemptLowerPriority");
+        }
+        for list in ["containers", "initContainers"] {
+            each(spec, list, |container| with(container, "resources", requests_from_limits));
+        }
+    });
+}
+
+/// Defaults of a template (`metadata` and `spec`).
+pub(super) fn template(template: &mut Fields) {
+    with_new(template, "spec", spec_defaults);
+}
+
+fn spec_defaults(spec: &mut Fields) {
+    set_text(spec, "dnsPolicy", "ClusterFirst");
+    set_text(spec, "restartPolicy", "Always");
+    set_text(spec, "schedulerName", "default-scheduler");
+    set(spec, "securityContext", json!({}));
+    set(spec, "terminationGracePeriodSeconds", 30);
+    // `serviceAccount` is the old name of `serviceAccountName`; both always say the same.
+    let account =
+        [text(spec, "serviceAccountName"), text(spec, "serviceAccount")].into_iter().find(|name| !name.is_empty());
+    if let Some(account) = account.map(str::to_owned) {
+        spec.insert("serviceAccountName".to_owned(), account.clone().into());
+        spec.insert("serviceAccount".to_owned(), account.into());
+    }
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or(false);
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        each(spec, list, |container| container_defaults(container, host_network));
+    }
+    each(spec, "volumes", volume);
+}
+
+fn container_defaults(container: &mut Fields, host_network: bool) {
+    if text(container, "imagePullPolicy").is_empty() {
+        let policy = if is_latest(text(container, "image")) { "Always" } else { "IfNotPresent" };
+        container.insert("imagePullPolicy".to_owned(), policy.into());
+    }
+    set_text(container, "terminationMessagePath", "/dev/termination-log");
+    set_text(container, "terminationMessagePolicy", "File");
+    set(container, "resources", json!({}));
+    each(container, "ports", |port| {
+        set_text(port, "protocol", "TCP");
+        if host_network && let Some(number) = port.get("containerPort").cloned() {
+            set(port, "hostPort", number);
+        }
+    });
+    each(container, "env", |variable| {
+        with(variable, "valueFrom", |from| with(from, "fieldRef", |field| set_text(field, "apiVersion", "v1")))
+    });
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        with(container, probe, |probe| {
+            set(probe, "timeoutSeconds", 1);
+            set(probe, "periodSeconds", 10);
+            set(probe, "successThreshold", 1);
+            set(probe, "failureThreshold", 3);
+            handler(probe);
+            with(probe, "grpc", |grpc| set(grpc, "service", ""));
+        });
+    }
+    with(container, "lifecycle", |lifecycle| {
+        with(lifecycle, "postStart", handler);
+        with(lifecycle, "preStop", handler);
+    });
+}
+
+fn handler(handler: &mut Fields) {
+    with(handler, "httpGet", |get| {
+        set_text(get, "path", "/");
+        set_text(get, "scheme", "HTTP");
+    });
+}
+
+/// Whether an image's tag is `latest`, given or meant. A digest pins an image.
+fn is_latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    match image.rsplit('/').next().unwrap_or(image).rsplit_once(':') {
+        Some((_, tag)) => tag == "latest",
+        None => true,
+    }
+}
+
+fn requests_from_limits(resources: &mut Fields) {
+    let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
+    if limits.is_empty() {
+        return;
+    }
+    with_new(resources, "requests", |requests| {
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    });
+}
+
+fn volume(volume: &mut Fields) {
+    if volume.keys().all(|key| key == "name") {
+        volume.insert("emptyDir".to_owned(), json!({}));
+    }
+    with(volume, "hostPath", |source| set(source, "type", ""));
+    for source in ["secret", "configMap"] {
+        with(volume, source, |source| set(source, "defaultMode", DEFAULT_MODE));
+    }
+    with(volume, "downwardAPI", |source| {
+        set(source, "defaultMode", DEFAULT_MODE);
+        downward_items(source);
+    });
+    with(volume, "projected", |source| {
+        set(source, "defaultMode", DEFAULT_MODE);
+        each(source, "sources", |projection| {
+            with(projection, "serviceAccountToken", |token| set(token, "expirationSeconds", 3600));
+            with(projection, "downwardAPI", downward_items);
+        });
+    });
+    with(volume, "ephemeral", |source| {
+        with(source, "volumeClaimTemplate", |template| {
+            with(template, "spec", |spec| set_text(spec, "volumeMode", "Filesystem"))
+        });
+    });
+    with(volume, "iscsi", |source| set_text(source, "iscsiInterface", "default"));
+    with(volume, "rbd", |source| {
+        set_text(source, "pool", "rbd");
+        set_text(source, "user", "admin");
+        set_text(source, "keyring", "/etc/ceph/keyring");
+    });
+}
+
+fn downward_items(source: &mut Fields) {
+    each(source, "items", |item| with(item, "fieldRef", |field| set_text(field, "apiVersion", "v1")));
+}
+
+/// The quality of service of a pod: `Guaranteed`, `Burstable` or `BestEffort`, by CPU and memory of
+/// its containers.
+/// <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
+#[must_use]
+pub fn qos_class(spec: &Value) -> &'static str {
+    const COUNTED: [&str; 2] = ["cpu", "memory"];
+    let containers =
+        ["initContainers", "containers"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
+    let (mut any, mut all_guaranteed, mut count) = (false, true, 0);
+    let pod_level = spec.get("resources").filter(|r| r.get("limits").or(r.get("requests")).is_some());
+    for resources in
+        pod_level.map(|r| vec![Some(r)]).unwrap_or_else(|| containers.map(|c| c.get("resources")).collect())
+    {
+        count += 1;
+        let amount = |kind: &str, name: &str| {
+            let text = resources?.get(kind)?.get(name)?;
+            Quantity::parse(text.as_str()?).ok().filter(|q| !q.is_zero())
+        };
+        for name in COUNTED {
+            let (limit, request) = (amount("limits", name), amount("requests", name));
+            any |= limit.is_some() || request.is_some();
+            all_guaranteed &=
+                limit.is_some() && request.unwrap_or(limit.unwrap_or_default()) == limit.unwrap_or_default();
+        }
+    }
+    match (any, all_guaranteed && count > 0) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}

@@ -1,0 +1,41 @@
+//! Defaults of services.
+
+use serde_json::{Value, json};
+
+use super::fields::{Fields, each, set, set_text, text, with_new};
+
+pub(super) fn service(object: &mut Fields) {
+    with_new(object, "spec", |spec| {
+        set_text(spec, "sessionAffinity", "None");
+        set_text(spec, "type", "ClusterIP");
+        let kind = text(spec, "type").to_owned();
+        if text(spec, "sessionAffinity") == "ClientIP" {
+            with_new(spec, "sessionAffinityConfig", |config| {
+                with_new(config, "clientIP", |client| set(client, "timeoutSeconds", 10_800))
+            });
+        }
+        each(spec, "ports", |port| {
+            set_text(port, "protocol", "TCP");
+            let unset = match port.get("targetPort") {
+                None | Some(Value::Null) => true,
+                Some(Value::Number(number)) => number.as_i64() == Some(0),
+                Some(target) => target == "",
+            };
+            if unset && let Some(number) = port.get("port").cloned() {
+                port.insert("targetPort".to_owned(), number);
+            }
+        });
+        if kind == "ExternalName" {
+            return;
+        }
+        set_text(spec, "internalTrafficPolicy", "Cluster");
+        set(spec, "ipFamilyPolicy", "SingleStack");
+        set(spec, "ipFamilies", json!(["IPv4"]));
+        if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+            set_text(spec, "externalTrafficPolicy", "Cluster");
+        }
+        if kind == "LoadBalancer" {
+            set(spec, "allocateLoadBalancerNodePorts", true);
+        }
+    });
+}

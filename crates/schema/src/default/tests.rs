@@ -1,0 +1,184 @@
+//! What built-in kinds and schemas are filled in with.
+
+use serde_json::json;
+
+use super::*;
+use crate::table;
+
+#[track_caller]
+fn check(group: &str, version: &str, kind: &str, mut object: Value, expected: Value) {
+    let info = table::find_kind(group, kind).expect(kind);
+    apply(info, version, &mut object);
+    assert_eq!(object, expected, "{kind}\ngot      {object}\nexpected {expected}");
+    let mut again = object.clone();
+    apply(info, version, &mut again);
+    assert_eq!(again, object, "{kind} defaulted twice");
+}
+
+#[test]
+fn pods() {
+    check(
+        "",
+        "v1",
+        "Pod",
+        json!({"spec": {
+            "serviceAccountName": "me",
+            "containers": [
+                {"name": "a", "image": "busybox", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
+                 "ports": [{"containerPort": 80}], "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                 "readinessProbe": {"httpGet": {"port": 80}}},
+                {"name": "b", "image": "reg:5000/x/y:1.2", "imagePullPolicy": "Never"},
+                {"name": "c", "image": "reg:5000/x/y"},
+                {"name": "d", "image": "x:latest@sha256:00"},
+            ],
+            "volumes": [{"name": "e"}, {"name": "s", "secret": {"secretName": "s"}},
+                {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}, {"name": "h", "hostPath": {"path": "/x"}}],
+        }}),
+        json!({"spec": {
+            "serviceAccountName": "me", "serviceAccount": "me",
+            "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {},
+            "terminationGracePeriodSeconds": 30, "enableServiceLinks": true, "priority": 0, "preemptionPolicy": "PreemptLowerPriority",
+            "containers": [
+                {"name": "a", "image": "busybox", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}},
+                 "ports": [{"containerPort": 80, "protocol": "TCP"}], "env": [{"name": "X", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}}],
+                 "readinessProbe": {"httpGet": {"path": "/", "port": 80, "scheme": "HTTP"}, "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}},
+                {"name": "b", "image": "reg:5000/x/y:1.2", "imagePullPolicy": "Never", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
+                {"name": "c", "image": "reg:5000/x/y", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
+                {"name": "d", "image": "x:latest@sha256:00", "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
+            ],
+            "volumes": [{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {"secretName": "s", "defaultMode": 420}},
+                {"name": "p", "projected": {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}]}}, {"name": "h", "hostPath": {"path": "/x", "type": ""}}],
+        }}),
+    );
+}
+
+#[test]
+fn other_kinds() {
+    check(
+        "",
+        "v1",
+        "Service",
+        json!({"spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "x"}]}}),
+        json!({"spec": {"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"],
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}, {"port": 81, "protocol": "TCP", "targetPort": "x"}]}}),
+    );
+    check(
+        "",
+        "v1",
+        "Secret",
+        json!({"stringData": {"a": "x", "b": "xy", "c": "xyz", "d": ""}, "data": {"a": "b2xk"}}),
+        json!({"type": "Opaque", "data": {"a": "eA==", "b": "eHk=", "c": "eHl6", "d": ""}}),
+    );
+    check(
+        "",
+        "v1",
+        "Namespace",
+        json!({"metadata": {"name": "n"}}),
+        json!({"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "n"}}}),
+    );
+    check(
+        "apps",
+        "v1",
+        "Deployment",
+        json!({"spec": {"template": {"spec": {"containers": []}}}}),
+        json!({"spec": {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+            "template": {"spec": {"containers": [], "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30}}}}),
+    );
+    check(
+        "rbac.authorization.k8s.io",
+        "v1",
+        "RoleBinding",
+        json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]}),
+        json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]}),
+    );
+    check(
+        "storage.k8s.io",
+        "v1",
+        "StorageClass",
+        json!({}),
+        json!({"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}),
+    );
+    check(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        json!({"spec": {"names": {"plural": "tabs", "kind": "Tab"}}}),
+        json!({"spec": {"names": {"plural": "tabs", "kind": "Tab", "singular": "tab", "listKind": "TabList"}, "conversion": {"strategy": "None"}}}),
+    );
+}
+
+#[test]
+fn schemas() {
+    let schema = Schema::parse(&json!({"type": "object", "properties": {
+        "spec": {"type": "object", "default": {}, "properties": {
+            "replicas": {"type": "integer", "default": 3},
+            "mode": {"type": "string", "nullable": true, "default": "x"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"on": {"type": "boolean", "default": true}}}},
+            "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}}},
+        }},
+    }}))
+    .expect("a schema");
+    let table = [
+        (json!({}), json!({"spec": {"replicas": 3, "mode": "x"}})),
+        (json!({"spec": {"replicas": null, "mode": null}}), json!({"spec": {"replicas": 3, "mode": null}})),
+        (
+            json!({"spec": {"replicas": 0, "mode": "", "list": [{}, {"on": false}], "map": {"a": {}}}}),
+            json!({"spec": {"replicas": 0, "mode": "", "list": [{"on": true}, {"on": false}], "map": {"a": {"n": 1}}}}),
+        ),
+    ];
+    for (mut value, expected) in table {
+        by_schema(&mut value, &schema);
+        assert_eq!(value, expected);
+    }
+}
+
+#[test]
+fn qos_classes() {
+    let container = |resources: Value| json!({"containers": [{"resources": resources}]});
+    let table = [
+        (container(json!({})), "BestEffort"),
+        (container(json!({"requests": {"example.com/x": "1"}})), "BestEffort"),
+        (container(json!({"requests": {"cpu": "1"}})), "Burstable"),
+        (container(json!({"limits": {"cpu": "1"}})), "Burstable"),
+        (
+            container(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m", "memory": "1Gi"}})),
+            "Guaranteed",
+        ),
+        (
+            container(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Mi"}})),
+            "Burstable",
+        ),
+        (json!({"containers": [{"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}, {}]}), "Burstable"),
+        (json!({}), "BestEffort"),
+    ];
+    for (spec, expected) in table {
+        assert_eq!(qos_class(&spec), expected, "{spec}");
+    }
+}
+
+#[test]
+fn writes_leave_the_other_half_alone() {
+    let info = table::find_kind("", "Pod").expect("pods");
+    let version = info.version("v1").expect("v1");
+    let mut new = json!({"spec": {"nodeName": "x"}, "status": {"phase": "Running"}});
+    prepare_create(info, version, &mut new);
+    assert_eq!(new, json!({"spec": {"nodeName": "x"}, "status": {"phase": "Pending", "qosClass": "BestEffort"}}));
+
+    let old = json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"a": 1}, "status": {"phase": "Pending", "qosClass": "BestEffort"}});
+    let mut of_spec =
+        json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"a": 2}, "status": {"phase": "Failed"}});
+    let mut of_status = of_spec.clone();
+    prepare_update(info, version, &mut of_spec, &old, "");
+    assert_eq!(
+        of_spec,
+        json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "spec": {"a": 2}, "status": {"phase": "Pending", "qosClass": "BestEffort"}})
+    );
+    prepare_update(info, version, &mut of_status, &old, "status");
+    assert_eq!(
+        of_status,
+        json!({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"a": 1}, "status": {"phase": "Failed", "qosClass": "BestEffort"}})
+    );
+}
