@@ -58,7 +58,9 @@ fn control_plane(b: &mut Builder) {
         vec![
             events(),
             rule("create", COORDINATION, "leases"),
-            named("get update", COORDINATION, "leases", "kube-controller-manager"),
+            // Upstream asks for `get` and `update` only; `patch` is for clients that patch leases. So
+            // with the scheduler.
+            named("get update patch", COORDINATION, "leases", "kube-controller-manager"),
             rule("create", CORE, "secrets serviceaccounts"),
             rule("delete", CORE, "secrets"),
             rule("get", CORE, "configmaps namespaces secrets serviceaccounts"),
@@ -74,7 +76,6 @@ fn control_plane(b: &mut Builder) {
         vec![
             events(),
             rule("create", COORDINATION, "leases"),
-            // Upstream asks for `get` and `update` only; `patch` is for clients that patch leases.
             named("get update patch", COORDINATION, "leases", "kube-scheduler"),
             rule(READ, CORE, "nodes"),
             rule("delete get list watch", CORE, "pods"),

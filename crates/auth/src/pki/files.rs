@@ -51,6 +51,19 @@ impl Directory {
         Ok(file)
     }
 
+    /// Removes what writes that were cut short have left. Call it under the lock: others write only
+    /// under it.
+    pub(super) fn sweep(&self) -> Result<(), PkiError> {
+        let entries = fs::read_dir(&self.0).map_err(io("read", &self.0))?;
+        for entry in entries {
+            let path = entry.map_err(io("read", &self.0))?.path();
+            if path.extension().is_some_and(|e| e == "tmp") {
+                fs::remove_file(&path).map_err(io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
     /// A file's text, or none when there is no such file. A private file that others may read is
     /// closed to them.
     pub(super) fn read(&self, name: &str) -> Result<Option<String>, PkiError> {

@@ -118,6 +118,7 @@ impl Pki {
     pub fn open_or_create(directory: &Path, now_unix_s: i64) -> Result<Self, PkiError> {
         let directory = Directory::create(directory)?;
         let _lock = directory.lock()?;
+        directory.sweep()?;
         let ca = Authority::ensure(&directory, "ca", "carrack-ca", now_unix_s)?;
         let front_proxy_ca = Authority::ensure(&directory, "front-proxy-ca", "carrack-front-proxy-ca", now_unix_s)?;
         let service_account_key = issue::ensure_service_account_key(&directory)?;

@@ -155,6 +155,7 @@ fn interrupted_writes_are_finished() {
     // A crash after the key: the authority goes on with it, so that what it signed stays good.
     fs::remove_file(directory.path().join("ca.crt")).expect("removed");
     fs::remove_file(directory.path().join("sa.pub")).expect("removed");
+    fs::write(directory.path().join(".ca.crt.1.tmp"), "half").expect("written");
     make_all(directory.path(), NOW).expect("finished");
     let subject = |pem: &[u8]| {
         let der = rustls_pki_types::CertificateDer::from_pem_slice(pem).expect("PEM");
@@ -163,6 +164,7 @@ fn interrupted_writes_are_finished() {
     };
     let old = first.iter().find(|(n, _)| n == "ca.crt").expect("was there");
     assert_eq!(subject(&read("ca.crt")), subject(&old.1));
+    assert!(!directory.path().join(".ca.crt.1.tmp").exists());
     let kept = |name: &str| first.iter().any(|(n, content)| n == name && *content == read(name));
     assert!(kept("ca.key") && kept("admin.crt") && kept("sa.key") && kept("sa.pub"));
     // A role's key without its certificate, or with an older one, is replaced.

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use proptest::prelude::*;
 use serde_json::Value;
 
 use super::verify::Found;
@@ -289,4 +290,22 @@ fn only_p256_keys_sign() {
     let pem = Secret::new(ed25519.serialize_pem());
     assert!(matches!(SigningKey::from_pem(&pem), Err(KeyError::Rejected(_))));
     assert!(matches!(SigningKey::from_pem(&Secret::new("x")), Err(KeyError::Pem(_))));
+}
+
+proptest! {
+    /// No character of a token can be another one: neither what is signed nor the signature.
+    #[test]
+    fn every_character_counts(at in any::<prop::sample::Index>(), with in "[A-Za-z0-9_.-]") {
+        static SIGNED: std::sync::LazyLock<(Fixture, String)> = std::sync::LazyLock::new(|| {
+            let f = fixture();
+            let token = f.issue(&spec());
+            (f, token)
+        });
+        let (f, token) = &*SIGNED;
+        let at = at.index(token.len());
+        let mut changed = token.clone();
+        changed.replace_range(at..=at, &with);
+        let verified = f.verifier.verify(&changed, &[], NOW).is_ok();
+        prop_assert_eq!(verified, changed == *token, "{} at {}", with, at);
+    }
 }
