@@ -1,1 +1,72 @@
-//! End-to-end tests on real parts.
+//! A cluster of its own for each end-to-end test, on real parts: containerd, QEMU, sockets, mounts.
+//!
+//! ```text
+//!   Sandbox ── network namespace, data directory, lock: one cluster at a time on a small machine
+//!      ├── Run    a command in that namespace, with a limit in time, its output kept
+//!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig
+//!      └── drop: `carrack down --purge`, then `scripts/leftovers`, which must print nothing
+//! ```
+//!
+//! Tests need root and what `scripts/install-deps test` brings. They wait for conditions ([`eventually`]), never for
+//! time to pass.
+#![expect(clippy::disallowed_methods, reason = "shell: waits for processes and conditions with a deadline")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test whose preparation fails has failed")]
+
+mod kubectl;
+mod run;
+mod sandbox;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use kubectl::{Kubectl, debian_kubectl};
+pub use run::{Output, Run};
+pub use sandbox::Sandbox;
+
+/// The repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
+}
+
+/// The program under test: `CARRACK_BIN`, or the development build.
+#[must_use]
+pub fn carrack() -> PathBuf {
+    let path = std::env::var_os("CARRACK_BIN").map_or_else(|| root().join("target/debug/carrack"), PathBuf::from);
+    assert!(path.exists(), "{} is not there: run scripts/build, or set CARRACK_BIN", path.display());
+    path
+}
+
+/// Asks until the answer is there, and returns it. The last reason why it is not there ends up in the panic.
+///
+/// # Panics
+/// It is not there within the limit.
+pub fn eventually<T>(what: &str, limit_s: u64, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(why) if Instant::now() >= deadline => panic!("{what}: not within {limit_s} s: {why}"),
+            // The pace of asking, not the condition.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// As [`eventually`], for a condition that is true or not.
+///
+/// # Panics
+/// It is not true within the limit.
+pub fn eventually_true(what: &str, limit_s: u64, mut condition: impl FnMut() -> bool) {
+    eventually(what, limit_s, || if condition() { Ok(()) } else { Err("it is not so".to_owned()) });
+}
+
+/// Asserts that `text` holds each of `parts`.
+///
+/// # Panics
+/// One is missing.
+pub fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}

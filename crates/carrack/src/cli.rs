@@ -227,6 +227,8 @@ pub enum BuiltIn {
     Pause,
     /// virt-launcher and QEMU
     VirtLauncher,
+    /// A shell and the usual tools, for pods
+    Busybox,
     /// The demo guest's disk
     Demo,
 }

@@ -66,6 +66,7 @@ pub fn build_one(layout: &Layout, image: BuiltIn) -> anyhow::Result<Built> {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             carrack_images::build_virt_launcher(&dir, &program)?
         }
+        BuiltIn::Busybox => carrack_images::build_busybox(&dir)?,
         BuiltIn::Demo => carrack_images::build_demo_guest(&dir)?,
     };
     Ok(built)
@@ -75,6 +76,7 @@ fn name(image: BuiltIn) -> &'static str {
     match image {
         BuiltIn::Pause => "pause",
         BuiltIn::VirtLauncher => "virt-launcher",
+        BuiltIn::Busybox => "busybox",
         BuiltIn::Demo => "demo",
     }
 }

@@ -1,4 +1,4 @@
-//! OCI images made on the spot from local files: the pause image, the launcher image, the demo guest.
+//! OCI images made on the spot from local files: the pause image, the launcher image, a busybox, the demo guest.
 //!
 //! No registry is involved. An image is described as a list of files ([`layer`]), written as an OCI image
 //! layout in a tar file ([`oci`]), remembered with the inputs it was made from ([`stamp`]) so that a second
@@ -12,6 +12,7 @@
 //!
 //! The same inputs give the same bytes: times are fixed, entries sorted, owners explicit.
 
+mod busybox;
 pub mod containerd;
 pub mod elf;
 pub mod error;
@@ -23,6 +24,7 @@ mod launcher;
 mod pause;
 pub mod stamp;
 
+pub use busybox::build_busybox;
 pub use error::ImageError;
 pub use guest::build_demo_guest;
 pub use launcher::build_virt_launcher;

@@ -1,0 +1,54 @@
+# One way in. Everything is done by scripts, cargo and the program itself; this file only names it.
+#
+#   make up      a cluster with a running demo guest, from nothing
+#   make down    stop it, leave nothing of it on the machine
+#   make test    all checks and tests
+#
+# CARRACK_DATA_DIR chooses where the cluster lives (/var/lib/carrack). UP_FLAGS are handed to `carrack up`.
+
+.DEFAULT_GOAL := help
+.PHONY: help up down test build fmt lint unit e2e bench
+
+CARRACK := target/release/carrack
+export CARRACK_DATA_DIR ?= /var/lib/carrack
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+up:
+	@scripts/install-deps build run
+	@scripts/build --release
+	@scripts/demo $(CARRACK) $(UP_FLAGS)
+
+down:
+	@if [ -x $(CARRACK) ]; then $(CARRACK) down $(DOWN_FLAGS); else echo 'nothing was built, so nothing runs'; fi
+	@scripts/leftovers "$$CARRACK_DATA_DIR"
+
+build:
+	@scripts/install-deps build
+	@scripts/build --release
+
+fmt:
+	cargo fmt --all
+
+lint:
+	@scripts/install-deps build
+	cargo fmt --all -- --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+unit:
+	@scripts/install-deps test
+	scripts/run-tests --workspace --exclude carrack-e2e
+
+e2e:
+	@scripts/install-deps test
+	scripts/build
+	scripts/run-tests --package carrack-e2e
+
+test: lint unit e2e
+
+bench:
+	@scripts/install-deps build run
+	@scripts/build --release
+	@$(CARRACK) bench all

@@ -1,0 +1,195 @@
+//! One cluster for one test, and its end without a trace.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
+
+use crate::{Kubectl, Run, carrack, kubectl, root};
+
+/// The node's address in the sandbox's network, from the range for documentation.
+pub const NODE_IP: &str = "192.0.2.10";
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A network namespace and a data directory, in which `carrack` runs.
+#[derive(Debug)]
+pub struct Sandbox {
+    netns: String,
+    dir: TempDir,
+    /// Held while the sandbox is there.
+    _turn: File,
+}
+
+impl Sandbox {
+    /// An empty sandbox. Waits for its turn: two clusters at once would only be slower on a small machine, and what a
+    /// test measures would depend on its neighbour.
+    ///
+    /// # Panics
+    /// Not root, or the network namespace cannot be made.
+    #[must_use]
+    pub fn new() -> Self {
+        let turn = File::create(std::env::temp_dir().join("carrack-e2e.lock")).expect("a lock file");
+        flock(&turn, FlockOperation::LockExclusive).expect("a turn");
+        let netns = format!("ce-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // Short: unix sockets below it have 107 bytes for their paths.
+        let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
+        fs::create_dir(dir.path().join("home")).expect("a home");
+        ip(&["netns", "add", &netns]);
+        let sandbox = Self { netns, dir, _turn: turn };
+        sandbox.ip(&["link", "set", "lo", "up"]);
+        sandbox.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "outside"]);
+        sandbox.ip(&["link", "set", "outside", "up"]);
+        sandbox.ip(&["link", "set", "eth0", "up"]);
+        sandbox.ip(&["address", "add", &format!("{NODE_IP}/24"), "dev", "eth0"]);
+        sandbox.ip(&["route", "add", "default", "via", "192.0.2.1"]);
+        sandbox
+    }
+
+    /// A sandbox with a running cluster and these images.
+    #[must_use]
+    pub fn up(images: &[&str]) -> Self {
+        let sandbox = Self::new();
+        sandbox.start(&[]);
+        if !images.is_empty() {
+            let arguments: Vec<&str> = ["image", "build"].into_iter().chain(images.iter().copied()).collect();
+            sandbox.carrack(&arguments).limit_s(300).done();
+        }
+        sandbox
+    }
+
+    /// `carrack up --detach` with these flags.
+    pub fn start(&self, flags: &[&str]) {
+        let arguments: Vec<&str> = ["up", "--detach"].into_iter().chain(flags.iter().copied()).collect();
+        self.carrack(&arguments).limit_s(180).done();
+    }
+
+    /// Where the cluster lives.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("d")
+    }
+
+    /// A home directory for tools.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// A program in the sandbox's network. `nsenter`, since `ip netns exec` would mount another /sys, and with it hide
+    /// the cgroups.
+    #[must_use]
+    pub fn inside(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.netns)).arg("--").arg(program).current_dir("/");
+        // In a session of its own, as a shell would start it: no signal meant for the tests reaches it.
+        command.process_group(0);
+        command
+    }
+
+    /// Any program by name in the sandbox's network.
+    #[must_use]
+    pub fn program(&self, name: &str, arguments: &[&str]) -> Run {
+        Run::new(self.inside(Path::new(name))).args(arguments)
+    }
+
+    /// `carrack` on the sandbox's data directory. Images are built once for all sandboxes.
+    #[must_use]
+    pub fn carrack(&self, arguments: &[&str]) -> Run {
+        let mut command = self.inside(&carrack());
+        command
+            .env("CARRACK_DATA_DIR", self.data_dir())
+            .env("CARRACK_IMAGES_DIR", root().join("target/e2e-images"))
+            .env("HOME", self.home())
+            .env_remove("KUBECONFIG");
+        Run::new(command).args(arguments)
+    }
+
+    /// The kubectl in PATH.
+    #[must_use]
+    pub fn kubectl(&self) -> Kubectl<'_> {
+        Kubectl { sandbox: self, program: kubectl::from_path() }
+    }
+
+    /// The kubectl in PATH, and Debian's where it could be had.
+    #[must_use]
+    pub fn kubectls(&self) -> Vec<Kubectl<'_>> {
+        let debian = kubectl::debian_kubectl().map(|program| Kubectl { sandbox: self, program });
+        [self.kubectl()].into_iter().chain(debian).collect()
+    }
+
+    /// The process that runs `carrack up`.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        let line = fs::read_to_string(self.data_dir().join("carrack.pid")).expect("a pidfile");
+        line.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid")
+    }
+
+    /// Kills the process that runs `carrack up`, at once, and waits until it is gone.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn kill_9(&self) {
+        let pid = self.pid();
+        let process = rustix::process::Pid::from_raw(pid).expect("a pid");
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it is there");
+        crate::eventually_true("the killed process is gone", 10, || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+        });
+    }
+
+    /// What is left of the cluster on the machine, as `scripts/leftovers` sees it; empty when nothing is.
+    #[must_use]
+    pub fn leftovers(&self) -> String {
+        let mut command = self.inside(&root().join("scripts/leftovers"));
+        command.arg(self.data_dir());
+        let output = Run::new(command).output();
+        format!("{}{}", output.stdout, output.stderr)
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        ip(&[["-n", self.netns.as_str()].as_slice(), arguments].concat());
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for log in ["carrack.log", "containerd.log"] {
+                let text = fs::read_to_string(self.data_dir().join("logs").join(log)).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                eprintln!("---- the end of {log} ----\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+            }
+        }
+        let down = self.carrack(&["down", "--purge", "--grace", "0"]).limit_s(180).output();
+        let left = self.leftovers();
+        let removed = Command::new("ip").args(["netns", "delete", &self.netns]).status();
+        let problem = match (down.code, left.is_empty(), removed) {
+            (Some(0), true, Ok(status)) if status.success() => return,
+            (_, _, removed) => format!("the sandbox did not go cleanly:\n{down}{left}{removed:?}"),
+        };
+        if std::thread::panicking() {
+            eprintln!("{problem}");
+        } else {
+            panic!("{problem}");
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    Run::new(Command::new("ip")).args(arguments).done();
+}
