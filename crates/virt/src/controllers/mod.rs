@@ -1,0 +1,39 @@
+//! The controllers of virtual machines.
+//!
+//! ```text
+//!   VirtualMachine ──vm──▶ VirtualMachineInstance ──vmi──▶ launcher pod ──kubelet──▶ container
+//!                                  ▲                                                     │
+//!                                  └──────── status ──── virt-handler ◀── guest ─────────┘
+//! ```
+//!
+//! `vm` makes and deletes instances as the run strategy says. `vmi` owns an instance until its pod runs (phases Pending,
+//! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
+//! placement on nodes whose handler has fallen silent.
+
+pub mod node;
+pub mod vm;
+pub mod vmi;
+
+use carrack_engine::{Manager, Rng};
+
+/// Settings of the controllers.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Image of the launcher.
+    pub launcher_image: String,
+    /// Directory on every node with the program that keeps containers of container disks alive (see
+    /// `paths::KEEP_ALIVE_DIR`).
+    pub keep_alive_dir: String,
+}
+
+/// Component name in events.
+pub const COMPONENT: &str = "virtualmachine-controller";
+
+/// The core of the `virt-controller` role.
+#[must_use]
+pub fn manager(config: &Config, rng: Rng) -> Manager {
+    Manager::new(COMPONENT, rng)
+        .with(vm::VmController)
+        .with(vmi::VmiController::new(config.clone()))
+        .with(node::NodeController::default())
+}

@@ -1,0 +1,82 @@
+//! Failed starts: how many in a row, and when to try again.
+
+use std::time::Duration;
+
+use carrack_engine::{Time, fnv1a};
+use carrack_types::kubevirt::vm::StartFailure;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase, run_strategy};
+use carrack_types::resource::Object;
+
+/// Longest wait between two starts, seconds.
+const MAX_WAIT_S: u64 = 300;
+
+/// Whether an instance ended without ever having run.
+fn failed_early(vmi: &VirtualMachineInstance) -> bool {
+    vmi.is_final() && !has_run(vmi)
+}
+
+/// Whether an instance has run.
+fn has_run(vmi: &VirtualMachineInstance) -> bool {
+    vmi.phase() == phase::RUNNING
+        || vmi
+            .status
+            .iter()
+            .flat_map(|status| &status.phase_transition_timestamps)
+            .any(|transition| transition.phase == phase::RUNNING)
+}
+
+/// The wait before start number `failures + 1`, in seconds: 10·n² and up to half as much again, so that machines that
+/// failed together do not come back together. The addition is derived, so that asking twice gives one answer.
+fn wait_s(failures: u64, uid: &str) -> u64 {
+    let base = failures.saturating_mul(failures).saturating_mul(10).min(MAX_WAIT_S);
+    let spread = fnv1a(format!("{uid}/{failures}").as_bytes()) % (base / 2).max(1);
+    (base + spread).min(MAX_WAIT_S)
+}
+
+/// The failed starts after what is seen now.
+pub(super) fn after(
+    vm: &VirtualMachine,
+    instance: Option<&VirtualMachineInstance>,
+    now: Time,
+) -> Option<StartFailure> {
+    if matches!(vm.run_strategy(), run_strategy::HALTED) {
+        return None;
+    }
+    let old = vm.status.as_ref().and_then(|status| status.start_failure.clone());
+    let Some(vmi) = instance else { return old };
+    if has_run(vmi) {
+        return None;
+    }
+    if !failed_early(vmi) || old.as_ref().is_some_and(|failure| failure.last_failed_vmi_uid == vmi.uid()) {
+        return old;
+    }
+    let count = old.map_or(0, |failure| failure.consecutive_fail_count).max(0).saturating_add(1);
+    let wait = Duration::from_secs(wait_s(u64::try_from(count).unwrap_or(1), vm.uid()));
+    Some(StartFailure {
+        consecutive_fail_count: count,
+        last_failed_vmi_uid: vmi.uid().to_owned(),
+        retry_after_timestamp: Some((now + wait).meta()),
+    })
+}
+
+/// How long the next start must still wait.
+pub(super) fn wait_left(vm: &VirtualMachine, now: Time) -> Duration {
+    vm.status
+        .as_ref()
+        .and_then(|status| status.start_failure.as_ref())
+        .and_then(|failure| failure.retry_after_timestamp.as_ref())
+        .map_or(Duration::ZERO, |at| Time::from(at).since(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wait_s;
+
+    #[test]
+    fn waits_grow_with_the_square_and_end_at_the_cap() {
+        for (failures, least) in [(1, 10), (2, 40), (3, 90), (4, 160), (5, 250), (6, 300), (100, 300)] {
+            let wait = wait_s(failures, "uid");
+            assert!(wait >= least && wait <= 300.min(least * 3 / 2), "{failures}: {wait}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A machine's status, from the machine, its instance and its requests.
+
+use carrack_engine::Time;
+use carrack_types::kubevirt::vm::StateChangeRequest;
+use carrack_types::kubevirt::{
+    Condition, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, find_condition, phase, printable_status,
+    run_strategy, set_condition,
+};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
+use serde_json::json;
+
+use super::strategy::{Act, decide};
+use super::{World, start_failure};
+
+/// Conditions that are the machine's own and not its instance's.
+const OWN_CONDITIONS: [&str; 4] = ["Failure", "RestartRequired", "ManualRecoveryRequired", "Initialized"];
+
+/// The status as it should be.
+pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
+    let World { vm, instance, .. } = *world;
+    let mut status = vm.status.clone().unwrap_or_default();
+    status.created = instance.is_some();
+    status.ready = instance.and_then(|vmi| vmi.condition("Ready")).is_some_and(|ready| ready.status == "True");
+    status.desired_generation = vm.metadata.generation.unwrap_or(0);
+    status.observed_generation = instance
+        .and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION))
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(status.desired_generation);
+    status.start_failure = start_failure::after(vm, instance, now);
+    status.state_change_requests = open_requests(vm, instance);
+    // A strategy counts as acted on when what it asks for is there.
+    if vm.run_strategy() != status.run_strategy && (instance.is_some() || !wants_start(vm)) {
+        status.run_strategy = vm.run_strategy().to_owned();
+    }
+    conditions(world, &mut status.conditions, now);
+    status.printable_status = printable(vm, instance, &status).to_owned();
+    status
+}
+
+fn wants_start(vm: &VirtualMachine) -> bool {
+    matches!(decide(vm, None), Act::Start { .. })
+}
+
+/// The requests that are not carried out yet: a stop is done when the instance that it names is gone, a start when
+/// there is an instance. A failed run under RerunOnFailure asks for a start by itself.
+fn open_requests(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Vec<StateChangeRequest> {
+    let requests = vm.status.as_ref().map_or(&[][..], |status| &status.state_change_requests);
+    let mut open = Vec::new();
+    for request in requests {
+        let done = match request.action.as_str() {
+            "Stop" => instance.is_none_or(|vmi| request.uid.as_deref() != Some(vmi.uid())),
+            // Behind a stop that is not done, a start waits; before a final instance is gone, too.
+            "Start" => instance.is_some_and(|vmi| !vmi.is_final() && !vmi.is_deleting()) && open.is_empty(),
+            _ => true,
+        };
+        if !done {
+            open.push(request.clone());
+        }
+    }
+    let failed = instance.is_some_and(|vmi| vmi.phase() == phase::FAILED);
+    if vm.run_strategy() == run_strategy::RERUN_ON_FAILURE
+        && failed
+        && !open.iter().any(|request| request.action == "Start")
+    {
+        open.push(StateChangeRequest { action: "Start".to_owned(), ..StateChangeRequest::default() });
+    }
+    open
+}
+
+fn conditions(world: &World<'_>, conditions: &mut Vec<Condition>, now: Time) {
+    let World { vm, instance, stranger, .. } = world;
+    let mirrored: Vec<Condition> =
+        instance.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
+    conditions.retain(|old| {
+        OWN_CONDITIONS.contains(&old.r#type.as_str())
+            || old.r#type == "Ready"
+            || find_condition(&mirrored, &old.r#type).is_some()
+    });
+    for condition in mirrored {
+        if OWN_CONDITIONS.contains(&condition.r#type.as_str()) {
+            continue;
+        }
+        match conditions.iter_mut().find(|old| old.r#type == condition.r#type) {
+            Some(old) => *old = condition,
+            None => conditions.push(condition),
+        }
+    }
+    let at = now.meta();
+    if instance.and_then(|vmi| vmi.condition("Ready")).is_none() {
+        set_condition(conditions, Condition::new("Ready", "False", "VMINotExists", "VMI does not exist"), &at);
+    }
+    if *stranger {
+        let message = format!(
+            "virtualmachineinstances.kubevirt.io \"{}\" exists and does not belong to this virtual machine",
+            vm.name()
+        );
+        set_condition(conditions, Condition::new("Failure", "True", "FailedCreate", &message), &at);
+    } else {
+        conditions.retain(|condition| condition.r#type != "Failure");
+    }
+    if restart_required(world) {
+        let message = "a non-live-updatable field was changed in the template spec";
+        set_condition(conditions, Condition::new("RestartRequired", "True", "RestartRequired", message), &at);
+    } else {
+        conditions.retain(|condition| condition.r#type != "RestartRequired");
+    }
+}
+
+/// Whether the template differs from what the instance was started from. An instance whose revision is not known
+/// says nothing.
+fn restart_required(world: &World<'_>) -> bool {
+    let Some(vmi) = world.instance.filter(|vmi| !vmi.is_final() && !vmi.is_deleting()) else { return false };
+    let Some(name) = vmi.status.as_ref().map(|status| status.virtual_machine_revision_name.as_str()) else {
+        return false;
+    };
+    let revision = world.revisions.iter().find(|revision| revision.name() == name);
+    let Some(data) = revision.and_then(|revision| revision.data.as_ref()) else { return false };
+    data.0.pointer("/spec/template/spec").is_some_and(|started_from| {
+        *started_from != json!(world.vm.spec.template.as_ref().map(|template| &template.spec))
+    })
+}
+
+/// The state in one word. The order of the questions is KubeVirt's: the first that fits counts.
+fn printable(
+    vm: &VirtualMachine,
+    instance: Option<&VirtualMachineInstance>,
+    status: &VirtualMachineStatus,
+) -> &'static str {
+    if vm.is_deleting() {
+        return printable_status::TERMINATING;
+    }
+    let over = instance.is_none_or(VirtualMachineInstance::is_final);
+    if let Some(vmi) = instance
+        && !over
+    {
+        let unsynchronized = vmi.condition("Synchronized").filter(|condition| condition.status == "False");
+        let reason = unsynchronized.map_or("", |condition| condition.reason.as_str());
+        let unschedulable = vmi
+            .condition("PodScheduled")
+            .is_some_and(|condition| condition.status == "False" && condition.reason == "Unschedulable");
+        let starting =
+            matches!(vmi.phase(), phase::UNSET | phase::PENDING | phase::SCHEDULING | phase::SCHEDULED);
+        return match vmi.phase() {
+            _ if vmi.is_deleting() || matches!(decide(vm, instance), Act::Stop { .. }) => printable_status::STOPPING,
+            phase::RUNNING if migrating(vmi) => printable_status::MIGRATING,
+            phase::RUNNING if vmi.is_paused() => printable_status::PAUSED,
+            phase::RUNNING => printable_status::RUNNING,
+            _ if starting && reason == "FailedPvcNotFound" => printable_status::PVC_NOT_FOUND,
+            _ if starting && unschedulable => printable_status::UNSCHEDULABLE,
+            _ if starting && reason == "ErrImagePull" => printable_status::ERR_IMAGE_PULL,
+            _ if starting && reason == "ImagePullBackOff" => printable_status::IMAGE_PULL_BACK_OFF,
+            _ if starting => printable_status::STARTING,
+            phase::WAITING_FOR_SYNC => printable_status::WAITING_FOR_RECEIVER,
+            _ => printable_status::UNKNOWN,
+        };
+    }
+    if status.start_failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count > 0) {
+        return printable_status::CRASH_LOOP_BACK_OFF;
+    }
+    let again = match decide(vm, instance) {
+        Act::Start { .. } => true,
+        // A final instance makes room for the next one.
+        Act::Stop { .. } => instance.is_some() && wants_start(vm),
+        Act::Nothing => false,
+    };
+    if again { printable_status::STARTING } else { printable_status::STOPPED }
+}
+
+fn migrating(vmi: &VirtualMachineInstance) -> bool {
+    vmi.status
+        .as_ref()
+        .and_then(|status| status.migration_state.as_ref())
+        .is_some_and(|state| state.start_timestamp.is_some() && !state.completed)
+}

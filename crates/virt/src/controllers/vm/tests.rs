@@ -1,0 +1,244 @@
+//! What the VM controller plans, table by table.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use serde_json::{Value, json};
+
+use super::VmController;
+
+const NOW: Time = Time::from_unix_s(1_000_000);
+
+fn vm(spec: Value, status: Value) -> VirtualMachine {
+    let mut spec = spec;
+    spec["template"] = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"domain": {"devices": {
+        "interfaces": [{"name": "default", "masquerade": {}}]}, "resources": {"requests": {"memory": "64Mi"}}}}});
+    serde_json::from_value(json!({
+        "metadata": {"name": "demo", "namespace": "ns", "uid": "vm-uid", "resourceVersion": "7", "generation": 3,
+            "finalizers": ["kubevirt.io/virtualMachineControllerFinalize"]},
+        "spec": spec, "status": status,
+    }))
+    .expect("a virtual machine")
+}
+
+fn vmi(phase: &str, more: Value) -> VirtualMachineInstance {
+    let mut object = json!({
+        "metadata": {"name": "demo", "namespace": "ns", "uid": "vmi-uid", "resourceVersion": "9",
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo",
+                "uid": "vm-uid", "controller": true}]},
+        "spec": {"domain": {"devices": {}}},
+        "status": {"phase": phase},
+    });
+    merge(&mut object, more);
+    serde_json::from_value(object).expect("an instance")
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn plan(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Plan {
+    let caches = Caches::new().with([vm]).with(vmi).with::<ControllerRevision>([]);
+    VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+}
+
+/// The writes in short: what is done to which resource, and to which part of it.
+fn acts(plan: &Plan) -> Vec<String> {
+    plan.writes
+        .iter()
+        .map(|write| match write {
+            Write::Create { resource, .. } => format!("create {}", resource.plural),
+            Write::Update { resource, sub, .. } => format!("update {}/{sub}", resource.plural),
+            Write::Patch { resource, sub, .. } => format!("patch {}/{sub}", resource.plural),
+            Write::Delete { resource, .. } => format!("delete {}", resource.plural),
+            other => format!("{other:?}"),
+        })
+        .collect()
+}
+
+fn status_of(plan: &Plan) -> Value {
+    plan.writes
+        .iter()
+        .find_map(|write| match write {
+            Write::Patch { sub: "status", patch, .. } => Some(patch["status"].clone()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+const START: [&str; 3] = ["patch virtualmachines/status", "create controllerrevisions", "create virtualmachineinstances"];
+const STOP: [&str; 2] = ["patch virtualmachines/status", "delete virtualmachineinstances"];
+const STATUS: [&str; 1] = ["patch virtualmachines/status"];
+
+#[test]
+fn run_strategies() {
+    let check = |name: &str, spec: Value, status: Value, vmi: Option<VirtualMachineInstance>, wanted: &[&str]| {
+        assert_eq!(acts(&plan(vm(spec, status), vmi)), wanted, "{name}");
+    };
+    let strategy = |name: &str| json!({"runStrategy": name});
+    let asked = json!({"stateChangeRequests": [{"action": "Start"}]});
+    let stop = json!({"stateChangeRequests": [{"action": "Stop", "uid": "vmi-uid"}]});
+    let restart = json!({"stateChangeRequests": [{"action": "Stop", "uid": "vmi-uid"}, {"action": "Start"}]});
+    let none = json!({});
+    check("always starts", strategy("Always"), none.clone(), None, &START);
+    check("running: true is always", json!({"running": true}), none.clone(), None, &START);
+    check("always leaves a running one", strategy("Always"), none.clone(), Some(vmi("Running", json!({}))), &STATUS);
+    check("always replaces a failed one", strategy("Always"), none.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check("always replaces a finished one", strategy("Always"), none.clone(), Some(vmi("Succeeded", json!({}))), &STOP);
+    check("always restarts", strategy("Always"), restart.clone(), Some(vmi("Running", json!({}))), &STOP);
+    check("halted stays down", strategy("Halted"), none.clone(), None, &STATUS);
+    check("nothing said is halted", none.clone(), none.clone(), None, &STATUS);
+    check("halted stops", strategy("Halted"), none.clone(), Some(vmi("Running", json!({}))), &STOP);
+    check("manual waits", strategy("Manual"), none.clone(), None, &STATUS);
+    check("manual starts when asked", strategy("Manual"), asked.clone(), None, &START);
+    check("manual leaves a finished one", strategy("Manual"), none.clone(), Some(vmi("Succeeded", json!({}))), &STATUS);
+    check("manual clears a finished one to start", strategy("Manual"), asked.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check("manual stops when asked", strategy("Manual"), stop.clone(), Some(vmi("Running", json!({}))), &STOP);
+    check("rerun starts at first", strategy("RerunOnFailure"), none.clone(), None, &START);
+    let reran = json!({"runStrategy": "RerunOnFailure"});
+    check("rerun stays down after a shutdown", strategy("RerunOnFailure"), reran.clone(), None, &STATUS);
+    check("rerun replaces a failed one", strategy("RerunOnFailure"), reran.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check("rerun leaves a finished one", strategy("RerunOnFailure"), reran, Some(vmi("Succeeded", json!({}))), &STATUS);
+    check("once starts", strategy("Once"), none.clone(), None, &START);
+    check("once does not start again", strategy("Once"), json!({"runStrategy": "Once"}), None, &STATUS);
+    let going = vmi("Running", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    check("one that is going is not deleted twice", strategy("Halted"), none.clone(), Some(going), &STATUS);
+    let other = json!({"stateChangeRequests": [{"action": "Stop", "uid": "an-older-one"}]});
+    check("a stop is for one instance only", strategy("Always"), other, Some(vmi("Running", json!({}))), &STATUS);
+    let stranger = vmi("Running", json!({"metadata": {"ownerReferences": []}}));
+    check("a stranger's instance is left alone", strategy("Always"), none, Some(stranger), &STATUS);
+}
+
+#[test]
+fn grace_of_a_stop_request_reaches_the_instance_first() {
+    let status = json!({"stateChangeRequests": [{"action": "Stop", "uid": "vmi-uid", "data": {"gracePeriod": "0"}}]});
+    let plan = plan(vm(json!({"runStrategy": "Manual"}), status), Some(vmi("Running", json!({}))));
+    assert_eq!(
+        acts(&plan),
+        ["patch virtualmachines/status", "patch virtualmachineinstances/", "delete virtualmachineinstances"]
+    );
+}
+
+#[test]
+fn printable_status() {
+    let check = |vm: VirtualMachine, vmi: Option<VirtualMachineInstance>, wanted: &str| {
+        assert_eq!(status_of(&plan(vm, vmi))["printableStatus"], wanted);
+    };
+    let always = || vm(json!({"runStrategy": "Always"}), json!({}));
+    let halted = || vm(json!({"runStrategy": "Halted"}), json!({}));
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({"status": {"conditions": [{"type": kind, "status": status, "reason": reason}]}})
+    };
+    check(halted(), None, "Stopped");
+    check(always(), None, "Starting");
+    check(always(), Some(vmi("Scheduling", json!({}))), "Starting");
+    check(always(), Some(vmi("Running", json!({}))), "Running");
+    check(halted(), Some(vmi("Running", json!({}))), "Stopping");
+    check(always(), Some(vmi("Running", condition("Paused", "True", "PausedByUser"))), "Paused");
+    check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", "ErrImagePull"))), "ErrImagePull");
+    check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", "ImagePullBackOff"))), "ImagePullBackOff");
+    check(always(), Some(vmi("Pending", condition("Synchronized", "False", "FailedPvcNotFound"))), "ErrorPvcNotFound");
+    check(always(), Some(vmi("Scheduling", condition("PodScheduled", "False", "Unschedulable"))), "ErrorUnschedulable");
+    check(always(), Some(vmi("Unknown", json!({}))), "Unknown");
+    check(always(), Some(vmi("Failed", json!({}))), "CrashLoopBackOff");
+    check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", json!({}))), "CrashLoopBackOff");
+    let ran = json!({"status": {"phaseTransitionTimestamps": [{"phase": "Running"}]}});
+    check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", ran)), "Stopped");
+}
+
+#[test]
+fn failed_starts_wait_longer_each_time() {
+    let failing = vm(json!({"runStrategy": "Always"}), json!({"startFailure": {"consecutiveFailCount": 1, "lastFailedVMIUID": "old"}}));
+    let status = status_of(&plan(failing, Some(vmi("Failed", json!({})))));
+    assert_eq!(status["startFailure"]["consecutiveFailCount"], 2);
+    assert_eq!(status["startFailure"]["lastFailedVMIUID"], "vmi-uid");
+    let at: String = status["startFailure"]["retryAfterTimestamp"].as_str().expect("a time").to_owned();
+    let wait = Time::parse(&at).expect("a time").since(NOW);
+    assert!((40..=60).contains(&wait.as_secs()), "{wait:?}");
+
+    let waiting = json!({"startFailure": {"consecutiveFailCount": 2, "lastFailedVMIUID": "vmi-uid",
+        "retryAfterTimestamp": (NOW + std::time::Duration::from_secs(33)).rfc3339()}});
+    let held = plan(vm(json!({"runStrategy": "Always"}), waiting.clone()), None);
+    assert_eq!(acts(&held), STATUS);
+    assert_eq!(held.requeue_after, Some(std::time::Duration::from_secs(33)));
+    assert_eq!(status_of(&held)["printableStatus"], "CrashLoopBackOff");
+
+    // A run forgives all failures before it.
+    let ran = status_of(&plan(vm(json!({"runStrategy": "Always"}), waiting), Some(vmi("Running", json!({})))));
+    assert_eq!(ran["startFailure"], Value::Null);
+    assert!(ran.get("startFailure").is_some());
+}
+
+#[test]
+fn the_instance_carries_the_machines_identity() {
+    let plan = plan(vm(json!({"runStrategy": "Always"}), json!({})), None);
+    let created = |plural: &str| {
+        plan.writes
+            .iter()
+            .find_map(|write| match write {
+                Write::Create { resource, object } if resource.plural == plural => Some(object.clone()),
+                _ => None,
+            })
+            .expect("created")
+    };
+    let instance = created("virtualmachineinstances");
+    assert_eq!(instance["metadata"]["name"], "demo");
+    assert_eq!(instance["metadata"]["labels"]["app"], "x");
+    assert_eq!(instance["metadata"]["annotations"]["kubevirt.io/vm-generation"], "3");
+    assert_eq!(instance["metadata"]["ownerReferences"][0]["uid"], "vm-uid");
+    assert_eq!(instance["spec"]["domain"]["firmware"]["uuid"], "vm-uid");
+    assert!(instance["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].as_str().is_some_and(|m| m.starts_with("02:")));
+    assert_eq!(instance["status"]["virtualMachineRevisionName"], "revision-start-vm-vm-uid-3");
+    assert_eq!(created("controllerrevisions")["metadata"]["name"], "revision-start-vm-vm-uid-3");
+}
+
+#[test]
+fn deletion_waits_for_the_instance() {
+    let going = || {
+        let mut vm = vm(json!({"runStrategy": "Always"}), json!({}));
+        vm.metadata.deletion_timestamp = Some(NOW.meta());
+        vm
+    };
+    assert_eq!(acts(&plan(going(), Some(vmi("Running", json!({}))))), STOP);
+    let finalizers = |plan: Plan| match &plan.writes[..] {
+        [Write::Patch { sub: "", patch, .. }] => patch["metadata"]["finalizers"].clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(finalizers(plan(going(), None)), json!([]));
+    let mut orphaning = going();
+    orphaning.metadata.finalizers.get_or_insert_default().push("orphan".to_owned());
+    assert_eq!(finalizers(plan(orphaning, Some(vmi("Running", json!({}))))), json!(["orphan"]));
+}
+
+#[test]
+fn a_machine_gets_its_finalizer_before_anything_else() {
+    let mut fresh = vm(json!({"runStrategy": "Always"}), json!({}));
+    fresh.metadata.finalizers = None;
+    assert_eq!(acts(&plan(fresh, None)), ["patch virtualmachines/"]);
+}
+
+#[test]
+fn a_changed_template_asks_for_a_restart() {
+    let machine = vm(json!({"runStrategy": "Always"}), json!({}));
+    let restart = |started_from: Value| {
+        let revision: ControllerRevision = serde_json::from_value(json!({
+            "metadata": {"name": "rev", "namespace": "ns", "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
+                "kind": "VirtualMachine", "name": "demo", "uid": "vm-uid", "controller": true}]},
+            "data": {"spec": started_from}, "revision": 1}))
+        .expect("a revision");
+        let running = vmi("Running", json!({"status": {"virtualMachineRevisionName": "rev"}}));
+        let caches = Caches::new().with([machine.clone()]).with([running]).with([revision]);
+        let plan = VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
+        status_of(&plan)["conditions"].as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "RestartRequired"))
+    };
+    assert!(!restart(json!(machine.spec)));
+    let mut before = json!(machine.spec);
+    before["template"]["spec"]["domain"]["resources"]["requests"]["memory"] = json!("32Mi");
+    assert!(restart(before));
+}

@@ -1,0 +1,128 @@
+//! An instance's conditions as far as its pod decides them, and the pod's readiness gate.
+
+use carrack_engine::Time;
+use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::UNPAUSED_CONDITION;
+use k8s_openapi::api::core::v1::{ContainerStateWaiting, Pod, PodCondition};
+use serde_json::{Value, json};
+
+use super::World;
+use super::progress::{Next, Obstacle};
+
+/// Brings the conditions up to date.
+pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &Next, now: Time) {
+    let at = now.meta();
+    let Some(status) = new.status.as_mut() else { return };
+    set_condition(&mut status.conditions, ready(world.pod(), &status.phase), &at);
+    let scheduled = match next {
+        Next::Wait(Obstacle::NoNode) => Some(Condition::new(
+            "PodScheduled",
+            "False",
+            "Unschedulable",
+            "no node is ready to run virtual machines (label kubevirt.io/schedulable=true)",
+        )),
+        _ => unscheduled(world.pod()),
+    };
+    replace(&mut status.conditions, "PodScheduled", scheduled, &at);
+    // From Scheduled on, Synchronized tells how the handler and the guest get on.
+    let before_handoff = matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING);
+    let handed_off_now = matches!(next, Next::Phase(phase::SCHEDULED));
+    if before_handoff || handed_off_now {
+        replace(&mut status.conditions, "Synchronized", unsynchronized(world.pod(), next), &at);
+    }
+}
+
+fn replace(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    wanted: Option<Condition>,
+    at: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time,
+) {
+    match wanted {
+        Some(condition) => {
+            set_condition(conditions, condition, at);
+        }
+        None => conditions.retain(|condition| condition.r#type != kind),
+    }
+}
+
+/// Whether the guest can serve: it runs, and its pod is ready.
+fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
+    let Some(pod) = pod else {
+        return Condition::new("Ready", "False", "PodNotExists", "virt-launcher pod has not yet been scheduled");
+    };
+    if pod.is_deleting() {
+        return Condition::new("Ready", "False", "PodTerminating", "virt-launcher pod is terminating");
+    }
+    if phase != phase::RUNNING {
+        return Condition::new("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running");
+    }
+    match pod_condition(pod, "Ready") {
+        Some(ready) => Condition::new(
+            "Ready",
+            &ready.status,
+            ready.reason.as_deref().unwrap_or_default(),
+            ready.message.as_deref().unwrap_or_default(),
+        ),
+        None => Condition::new("Ready", "False", "PodConditionMissing", "virt-launcher pod is missing the Ready condition"),
+    }
+}
+
+fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+fn unscheduled(pod: Option<&Pod>) -> Option<Condition> {
+    let condition = pod_condition(pod?, "PodScheduled").filter(|condition| condition.status == "False")?;
+    Some(Condition::new(
+        "PodScheduled",
+        "False",
+        condition.reason.as_deref().unwrap_or_default(),
+        condition.message.as_deref().unwrap_or_default(),
+    ))
+}
+
+/// What keeps the instance from getting on.
+fn unsynchronized(pod: Option<&Pod>, next: &Next) -> Option<Condition> {
+    let failure = |reason: &str, message: &str| Some(Condition::new("Synchronized", "False", reason, message));
+    match next {
+        Next::Wait(Obstacle::ClaimMissing(claim)) => {
+            return failure("FailedPvcNotFound", &format!("PVC {claim} does not exist, waiting for it to appear"));
+        }
+        Next::Wait(Obstacle::Spec(why)) => return failure("FailedCreate", why),
+        _ => {}
+    }
+    let waiting = image_error(pod?)?;
+    failure(waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref().unwrap_or_default())
+}
+
+/// The first container that waits for an image which cannot be had.
+fn image_error(pod: &Pod) -> Option<&ContainerStateWaiting> {
+    const REASONS: [&str; 5] =
+        ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"];
+    let status = pod.status.as_ref()?;
+    status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .chain(status.container_statuses.iter().flatten())
+        .filter_map(|container| container.state.as_ref()?.waiting.as_ref())
+        .find(|waiting| waiting.reason.as_deref().is_some_and(|reason| REASONS.contains(&reason)))
+}
+
+/// The pod condition behind the readiness gate, when it must be written.
+pub(super) fn unpaused(vmi: &VirtualMachineInstance, pod: &Pod, now: Time) -> Option<Value> {
+    let (status, reason, message) = if vmi.is_paused() {
+        ("False", "Paused", "the virtual machine is paused")
+    } else {
+        ("True", "NotPaused", "the virtual machine is not paused")
+    };
+    if pod_condition(pod, UNPAUSED_CONDITION).is_some_and(|condition| condition.status == status) {
+        return None;
+    }
+    Some(json!({
+        "type": UNPAUSED_CONDITION, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": now.rfc3339(),
+    }))
+}

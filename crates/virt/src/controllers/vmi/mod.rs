@@ -1,0 +1,171 @@
+//! The VirtualMachineInstance controller: gives an instance its launcher pod, and clears up after it.
+//!
+//! ```text
+//!   "" ─▶ Pending ─pod made─▶ Scheduling ─its containers run─▶ Scheduled ═▶ Running ═▶ Succeeded | Failed
+//!            │                    │ pod gone, ended or refused              (═ the node's handler decides)
+//!            └───── deleted ──────┴────────────────────────────────────────────────▶ Failed
+//!   final: pods deleted;  final, deletion asked for, no pods left: finalizer off
+//! ```
+//!
+//! One instance has one pod, ever: its name follows from the instance's UID, and an instance whose pod vanished fails
+//! rather than get another. From Scheduled on only the handler, which sees the guest, says how the instance ended;
+//! this controller steps in when the node itself reports that every container of the pod has ended, or when the
+//! node object is gone by an operator's hand.
+
+mod conditions;
+mod overhead;
+mod pod;
+mod progress;
+
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance, phase};
+use carrack_types::resource::{Kind, Object};
+use carrack_types::well_known::kubevirt::{KEEP_LAUNCHER_ANNOTATION, VMI_FINALIZER};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use serde_json::json;
+
+use crate::controllers::Config;
+use crate::diff::merge_patch;
+
+/// Seconds that a launcher gets to end by itself once its guest has ended.
+const LAUNCHER_GRACE_S: i64 = 5;
+
+/// Gives instances their pods.
+pub struct VmiController {
+    config: Config,
+}
+
+impl VmiController {
+    /// A controller with these settings.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config }
+    }
+}
+
+/// What a decision about one instance rests on.
+pub(super) struct World<'a> {
+    pub vmi: &'a VirtualMachineInstance,
+    /// Its pods, those that are going away included.
+    pub pods: Vec<&'a Pod>,
+    pub view: &'a View<'a>,
+    pub config: &'a Config,
+}
+
+impl World<'_> {
+    /// The pod that the instance runs in.
+    pub fn pod(&self) -> Option<&Pod> {
+        self.pods.first().copied()
+    }
+
+    /// The cluster's settings; the oldest object counts, as there should be one.
+    pub fn cluster(&self) -> KubeVirt {
+        self.view.cache::<KubeVirt>().iter().next().map(|object| object.as_ref().clone()).unwrap_or_default()
+    }
+}
+
+impl Controller for VmiController {
+    fn name(&self) -> &'static str {
+        "virtualmachineinstance"
+    }
+
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VirtualMachineInstance>();
+        setup.watch_owned::<Pod, VirtualMachineInstance>();
+        setup.watch::<Node>(|_, view| waiting(view, |_| true));
+        setup.watch::<PersistentVolumeClaim>(|claim, view| {
+            let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
+            waiting(view, |vmi| {
+                vmi.namespace() == namespace && vmi.spec.volumes.iter().any(|v| v.claim_name() == Some(name.as_str()))
+            })
+        });
+        setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
+    }
+
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(vmi) = view.get::<VirtualMachineInstance>(&key.namespace, &key.name) else { return Plan::none() };
+        let pods = view
+            .cache::<Pod>()
+            .by_owner(vmi.uid())
+            .filter(|pod| pod.controller_uid() == Some(vmi.uid()))
+            .map(AsRef::as_ref)
+            .collect();
+        reconcile(&World { vmi, pods, view, config: &self.config }, now)
+    }
+}
+
+/// Instances that wait for something before they get a pod.
+fn waiting(view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
+    view.cache::<VirtualMachineInstance>()
+        .iter()
+        .filter(|vmi| matches!(vmi.phase(), phase::UNSET | phase::PENDING) && which(vmi))
+        .map(|vmi| Key::of(vmi.as_ref()))
+        .collect()
+}
+
+fn reconcile(world: &World<'_>, now: Time) -> Plan {
+    let vmi = world.vmi;
+    let may_go = vmi.is_deleting() && vmi.is_final() && world.pods.is_empty();
+    if may_go {
+        return drop_finalizer(vmi);
+    }
+    let progress = progress::next(world);
+    let mut new = vmi.clone();
+    if !vmi.is_deleting() && !vmi.has_finalizer(VMI_FINALIZER) {
+        new.metadata.finalizers.get_or_insert_default().push(VMI_FINALIZER.to_owned());
+    }
+    progress::apply(world, &mut new, &progress, now);
+    conditions::apply(world, &mut new, &progress, now);
+    let mut plan = match merge_patch(vmi, &new) {
+        Some(patch) => Plan::none().patch(vmi, patch),
+        None => Plan::none(),
+    };
+    // The pod comes after the patch: when the finalizer is not there, neither is the pod.
+    if let progress::Next::CreatePod(pod) = &progress {
+        let message = format!("Created virtual machine pod {}", pod.name());
+        plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
+    }
+    if new.is_final() && !keep_launcher(vmi) {
+        plan = delete_pods(world, &new, plan);
+    }
+    plan.then(unpaused_gate(world, now))
+}
+
+fn drop_finalizer(vmi: &VirtualMachineInstance) -> Plan {
+    if !vmi.has_finalizer(VMI_FINALIZER) {
+        return Plan::none();
+    }
+    let finalizers: Vec<&String> =
+        vmi.metadata.finalizers.iter().flatten().filter(|name| *name != VMI_FINALIZER).collect();
+    Plan::none().patch(vmi, json!({"metadata": {"finalizers": finalizers}}))
+}
+
+/// A launcher whose guest failed may be kept to look at, until the instance is deleted.
+fn keep_launcher(vmi: &VirtualMachineInstance) -> bool {
+    !vmi.is_deleting() && vmi.annotation(KEEP_LAUNCHER_ANNOTATION) == Some("true")
+}
+
+fn delete_pods(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan) -> Plan {
+    world.pods.iter().filter(|pod| !pod.is_deleting()).fold(plan, |plan, pod| {
+        let options = DeleteOptions { grace_period_s: Some(LAUNCHER_GRACE_S), ..DeleteOptions::default() };
+        let message = format!("Deleted virtual machine pod {}", pod.name());
+        plan.delete_with(&Pod::resource(), *pod, options).event(EventRecord::normal(new, "SuccessfulDelete", message))
+    })
+}
+
+/// Keeps the pod's readiness gate: a pod whose guest is paused takes no traffic.
+fn unpaused_gate(world: &World<'_>, now: Time) -> Plan {
+    let Some(pod) = world.pod().filter(|pod| !pod.is_deleting()) else { return Plan::none() };
+    let Some(wanted) = conditions::unpaused(world.vmi, pod, now) else { return Plan::none() };
+    Plan::none().write(Write::Patch {
+        resource: Pod::resource(),
+        key: Key::of(pod),
+        uid: pod.uid().to_owned(),
+        sub: "status",
+        content_type: carrack_engine::ContentType::StrategicMergePatch,
+        patch: json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [wanted]}}),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Where an instance goes next: its phase, and the fields of its status that follow from its pod.
+
+use carrack_engine::Time;
+use carrack_types::kubevirt::domain::CpuTopology;
+use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachineInstanceStatus, VolumeStatus};
+use carrack_types::kubevirt::{Quantity, VirtualMachineInstance, phase};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, NODE_NAME_LABEL};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod};
+
+use super::World;
+use super::pod;
+
+/// What happens next.
+pub(super) enum Next {
+    /// Nothing.
+    Stay,
+    /// Another phase.
+    Phase(&'static str),
+    /// Accepted, and its pod is made. (The pod's appearance moves the phase on.)
+    CreatePod(Box<Pod>),
+    /// Accepted; something that it needs is not there yet.
+    Wait(Obstacle),
+}
+
+/// Why an instance cannot get a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// A claim does not exist.
+    ClaimMissing(String),
+    /// No node has said that it can run instances.
+    NoNode,
+    /// The spec cannot be made into a pod.
+    Spec(String),
+}
+
+/// Decides the next phase.
+pub(super) fn next(world: &World<'_>) -> Next {
+    let vmi = world.vmi;
+    match vmi.phase() {
+        phase::UNSET | phase::PENDING => unscheduled(world),
+        phase::SCHEDULING => match world.pod() {
+            None => Next::Phase(phase::FAILED),
+            Some(_) if vmi.is_deleting() => Next::Phase(phase::FAILED),
+            Some(pod) if is_terminal(pod) || pod.is_deleting() => Next::Phase(phase::FAILED),
+            Some(pod) if all_containers_run(pod) => Next::Phase(phase::SCHEDULED),
+            Some(_) => Next::Stay,
+        },
+        phase::SCHEDULED | phase::RUNNING => ended_by_report(world),
+        _ => Next::Stay,
+    }
+}
+
+fn unscheduled(world: &World<'_>) -> Next {
+    let vmi = world.vmi;
+    if vmi.is_deleting() {
+        return Next::Phase(phase::FAILED);
+    }
+    if world.pod().is_some() {
+        return Next::Phase(phase::SCHEDULING);
+    }
+    for volume in &vmi.spec.volumes {
+        if let Some(claim) = volume.claim_name()
+            && world.view.get::<PersistentVolumeClaim>(vmi.namespace(), claim).is_none()
+        {
+            return Next::Wait(Obstacle::ClaimMissing(claim.to_owned()));
+        }
+    }
+    let Some(devices) = pod::devices_on_offer(world.view.cache::<Node>().iter().map(AsRef::as_ref)) else {
+        return Next::Wait(Obstacle::NoNode);
+    };
+    match pod::build(vmi, &world.cluster(), &devices, world.config) {
+        Ok(pod) => Next::CreatePod(Box::new(pod)),
+        Err(why) => Next::Wait(Obstacle::Spec(why)),
+    }
+}
+
+/// Whether the node's own report, or an operator, says that a running instance is over. Nothing here follows from
+/// silence: a pod that is gone while its node exists leaves the word to the handler.
+fn ended_by_report(world: &World<'_>) -> Next {
+    match world.pod() {
+        Some(pod) if is_terminal(pod) && all_containers_ended(pod) => {
+            let succeeded = pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Succeeded");
+            Next::Phase(if succeeded { phase::SUCCEEDED } else { phase::FAILED })
+        }
+        None => {
+            let node = world.vmi.status.as_ref().map_or("", |status| &status.node_name);
+            let node_is_gone = world.view.get::<Node>("", node).is_none();
+            if node_is_gone { Next::Phase(phase::FAILED) } else { Next::Stay }
+        }
+        Some(_) => Next::Stay,
+    }
+}
+
+fn is_terminal(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
+}
+
+fn statuses(pod: &Pod) -> &[ContainerStatus] {
+    pod.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default()
+}
+
+/// Whether the compute container and all beside it run.
+fn all_containers_run(pod: &Pod) -> bool {
+    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
+    let wanted = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
+    let running = |status: &&ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
+    let statuses = statuses(pod);
+    bound
+        && statuses.iter().filter(running).count() == wanted
+        && statuses.iter().any(|status| status.name == COMPUTE_CONTAINER)
+}
+
+/// Whether no container can still run: each that the node ever reported has ended.
+fn all_containers_ended(pod: &Pod) -> bool {
+    statuses(pod).iter().all(|status| {
+        status.state.as_ref().is_some_and(|state| {
+            // A container that never started shows as waiting, with no id.
+            state.terminated.is_some() || (state.running.is_none() && status.container_id.is_none())
+        })
+    })
+}
+
+/// Enters a phase.
+pub(crate) fn enter(status: &mut VirtualMachineInstanceStatus, phase: &str, now: Time) {
+    if status.phase == phase {
+        return;
+    }
+    status.phase = phase.to_owned();
+    status
+        .phase_transition_timestamps
+        .push(PhaseTransition { phase: phase.to_owned(), phase_transition_timestamp: Some(now.meta()) });
+}
+
+/// Brings the status up to what was decided and to what the pod shows.
+pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &Next, now: Time) {
+    let mut status = new.status.take().unwrap_or_default();
+    match next {
+        Next::Stay => {}
+        Next::Phase(phase) => enter(&mut status, phase, now),
+        Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
+    }
+    if status.volume_status.is_empty() {
+        status.volume_status =
+            world.vmi.spec.volumes.iter().map(|v| VolumeStatus { name: v.name.clone(), ..Default::default() }).collect();
+    }
+    describe_guest(world, &mut status);
+    if let Some(pod) = world.pod() {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        status.qos_class = pod.status.as_ref().and_then(|status| status.qos_class.clone());
+        status.launcher_container_image_version = compute_image(pod);
+        // Pods that are over don't count as active.
+        status.active_pods =
+            if is_terminal(pod) { Default::default() } else { [(pod.uid().to_owned(), node.clone())].into() };
+        if status.phase == phase::SCHEDULED && status.node_name.is_empty() {
+            status.node_name.clone_from(&node);
+            new.metadata.labels.get_or_insert_default().insert(NODE_NAME_LABEL.to_owned(), node);
+        }
+    } else {
+        status.active_pods.clear();
+    }
+    new.status = Some(status);
+}
+
+fn compute_image(pod: &Pod) -> String {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter(|c| c.name == COMPUTE_CONTAINER).find_map(|c| c.image.clone()).unwrap_or_default()
+}
+
+/// What the guest is given, as upstream shows it from the start.
+fn describe_guest(world: &World<'_>, status: &mut VirtualMachineInstanceStatus) {
+    let domain = &world.vmi.spec.domain;
+    if status.current_cpu_topology.is_none() {
+        let cpu = domain.cpu.clone().unwrap_or_default();
+        let cores = if domain.cpu.is_some() { cpu.cores.unwrap_or(1) } else { domain.vcpus() };
+        status.current_cpu_topology = Some(CpuTopology {
+            cores: Some(cores),
+            sockets: Some(cpu.sockets.unwrap_or(1)),
+            threads: Some(cpu.threads.unwrap_or(1)),
+        });
+    }
+    if status.memory.is_none() {
+        let guest = domain.guest_memory_bytes().map(|bytes| Quantity(super::pod::bytes_quantity(bytes).0));
+        status.memory = Some(MemoryStatus {
+            guest_at_boot: guest.clone(),
+            guest_current: guest.clone(),
+            guest_requested: guest,
+            ..MemoryStatus::default()
+        });
+    }
+}

@@ -1,0 +1,261 @@
+//! What the VMI controller plans, table by table.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::VmiController;
+use crate::controllers::Config;
+
+const NOW: Time = Time::from_unix_s(1_000_000);
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn vmi(phase: &str, more: Value) -> VirtualMachineInstance {
+    let mut object = json!({
+        "metadata": {"name": "demo", "namespace": "ns", "uid": "vmi-uid", "resourceVersion": "9",
+            "labels": {"app": "x"}, "finalizers": ["kubevirt.io/foregroundDeleteVirtualMachine"]},
+        "spec": {
+            "domain": {
+                "cpu": {"cores": 2},
+                "resources": {"requests": {"memory": "128Mi"}},
+                "devices": {
+                    "disks": [{"name": "root", "disk": {"bus": "virtio"}}],
+                    "interfaces": [{"name": "default", "masquerade": {}}]}},
+            "networks": [{"name": "default", "pod": {}}],
+            "terminationGracePeriodSeconds": 10,
+            "volumes": [{"name": "root", "containerDisk": {"image": "demo:1"}}]},
+        "status": {"phase": phase, "nodeName": if phase == "Running" { "n1" } else { "" }},
+    });
+    merge(&mut object, more);
+    read(object)
+}
+
+fn pod(state: &str, more: Value) -> Pod {
+    let container = |name: &str| {
+        let state = match state {
+            "running" => json!({"running": {}}),
+            "ended" => json!({"terminated": {"exitCode": 0}}),
+            reason => json!({"waiting": {"reason": reason, "message": "no such image"}}),
+        };
+        json!({"name": name, "state": state, "ready": false, "image": "", "imageID": "", "restartCount": 0,
+            "containerID": if matches!(state["waiting"], Value::Null) { json!("containerd://1") } else { Value::Null }})
+    };
+    let phase = match state {
+        "running" => "Running",
+        "ended" => "Succeeded",
+        _ => "Pending",
+    };
+    let mut object = json!({
+        "metadata": {"name": "virt-launcher-demo-abcde", "namespace": "ns", "uid": "pod-uid", "resourceVersion": "5",
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "demo",
+                "uid": "vmi-uid", "controller": true}]},
+        "spec": {"nodeName": "n1", "containers": [{"name": "compute", "image": "launcher:1"}, {"name": "volumeroot"}]},
+        "status": {"phase": phase, "containerStatuses": [container("compute"), container("volumeroot")],
+            "conditions": [{"type": "kubevirt.io/virtual-machine-unpaused", "status": "True"}]},
+    });
+    merge(&mut object, more);
+    read(object)
+}
+
+fn node(schedulable: &str, devices: &[&str]) -> Node {
+    let capacity: Value =
+        devices.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1k"))).collect::<serde_json::Map<_, _>>().into();
+    read(json!({"metadata": {"name": "n1", "labels": {"kubevirt.io/schedulable": schedulable}},
+        "status": {"capacity": capacity}}))
+}
+
+fn plan_with(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Plan {
+    let caches = Caches::new().with([vmi]).with(pod).with(node).with(cluster).with::<PersistentVolumeClaim>([]);
+    let config = Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned() };
+    VmiController::new(config).reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+}
+
+fn plan(vmi: VirtualMachineInstance, pod: Option<Pod>) -> Plan {
+    plan_with(vmi, pod, Some(node("true", &["kvm", "tun", "vhost-net"])), None)
+}
+
+/// What is patched into the instance.
+fn patched(plan: &Plan) -> Value {
+    plan.writes
+        .iter()
+        .find_map(|write| match write {
+            Write::Patch { resource, patch, .. } if resource.plural == "virtualmachineinstances" => Some(patch.clone()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+fn created(plan: &Plan) -> Option<Value> {
+    plan.writes.iter().find_map(|write| match write {
+        Write::Create { object, .. } => Some(object.clone()),
+        _ => None,
+    })
+}
+
+fn deleted(plan: &Plan) -> usize {
+    plan.writes.iter().filter(|write| matches!(write, Write::Delete { .. })).count()
+}
+
+fn condition<'a>(patch: &'a Value, kind: &str) -> &'a Value {
+    let all = patch["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    all.iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
+}
+
+const GOING: &str = "2026-01-01T00:00:00Z";
+
+#[test]
+fn phases() {
+    let check = |name: &str, vmi: VirtualMachineInstance, pod: Option<Pod>, phase: Option<&str>, deletes: usize| {
+        let plan = plan(vmi, pod);
+        assert_eq!(patched(&plan)["status"]["phase"].as_str(), phase, "{name}");
+        assert_eq!(deleted(&plan), deletes, "{name}");
+    };
+    let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
+    check("accepted", vmi("", json!({})), None, Some("Pending"), 0);
+    check("its pod is there", vmi("Pending", json!({})), Some(pod("ContainerCreating", json!({}))), Some("Scheduling"), 0);
+    check("its pod does not run yet", vmi("Scheduling", json!({})), Some(pod("ContainerCreating", json!({}))), None, 0);
+    check("its pod runs", vmi("Scheduling", json!({})), Some(pod("running", json!({}))), Some("Scheduled"), 0);
+    check("its pod vanished", vmi("Scheduling", json!({})), None, Some("Failed"), 0);
+    check("its pod was refused", vmi("Scheduling", json!({})), Some(pod("x", json!({"status": {"phase": "Failed"}}))), Some("Failed"), 1);
+    check("deleted before it had a pod", vmi("Pending", deleting.clone()), None, Some("Failed"), 0);
+    check("deleted while scheduling", vmi("Scheduling", deleting.clone()), Some(pod("running", json!({}))), Some("Failed"), 1);
+    check("deleted while running is the handler's", vmi("Running", deleting.clone()), Some(pod("running", json!({}))), None, 0);
+    check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 1);
+    // The pod's phase alone is no proof while a container is still reported to run.
+    check("a running one's pod failed on paper", vmi("Running", json!({})), Some(pod("running", json!({"status": {"phase": "Failed"}}))), None, 0);
+    check("a running one's pod is gone, its node is not", vmi("Running", json!({})), None, None, 0);
+    check("final: the pod goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
+    check("final: a pod that goes is left", vmi("Succeeded", json!({})), Some(pod("running", deleting)), None, 0);
+}
+
+#[test]
+fn a_removed_node_takes_its_instances_along() {
+    let plan = plan_with(vmi("Running", json!({})), None, None, None);
+    assert_eq!(patched(&plan)["status"]["phase"], "Failed");
+}
+
+#[test]
+fn the_finalizer_goes_last() {
+    let going = || vmi("Failed", json!({"metadata": {"deletionTimestamp": GOING}}));
+    assert_eq!(patched(&plan(going(), None))["metadata"]["finalizers"], json!([]));
+    let held = patched(&plan(going(), Some(pod("running", json!({"metadata": {"deletionTimestamp": GOING}})))));
+    assert_eq!(held["metadata"].get("finalizers"), None);
+}
+
+#[test]
+fn the_pod_comes_after_the_finalizer() {
+    let fresh = vmi("", json!({"metadata": {"finalizers": []}}));
+    let plan = plan(fresh, None);
+    assert!(matches!(plan.writes[..], [Write::Patch { .. }, Write::Create { .. }]), "{:?}", plan.writes);
+    assert_eq!(patched(&plan)["metadata"]["finalizers"], json!(["kubevirt.io/foregroundDeleteVirtualMachine"]));
+}
+
+#[test]
+fn handoff_names_the_node() {
+    let patch = patched(&plan(vmi("Scheduling", json!({})), Some(pod("running", json!({})))));
+    assert_eq!(patch["status"]["nodeName"], "n1");
+    assert_eq!(patch["metadata"]["labels"]["kubevirt.io/nodeName"], "n1");
+    assert_eq!(patch["status"]["activePods"], json!({"pod-uid": "n1"}));
+    assert_eq!(patch["status"]["launcherContainerImageVersion"], "launcher:1");
+}
+
+#[test]
+fn obstacles_show_in_conditions() {
+    let claim = json!({"spec": {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]}});
+    let missing = plan(vmi("Pending", claim), None);
+    assert!(created(&missing).is_none());
+    assert_eq!(condition(&patched(&missing), "Synchronized")["reason"], "FailedPvcNotFound");
+
+    let no_node = plan_with(vmi("Pending", json!({})), None, Some(node("false", &["kvm"])), None);
+    assert!(created(&no_node).is_none());
+    assert_eq!(condition(&patched(&no_node), "PodScheduled")["reason"], "Unschedulable");
+
+    let pulling = plan(vmi("Scheduling", json!({})), Some(pod("ErrImagePull", json!({}))));
+    assert_eq!(condition(&patched(&pulling), "Synchronized")["reason"], "ErrImagePull");
+    assert_eq!(condition(&patched(&pulling), "Synchronized")["message"], "no such image");
+
+    let odd = json!({"spec": {"volumes": [{"name": "root", "downwardMetrics": {}}]}});
+    assert_eq!(condition(&patched(&plan(vmi("Pending", odd), None)), "Synchronized")["reason"], "FailedCreate");
+
+    let stuck = pod("ContainerCreating", json!({"status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]}}));
+    assert_eq!(condition(&patched(&plan(vmi("Scheduling", json!({})), Some(stuck))), "PodScheduled")["message"], "0/1 nodes");
+}
+
+#[test]
+fn readiness_follows_the_pod_and_the_guest() {
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let of = |vmi, pod| condition(&patched(&plan(vmi, pod)), "Ready")["status"].clone();
+    assert_eq!(of(vmi("Running", json!({})), Some(pod("running", ready.clone()))), "True");
+    assert_eq!(of(vmi("Scheduled", json!({})), Some(pod("running", ready))), "False");
+    // A paused guest closes the gate.
+    let paused = vmi("Running", json!({"status": {"conditions": [{"type": "Paused", "status": "True"}]}}));
+    let gate = plan(paused, Some(pod("running", json!({}))));
+    assert!(gate.writes.iter().any(|write| matches!(write, Write::Patch { resource, sub: "status", patch, .. }
+        if resource.plural == "pods" && patch["status"]["conditions"][0]["status"] == "False")));
+}
+
+#[test]
+fn the_launcher_pod() {
+    let made = created(&plan(vmi("", json!({})), None)).expect("a pod");
+    let again = created(&plan(vmi("", json!({})), None)).expect("a pod");
+    assert_eq!(made, again);
+    let name = made["metadata"]["name"].as_str().expect("a name");
+    assert!(name.starts_with("virt-launcher-demo-") && name.len() == 24, "{name}");
+    for (label, value) in [
+        ("kubevirt.io", "virt-launcher"),
+        ("kubevirt.io/created-by", "vmi-uid"),
+        ("vm.kubevirt.io/name", "demo"),
+        ("app", "x"),
+    ] {
+        assert_eq!(made["metadata"]["labels"][label], value);
+    }
+    assert_eq!(made["metadata"]["annotations"]["kubevirt.io/domain"], "demo");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "vmi-uid");
+    let spec = &made["spec"];
+    assert_eq!(spec["restartPolicy"], "Never");
+    assert_eq!(spec["terminationGracePeriodSeconds"], 40);
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    assert_eq!(spec["nodeSelector"]["kubevirt.io/schedulable"], "true");
+    assert_eq!(spec["containers"][0]["name"], "compute");
+    assert_eq!(spec["containers"][1]["name"], "volumeroot");
+    assert_eq!(spec["containers"][1]["image"], "demo:1");
+    let resources = &spec["containers"][0]["resources"];
+    for device in ["kvm", "tun", "vhost-net"] {
+        assert_eq!(resources["limits"][format!("devices.kubevirt.io/{device}")], "1", "{device}");
+        assert_eq!(resources["requests"][format!("devices.kubevirt.io/{device}")], "1", "{device}");
+    }
+    assert_eq!(resources["requests"]["cpu"], "200m");
+    // 128 MiB for the guest; 96 fixed, 32 for graphics, 16 for two CPUs, 128/512 for page tables.
+    let memory = (128 + 96 + 32 + 16) * 1024 * 1024 + 128 * 1024 * 1024 / 512;
+    assert_eq!(resources["requests"]["memory"], memory.to_string());
+}
+
+#[test]
+fn devices_are_asked_for_as_far_as_nodes_offer_them() {
+    let asked = |node: Node, cluster: Option<KubeVirt>| {
+        let pod = created(&plan_with(vmi("", json!({})), None, Some(node), cluster)).expect("a pod");
+        let limits = pod["spec"]["containers"][0]["resources"]["limits"].clone();
+        ["kvm", "tun", "vhost-net"].map(|name| limits.get(format!("devices.kubevirt.io/{name}")).is_some())
+    };
+    assert_eq!(asked(node("true", &["kvm", "tun", "vhost-net"]), None), [true, true, true]);
+    assert_eq!(asked(node("true", &["tun"]), None), [false, true, false]);
+    let emulate = read(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}));
+    assert_eq!(asked(node("true", &["kvm", "tun", "vhost-net"]), Some(emulate)), [false, true, false]);
+}

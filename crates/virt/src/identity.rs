@@ -1,0 +1,71 @@
+//! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
+
+use carrack_engine::{derived_suffix, fnv1a};
+
+/// Longest name of a pod that its host name and labels still take whole.
+const NAME_MAX: usize = 63;
+
+/// Name of an instance's launcher pod: `virt-launcher-<instance>-<suffix of its UID>`.
+#[must_use]
+pub fn launcher_pod_name(instance: &str, uid: &str) -> String {
+    const PREFIX: &str = "virt-launcher-";
+    let suffix = derived_suffix(&[uid, "virt-launcher"], 5);
+    let room = NAME_MAX - PREFIX.len() - suffix.len() - 1;
+    let stem: String = instance.chars().take(room).collect();
+    format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
+}
+
+/// An instance's name as a label value: names of up to 63 characters as they are, longer ones cut and made unique.
+#[must_use]
+pub fn label_value(name: &str) -> String {
+    if name.len() <= NAME_MAX {
+        return name.to_owned();
+    }
+    let suffix = derived_suffix(&[name], 8);
+    let stem: String = name.chars().take(NAME_MAX - suffix.len() - 1).collect();
+    format!("{}-{suffix}", stem.trim_end_matches(['-', '.']))
+}
+
+/// The MAC address of an interface that has none in the spec. It is locally administered and belongs to the machine:
+/// a guest keeps it over restarts.
+#[must_use]
+pub fn mac_address(uid: &str, interface: &str) -> String {
+    let mut bytes = uid.as_bytes().to_vec();
+    bytes.push(0);
+    bytes.extend_from_slice(interface.as_bytes());
+    let [_, a, b, c, d, e, ..] = fnv1a(&bytes).to_be_bytes();
+    format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
+}
+
+/// Name of the ControllerRevision that keeps the spec which a machine was started from.
+#[must_use]
+pub fn start_revision_name(vm_uid: &str, generation: i64) -> String {
+    format!("revision-start-vm-{vm_uid}-{generation}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{label_value, launcher_pod_name, mac_address};
+
+    #[test]
+    fn names_are_derived_and_fit() {
+        let uid = "11111111-2222-3333-4444-555555555555";
+        let name = launcher_pod_name("demo", uid);
+        assert_eq!(name, launcher_pod_name("demo", uid));
+        assert!(name.starts_with("virt-launcher-demo-") && name.len() == "virt-launcher-demo-".len() + 5, "{name}");
+        assert_ne!(name, launcher_pod_name("demo", "another"));
+        let long = "a".repeat(253);
+        assert!(launcher_pod_name(&long, uid).len() <= 63);
+        assert!(label_value(&long).len() <= 63);
+        assert_ne!(label_value(&long), label_value(&"a".repeat(252)));
+        assert_eq!(label_value("demo"), "demo");
+    }
+
+    #[test]
+    fn mac_addresses_are_local_unicast_and_stable() {
+        let mac = mac_address("uid", "default");
+        assert_eq!(mac, mac_address("uid", "default"));
+        assert_ne!(mac, mac_address("uid", "second"));
+        assert!(mac.starts_with("02:") && mac.len() == 17, "{mac}");
+    }
+}
