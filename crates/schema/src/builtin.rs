@@ -92,11 +92,6 @@ pub fn schema(type_name: &str) -> Option<&'static Schema> {
     PACKAGES.get(package)?.types().get(name)
 }
 
-/// The names of all packages.
-pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
-    PACKAGES.keys().copied()
-}
-
 /// All types of a package as JSON Schema with their descriptions, by full name; references are
 /// `#/components/schemas/<full name>`. Made anew at each call.
 pub(crate) fn raw_types(package: &str) -> BTreeMap<String, Value> {
@@ -123,6 +118,23 @@ fn describe(schema: &mut Value, texts: Map<String, Value>) {
         };
         if let Some(Value::Object(place)) = place {
             place.insert("description".to_owned(), text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every member can be read and every type in it is a schema.
+    #[test]
+    fn the_archive_is_whole() {
+        assert!(PACKAGES.len() > 20);
+        for (name, package) in PACKAGES.iter() {
+            let structure = inflate(package.structure);
+            assert!(!structure.is_empty(), "{name}");
+            assert_eq!(package.types().len(), structure.len(), "{name}");
+            assert_eq!(inflate(package.descriptions).len(), structure.len(), "{name}");
         }
     }
 }

@@ -1,35 +1,111 @@
-//! OpenAPI documents.
+//! OpenAPI documents: v3 for each group and version, v2 for all of them, as JSON and as the
+//! protobuf that older kubectls ask for.
+//!
+//! Clients use them for `explain`, for validation before sending, for strategic merge patches of
+//! `apply`, and to find out whether the server knows `fieldValidation` and `dryRun`. Documents are
+//! made anew at each call and are large; the caller keeps them, compressed, under the hash that
+//! [`v3_hash`] gives.
 
-use crate::table::ResourceInfo;
+mod components;
+mod gnostic;
+mod paths;
+mod swagger;
 
-/// One entry of the index at `/openapi/v3`: the key (`api/v1`, `apis/apps/v1`).
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::table::{ResourceInfo, SchemaSource};
+
+/// The version of Kubernetes whose API this is.
+pub const KUBERNETES_VERSION: &str = "v1.36.0";
+
+/// The keys of the index at `/openapi/v3`: `api/v1`, `apis/apps/v1`, in order, each once.
 #[must_use]
-pub fn v3_paths(_resources: &[&ResourceInfo]) -> Vec<String> {
-    Vec::new()
+pub fn v3_paths(resources: &[&ResourceInfo]) -> Vec<String> {
+    let paths: BTreeSet<String> =
+        resources.iter().flat_map(|info| served(info).map(|version| paths::root(&info.group, &version.name))).collect();
+    paths.into_iter().map(|path| path.trim_start_matches('/').to_owned()).collect()
 }
 
-/// The index at `/openapi/v3`, as JSON. `hash` gives the content hash of each path's document.
-#[must_use]
-pub fn v3_index(_paths: &[(String, String)]) -> Vec<u8> {
-    Vec::new()
+fn served(info: &ResourceInfo) -> impl Iterator<Item = &crate::table::Version> {
+    info.versions.iter().filter(|version| version.served)
 }
 
-/// The document of one group and version, as JSON. `resources` are the rows to describe; those of
-/// other groups and versions are passed over.
+/// Splits a key of the index into group and version.
 #[must_use]
-pub fn v3_document(_group: &str, _version: &str, _resources: &[&ResourceInfo]) -> Vec<u8> {
-    Vec::new()
+pub fn split_path(path: &str) -> Option<(&str, &str)> {
+    match path.strip_prefix("apis/") {
+        Some(rest) => rest.split_once('/'),
+        None => path.strip_prefix("api/").map(|version| ("", version)),
+    }
+}
+
+/// A hash of what [`v3_document`] would say, without making it: it changes when the document does.
+#[must_use]
+pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> String {
+    let mut hash = Sha256::new();
+    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/").as_bytes());
+    hash.update(KUBERNETES_VERSION.as_bytes());
+    for info in resources.iter().filter(|info| info.group == group) {
+        for v in served(info).filter(|v| v.name == version) {
+            hash.update(format!("\n{} {} {}", info.plural, info.kind, info.namespaced).as_bytes());
+            if let SchemaSource::Custom(custom) = &v.schema {
+                hash.update(custom.raw.to_string().as_bytes());
+            }
+        }
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// The index at `/openapi/v3`, as JSON: each key of [`v3_paths`] with its hash.
+#[must_use]
+pub fn v3_index(paths: &[(String, String)]) -> Vec<u8> {
+    let paths: Map<String, Value> = paths
+        .iter()
+        .map(|(path, hash)| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")})))
+        .collect();
+    json!({"paths": paths}).to_string().into_bytes()
+}
+
+/// The document of one group and version, as JSON. Rows of other groups are passed over.
+#[must_use]
+pub fn v3_document(group: &str, version: &str, resources: &[&ResourceInfo]) -> Vec<u8> {
+    let rows: Vec<&ResourceInfo> = resources.iter().copied().filter(|info| info.group == group).collect();
+    let mut schemas = components::collect(&rows, Some(version));
+    for schema in schemas.values_mut() {
+        components::to_v3(schema);
+    }
+    let mut all_paths = Map::new();
+    for info in &rows {
+        for version in served(info).filter(|v| v.name == version) {
+            paths::v3(info, version, &mut all_paths);
+        }
+    }
+    let document = json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": KUBERNETES_VERSION},
+        "paths": all_paths,
+        "components": {"schemas": schemas, "securitySchemes": {"BearerToken": {
+            "type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header",
+        }}},
+    });
+    document.to_string().into_bytes()
 }
 
 /// The document at `/openapi/v2`, as JSON.
 #[must_use]
-pub fn v2_json(_resources: &[&ResourceInfo]) -> Vec<u8> {
-    Vec::new()
+pub fn v2_json(resources: &[&ResourceInfo]) -> Vec<u8> {
+    swagger::document(resources).to_string().into_bytes()
 }
 
-/// The document at `/openapi/v2` as gnostic's protobuf, which kubectl asks for
+/// The document at `/openapi/v2` as gnostic's protobuf
 /// (`application/com.github.proto-openapi.spec.v2@v1.0+protobuf`).
 #[must_use]
-pub fn v2_protobuf(_resources: &[&ResourceInfo]) -> Vec<u8> {
-    Vec::new()
+pub fn v2_protobuf(resources: &[&ResourceInfo]) -> Vec<u8> {
+    gnostic::encode(&swagger::document(resources))
 }
+
+#[cfg(test)]
+mod tests;

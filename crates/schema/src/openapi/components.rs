@@ -1,0 +1,181 @@
+//! The schemas of documents: kinds, their lists, and every type they refer to.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::builtin;
+use crate::rows::type_name;
+use crate::table::{ResourceInfo, SchemaSource, Version};
+
+/// Where a v3 document keeps schemas.
+pub(super) const V3_PREFIX: &str = "#/components/schemas/";
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+/// The name of a kind's schema.
+pub(super) fn schema_name(info: &ResourceInfo, version: &Version) -> String {
+    match &version.schema {
+        SchemaSource::Builtin(name) => name.to_string(),
+        SchemaSource::Custom(_) => {
+            let group: Vec<&str> = info.group.split('.').rev().collect();
+            format!("{}.{}.{}", group.join("."), version.name, info.kind)
+        }
+    }
+}
+
+/// The name of the schema of a kind's list.
+pub(super) fn list_name(info: &ResourceInfo, version: &Version) -> String {
+    let name = schema_name(info, version);
+    let package = name.strip_suffix(info.kind.as_ref()).unwrap_or_default();
+    format!("{package}{}", info.list_kind)
+}
+
+/// All schemas that the rows need, by name, in the form of the data files; of one version or all.
+pub(super) fn collect(rows: &[&ResourceInfo], version: Option<&str>) -> BTreeMap<String, Value> {
+    let mut collector = Collector::default();
+    for info in rows {
+        for v in info.versions.iter().filter(|v| v.served && version.is_none_or(|wanted| v.name == wanted)) {
+            collector.add_row(info, v);
+        }
+    }
+    for name in ["DeleteOptions", "Status"] {
+        collector.want(&format!("{META}.{name}"));
+    }
+    collector.resolve();
+    collector.done
+}
+
+#[derive(Default)]
+struct Collector {
+    wanted: Vec<String>,
+    done: BTreeMap<String, Value>,
+    packages: BTreeMap<String, BTreeMap<String, Value>>,
+}
+
+impl Collector {
+    fn want(&mut self, name: &str) {
+        if !self.done.contains_key(name) {
+            self.wanted.push(name.to_owned());
+        }
+    }
+
+    fn add_row(&mut self, info: &ResourceInfo, version: &Version) {
+        let (name, list) = (schema_name(info, version), list_name(info, version));
+        match &version.schema {
+            SchemaSource::Builtin(_) => {
+                self.take(&name);
+                self.take(&list);
+            }
+            SchemaSource::Custom(custom) => {
+                let (item, list_schema) = (custom_kind(info, &custom.raw), custom_list(info, &name));
+                self.insert(&name, item);
+                self.insert(&list, list_schema);
+            }
+        }
+        for (name, kind) in [(name, &info.kind), (list, &info.list_kind)] {
+            self.tag(&name, &info.group, &version.name, kind);
+        }
+        for sub in version.subresources.iter().filter(|sub| sub.kind != info.kind) {
+            let body = type_name(&sub.group, &sub.version, &sub.kind);
+            self.take(&body);
+            self.tag(&body, &sub.group, &sub.version, &sub.kind);
+        }
+    }
+
+    /// Marks a schema as that of a kind.
+    fn tag(&mut self, name: &str, group: &str, version: &str, kind: &str) {
+        if let Some(Value::Object(schema)) = self.done.get_mut(name) {
+            let kind = json!([{"group": group, "version": version, "kind": kind}]);
+            schema.insert("x-kubernetes-group-version-kind".to_owned(), kind);
+        }
+    }
+
+    /// Takes a built-in type, if there is one of this name.
+    fn take(&mut self, name: &str) {
+        let Some((package, _)) = name.rsplit_once('.') else { return };
+        let types = self.packages.entry(package.to_owned()).or_insert_with(|| builtin::raw_types(package));
+        if let Some(schema) = types.remove(name) {
+            self.insert(name, schema);
+        }
+    }
+
+    fn insert(&mut self, name: &str, schema: Value) {
+        references(&schema, &mut self.wanted);
+        self.done.insert(name.to_owned(), schema);
+    }
+
+    fn resolve(&mut self) {
+        while let Some(name) = self.wanted.pop() {
+            if !self.done.contains_key(&name) {
+                self.take(&name);
+            }
+        }
+    }
+}
+
+fn references(value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            out.extend(map.get("$ref").and_then(Value::as_str).map(|r| r.rsplit('/').next().unwrap_or(r).to_owned()));
+            map.values().for_each(|child| references(child, out));
+        }
+        Value::Array(list) => list.iter().for_each(|child| references(child, out)),
+        _ => {}
+    }
+}
+
+fn reference(name: &str, description: &str) -> Value {
+    json!({"allOf": [{"$ref": format!("{V3_PREFIX}{name}")}], "description": description})
+}
+
+fn type_fields() -> [(&'static str, Value); 2] {
+    [
+        ("apiVersion", json!({"type": "string", "description": "The group and version of this form of the object."})),
+        ("kind", json!({"type": "string", "description": "The kind of the object."})),
+    ]
+}
+
+/// A custom kind's schema as its definition has it, with the fields that every object has.
+fn custom_kind(info: &ResourceInfo, raw: &Value) -> Value {
+    let mut schema = raw.as_object().cloned().unwrap_or_default();
+    schema.entry("type").or_insert_with(|| json!("object"));
+    schema.entry("description").or_insert_with(|| json!(format!("{} is a custom resource.", info.kind)));
+    let properties = schema.entry("properties").or_insert_with(|| json!({}));
+    if let Value::Object(properties) = properties {
+        for (name, field) in type_fields() {
+            properties.entry(name).or_insert(field);
+        }
+        properties.insert("metadata".to_owned(), reference(&format!("{META}.ObjectMeta"), "Standard object metadata."));
+    }
+    Value::Object(schema)
+}
+
+fn custom_list(info: &ResourceInfo, item: &str) -> Value {
+    let mut properties: Map<String, Value> =
+        type_fields().into_iter().map(|(name, field)| (name.to_owned(), field)).collect();
+    let items = json!({"type": "array", "description": format!("List of {}.", info.plural), "items": {"$ref": format!("{V3_PREFIX}{item}")}});
+    properties.insert("items".to_owned(), items);
+    properties.insert("metadata".to_owned(), reference(&format!("{META}.ListMeta"), "Standard list metadata."));
+    json!({"type": "object", "description": format!("{} is a list of {}.", info.list_kind, info.kind), "required": ["items"], "properties": properties})
+}
+
+/// From the form of the data files to OpenAPI v3, where they differ.
+pub(super) fn to_v3(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if map.get("format").is_some_and(|format| format == "quantity") {
+                map.remove("format");
+                map.remove("type");
+                map.insert("oneOf".to_owned(), json!([{"type": "string"}, {"type": "number"}]));
+            }
+            let flagged = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
+            if flagged && !map.contains_key("type") && !map.contains_key("anyOf") && !map.contains_key("oneOf") {
+                map.insert("format".to_owned(), json!("int-or-string"));
+                map.insert("oneOf".to_owned(), json!([{"type": "integer"}, {"type": "string"}]));
+            }
+            map.values_mut().for_each(to_v3);
+        }
+        Value::Array(list) => list.iter_mut().for_each(to_v3),
+        _ => {}
+    }
+}
