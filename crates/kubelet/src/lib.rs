@@ -1,1 +1,31 @@
 //! The node agent: pods over CRI, devices, volumes, admission, status, logs and exec.
+//!
+//! [`KubeletCore`] decides: it observes the pods bound to its node, the runtime, the plugins and the
+//! outcomes of what it asked for, and answers with effects. [`run`] is the shell around it: it talks
+//! to containerd, mounts, serves HTTPS and the plugins' sockets. The simulator runs the same core
+//! with a [`sim::SimRuntime`].
+//!
+//! ```text
+//!  API pods ─▶ admission ─▶ record ─▶ volumes ─▶ sandbox ─▶ containers ─▶ status ─▶ API
+//!                              ▲                    ▲            ▲
+//!                          local disk            CRI relist   devices, probes, images
+//! ```
+
+pub mod admission;
+pub mod amount;
+mod config;
+mod core;
+pub mod devices;
+mod effects;
+pub mod pods;
+pub mod probes;
+mod proto;
+pub mod records;
+pub mod runtime;
+pub mod spec;
+pub mod status;
+pub mod volumes;
+
+pub use config::*;
+pub use core::KubeletCore;
+pub use effects::*;

@@ -1,0 +1,200 @@
+//! Admission: whether a pod that was bound to this node may start here.
+//!
+//! Three answers: *admit*, *reject*, or *wait* for something that may still come. Only what can never
+//! come true rejects. A pod that was admitted once is admitted for good: its placement is not judged
+//! again, whatever became of the node's labels, and what its containers need is waited for when they
+//! start. Admission records an intention; devices are asked for when a container starts.
+
+mod placement;
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+pub use placement::{matches_node, untolerated_no_execute};
+
+use crate::amount::{self, Amounts};
+use crate::devices::{Devices, is_extended};
+use crate::spec::pod::{self, spec};
+use crate::spec::sandbox::forbidden_sysctl;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It may start.
+    Admit,
+    /// It can never run here.
+    Reject {
+        /// Reason in the pod's status.
+        reason: String,
+        /// For people.
+        message: String,
+    },
+    /// Something that it needs may still come.
+    Wait {
+        /// What it waits for: a resource's name, or `node`.
+        resource: String,
+        /// For people.
+        message: String,
+    },
+}
+
+/// A port of the node: protocol, port, address.
+pub type HostPort = (String, i32, String);
+
+/// What an answer rests on.
+pub struct Inputs<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The Node object as last read; none while it has not been read.
+    pub node: Option<&'a Node>,
+    /// It was admitted here before: by the local record, or because the runtime or the API shows that
+    /// it has begun.
+    pub admitted_before: bool,
+    /// It was bound before this kubelet started.
+    pub bound_before_start: bool,
+    /// What the node itself can give: CPU, memory, pods, disk, hugepages.
+    pub allocatable: &'a Amounts,
+    /// What admitted pods that are not over request, pods themselves included.
+    pub used: &'a Amounts,
+    /// The part of it that belongs to pods on their way out.
+    pub leaving: &'a Amounts,
+    /// Ports of the node in use.
+    pub host_ports: &'a BTreeSet<HostPort>,
+    /// Devices.
+    pub devices: &'a Devices,
+}
+
+/// Ports of the node that a pod takes.
+#[must_use]
+pub fn host_ports(pod: &Pod) -> BTreeSet<HostPort> {
+    let s = spec(pod);
+    let host_network = s.host_network == Some(true);
+    s.init_containers
+        .iter()
+        .flatten()
+        .filter(|c| c.restart_policy.as_deref() == Some("Always"))
+        .chain(&s.containers)
+        .flat_map(|c| c.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|h| *h > 0).or(host_network.then_some(p.container_port))?;
+            Some((
+                p.protocol.clone().unwrap_or_else(|| "TCP".into()),
+                port,
+                p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
+            ))
+        })
+        .collect()
+}
+
+fn ports_clash(a: &HostPort, b: &HostPort) -> bool {
+    a.0 == b.0 && a.1 == b.1 && (a.2 == b.2 || a.2 == "0.0.0.0" || b.2 == "0.0.0.0")
+}
+
+fn reject(reason: &str, message: impl Into<String>) -> Decision {
+    Decision::Reject { reason: reason.into(), message: message.into() }
+}
+
+fn wait(resource: &str, message: impl Into<String>) -> Decision {
+    Decision::Wait { resource: resource.into(), message: message.into() }
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(i: &Inputs<'_>) -> Decision {
+    if i.admitted_before {
+        return Decision::Admit;
+    }
+    if spec(i.pod).os.as_ref().is_some_and(|os| os.name != "linux") {
+        return reject("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    if let Some(name) = forbidden_sysctl(i.pod) {
+        return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"));
+    }
+    let Some(node) = i.node else {
+        return wait("node", "the Node object has not been read yet");
+    };
+    if let Some(taint) = untolerated_no_execute(i.pod, node) {
+        return reject("TaintToleration", format!("Predicate TaintToleration failed: node has taint {taint}"));
+    }
+    if !matches_node(i.pod, node) {
+        return reject(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        );
+    }
+    if let Some(p) = host_ports(i.pod).iter().find(|p| i.host_ports.iter().any(|q| ports_clash(p, q))) {
+        return reject("NodePorts", format!("Predicate NodePorts failed: {}/{} is in use", p.1, p.0));
+    }
+    let mut requests = pod::requests(i.pod);
+    requests.insert("pods".into(), 1000);
+    // All of it is looked at first: what can never fit rejects, even if something else may come.
+    let mut waits = None;
+    for (name, need) in requests.iter().filter(|(_, n)| **n > 0) {
+        match fit(i, node, name, *need) {
+            Decision::Admit => {}
+            r @ Decision::Reject { .. } => return r,
+            w @ Decision::Wait { .. } => waits = waits.or(Some(w)),
+        }
+    }
+    waits.unwrap_or(Decision::Admit)
+}
+
+fn fit(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {
+    let used = i.used.get(name).copied().unwrap_or(0);
+    let leaving = i.leaving.get(name).copied().unwrap_or(0);
+    let out_of = |capacity: i128| {
+        reject(
+            &format!("OutOf{name}"),
+            format!(
+                "Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
+                show(name, need),
+                show(name, used),
+                show(name, capacity)
+            ),
+        )
+    };
+    let judge = |capacity: i128| {
+        if need + used <= capacity {
+            Decision::Admit
+        } else if need + used - leaving <= capacity {
+            wait(name, format!("{name} is held by pods that are terminating"))
+        } else {
+            out_of(capacity)
+        }
+    };
+    if !is_extended(name) {
+        return judge(i.allocatable.get(name).copied().unwrap_or(0));
+    }
+    if i.devices.ever_advertised(name) {
+        if !i.devices.registered(name) {
+            return wait(name, format!("the device plugin of {name} is not registered"));
+        }
+        let (total, healthy) = i.devices.capacity().get(name).copied().unwrap_or_default();
+        let milli = |n: usize| i128::try_from(n).unwrap_or(i128::MAX / 2000) * 1000;
+        return match judge(milli(healthy)) {
+            Decision::Reject { .. } if need + used - leaving <= milli(total) => {
+                wait(name, format!("devices of {name} are not healthy"))
+            }
+            d => d,
+        };
+    }
+    // Not a plugin's: an amount that somebody wrote into the Node's status, or nothing yet.
+    let status = node.status.as_ref();
+    let listed =
+        |list: Option<&std::collections::BTreeMap<String, _>>| list.and_then(|l| l.get(name)).and_then(amount::milli);
+    match listed(status.and_then(|s| s.allocatable.as_ref())) {
+        Some(n) if n > 0 => judge(n),
+        Some(_) => wait(name, format!("{name} was advertised on this node and is not at present")),
+        None if i.bound_before_start => wait(name, format!("no device plugin has registered {name} yet")),
+        None => out_of(0),
+    }
+}
+
+fn show(name: &str, milli: i128) -> i128 {
+    // As upstream: CPU in thousandths, all else in whole units.
+    if name == "cpu" { milli } else { milli / 1000 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Tables for admission.
+
+use super::*;
+use crate::devices::{Device, PluginOptions};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const KVM: &str = "devices.kubevirt.io/kvm";
+
+#[derive(Clone)]
+struct World {
+    pod: Value,
+    labels: Value,
+    taints: Value,
+    node_allocatable: Value,
+    node_read: bool,
+    admitted_before: bool,
+    bound_before_start: bool,
+    used: Amounts,
+    leaving: Amounts,
+    devices: Devices,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            pod: json!({"containers": [{"name": "c"}]}),
+            labels: json!({"zone": "a", "size": "5"}),
+            taints: json!([]),
+            node_allocatable: json!({}),
+            node_read: true,
+            admitted_before: false,
+            bound_before_start: false,
+            used: Amounts::new(),
+            leaving: Amounts::new(),
+            devices: Devices::default(),
+        }
+    }
+}
+
+impl World {
+    fn wants(resources: Value) -> Self {
+        Self { pod: json!({"containers": [{"name": "c", "resources": {"limits": resources}}]}), ..Self::default() }
+    }
+    fn kvm(self, advertised: bool, registered: bool, healthy: usize, unhealthy: usize) -> Self {
+        let mut devices =
+            Devices::restore(BTreeMap::new(), advertised.then(|| KVM.to_owned()).into_iter().collect(), true);
+        if registered {
+            devices.plugin_up(KVM, 1, PluginOptions::default());
+            let list = (0..healthy + unhealthy)
+                .map(|n| Device { id: format!("{n}"), healthy: n < healthy, numa_nodes: vec![] })
+                .collect();
+            devices.plugin_devices(KVM, 1, list);
+        }
+        Self { devices, ..self }
+    }
+    /// `admit`, `reject <reason>` or `wait <resource>`.
+    fn decide(&self) -> String {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": self.pod})).unwrap();
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "node", "labels": self.labels},
+            "spec": {"taints": self.taints},
+            "status": {"allocatable": self.node_allocatable}
+        }))
+        .unwrap();
+        let d = decide(&Inputs {
+            pod: &pod,
+            node: self.node_read.then_some(&node),
+            admitted_before: self.admitted_before,
+            bound_before_start: self.bound_before_start,
+            allocatable: &Amounts::from([("cpu".into(), 2000), ("pods".into(), 2000), ("memory".into(), 1 << 40)]),
+            used: &self.used,
+            leaving: &self.leaving,
+            host_ports: &BTreeSet::from([("TCP".to_owned(), 80, "0.0.0.0".to_owned())]),
+            devices: &self.devices,
+        });
+        match d {
+            Decision::Admit => "admit".into(),
+            Decision::Reject { reason, .. } => format!("reject {reason}"),
+            Decision::Wait { resource, .. } => format!("wait {resource}"),
+        }
+    }
+}
+
+#[test]
+fn devices_are_waited_for_and_never_skipped() {
+    let vm = || World::wants(json!({KVM: "1"}));
+    for (world, expected) in [
+        (vm().kvm(false, false, 0, 0), "reject OutOfdevices.kubevirt.io/kvm"),
+        (World { bound_before_start: true, ..vm() }, "wait devices.kubevirt.io/kvm"),
+        (World { node_allocatable: json!({KVM: "0"}), ..vm() }, "wait devices.kubevirt.io/kvm"),
+        (World { node_allocatable: json!({KVM: "1"}), ..vm() }, "admit"),
+        (vm().kvm(true, false, 0, 0), "wait devices.kubevirt.io/kvm"),
+        (vm().kvm(true, true, 0, 1), "wait devices.kubevirt.io/kvm"),
+        (vm().kvm(true, true, 1, 0), "admit"),
+        (World::wants(json!({KVM: "2"})).kvm(true, true, 1, 0), "reject OutOfdevices.kubevirt.io/kvm"),
+        (
+            World { used: Amounts::from([(KVM.into(), 1000)]), ..vm().kvm(true, true, 1, 0) },
+            "reject OutOfdevices.kubevirt.io/kvm",
+        ),
+        (
+            World {
+                used: Amounts::from([(KVM.into(), 1000)]),
+                leaving: Amounts::from([(KVM.into(), 1000)]),
+                ..vm().kvm(true, true, 1, 0)
+            },
+            "wait devices.kubevirt.io/kvm",
+        ),
+        // Admitted once: whatever became of the plugin.
+        (World { admitted_before: true, ..vm().kvm(true, false, 0, 0) }, "admit"),
+        (World { admitted_before: true, ..vm() }, "admit"),
+    ] {
+        assert_eq!(world.decide(), expected);
+    }
+}
+
+#[test]
+fn resources() {
+    for (world, expected) in [
+        (World::default(), "admit"),
+        (World { node_read: false, ..World::default() }, "wait node"),
+        (World::wants(json!({"cpu": "2"})), "admit"),
+        (World::wants(json!({"cpu": "2001m"})), "reject OutOfcpu"),
+        (World::wants(json!({"hugepages-2Mi": "2Mi"})), "reject OutOfhugepages-2Mi"),
+        (World { used: Amounts::from([("pods".into(), 2000)]), ..World::default() }, "reject OutOfpods"),
+        (
+            World {
+                used: Amounts::from([("pods".into(), 2000)]),
+                leaving: Amounts::from([("pods".into(), 1000)]),
+                ..World::default()
+            },
+            "wait pods",
+        ),
+    ] {
+        assert_eq!(world.decide(), expected);
+    }
+}
+
+#[test]
+fn placement() {
+    let affinity = |expr: Value| {
+        json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [expr]}]}}}})
+    };
+    let taint = json!([{"key": "k", "value": "v", "effect": "NoExecute"}]);
+    let tolerates = |t: Value| json!({"containers": [], "tolerations": [t]});
+    for (pod, taints, expected) in [
+        (json!({"containers": [], "nodeSelector": {"zone": "a"}}), json!([]), "admit"),
+        (json!({"containers": [], "nodeSelector": {"zone": "b"}}), json!([]), "reject NodeAffinity"),
+        (affinity(json!({"key": "zone", "operator": "In", "values": ["a"]})), json!([]), "admit"),
+        (affinity(json!({"key": "zone", "operator": "NotIn", "values": ["a"]})), json!([]), "reject NodeAffinity"),
+        (affinity(json!({"key": "none", "operator": "NotIn", "values": ["a"]})), json!([]), "admit"),
+        (affinity(json!({"key": "none", "operator": "DoesNotExist"})), json!([]), "admit"),
+        (affinity(json!({"key": "size", "operator": "Gt", "values": ["4"]})), json!([]), "admit"),
+        (affinity(json!({"key": "size", "operator": "Lt", "values": ["4"]})), json!([]), "reject NodeAffinity"),
+        (json!({"containers": []}), taint.clone(), "reject TaintToleration"),
+        (json!({"containers": []}), json!([{"key": "k", "effect": "NoSchedule"}]), "admit"),
+        (tolerates(json!({"operator": "Exists"})), taint.clone(), "admit"),
+        (tolerates(json!({"key": "k", "value": "v"})), taint.clone(), "admit"),
+        (tolerates(json!({"key": "k", "value": "w"})), taint, "reject TaintToleration"),
+        (
+            json!({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
+            json!([]),
+            "reject NodePorts",
+        ),
+        (json!({"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}), json!([]), "admit"),
+        (json!({"containers": [], "os": {"name": "windows"}}), json!([]), "reject PodOSNotSupported"),
+    ] {
+        let world = World { pod: pod.clone(), taints, ..World::default() };
+        assert_eq!(world.decide(), expected, "{pod}");
+        let admitted = World { admitted_before: true, ..world };
+        assert_eq!(admitted.decide(), "admit", "placement is judged once: {pod}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What the kubelet is told about its node and its cluster.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Taint;
+
+/// What decisions rest on: values, no files and no sockets.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Address to report; the machine's best one when empty.
+    pub node_ips: Vec<IpAddr>,
+    /// Labels put on the Node besides the usual ones.
+    pub labels: BTreeMap<String, String>,
+    /// Taints of a Node that this kubelet creates.
+    pub taints: Vec<Taint>,
+    /// How many pods fit.
+    pub max_pods: u32,
+    /// Name servers of pods with dnsPolicy ClusterFirst; the node's own when empty.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster's services.
+    pub cluster_domain: String,
+    /// Where pods find the API server (`KUBERNETES_SERVICE_HOST` and `_PORT`), when not at the
+    /// `kubernetes` service's address.
+    pub api_server: Option<(String, u16)>,
+    /// The kubelet's directory, which holds `pods/` and `device-plugins/`.
+    pub root_dir: String,
+    /// Directory of the pods' logs.
+    pub log_dir: String,
+    /// Control group under which pods are put.
+    pub cgroup_root: String,
+    /// Port of the kubelet's server.
+    pub port: u16,
+    /// How often the runtime is listed.
+    pub relist_period: Duration,
+    /// How often the Lease is renewed; it lasts four times as long.
+    pub lease_period: Duration,
+    /// How often the Node's conditions are looked at.
+    pub status_period: Duration,
+    /// How old a Node status may get without a change.
+    pub status_report_period: Duration,
+    /// Free memory under which MemoryPressure is reported, in bytes.
+    pub memory_pressure_bytes: u64,
+    /// Free disk under which DiskPressure is reported, in percent.
+    pub disk_pressure_percent: u64,
+    /// Version to report.
+    pub version: String,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            node_name: String::new(),
+            node_ips: Vec::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            max_pods: 110,
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            api_server: None,
+            root_dir: "/var/lib/kubelet".into(),
+            log_dir: "/var/log/pods".into(),
+            cgroup_root: "kubepods".into(),
+            port: 10250,
+            relist_period: Duration::from_secs(1),
+            lease_period: Duration::from_secs(10),
+            status_period: Duration::from_secs(10),
+            status_report_period: Duration::from_secs(300),
+            memory_pressure_bytes: 100 << 20,
+            disk_pressure_percent: 10,
+            version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Directory of one pod.
+    #[must_use]
+    pub fn pod_dir(&self, uid: &str) -> String {
+        format!("{}/pods/{uid}", self.root_dir)
+    }
+    /// Directory of one pod's logs.
+    #[must_use]
+    pub fn pod_log_dir(&self, pod: &crate::runtime::PodRef) -> String {
+        format!("{}/{}_{}_{}", self.log_dir, pod.namespace, pod.name, pod.uid)
+    }
+}
+
+/// How the kubelet's server identifies itself, and whom it believes.
+#[derive(Clone)]
+pub struct ServingTls {
+    /// Certificate chain, PEM.
+    pub cert_pem: String,
+    /// Private key, PEM.
+    pub key_pem: String,
+    /// Certificates of the authorities whose clients are believed, PEM.
+    pub client_ca_pem: String,
+    /// Common names that may use everything, besides members of `system:masters`: the API server's.
+    pub allowed_names: Vec<String>,
+}
+
+impl std::fmt::Debug for ServingTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServingTls").field("allowed_names", &self.allowed_names).finish_non_exhaustive()
+    }
+}
+
+/// What the kubelet's process needs.
+#[derive(Clone, Debug)]
+pub struct KubeletConfig {
+    /// What decisions rest on.
+    pub node: NodeConfig,
+    /// CRI socket.
+    pub runtime_endpoint: PathBuf,
+    /// Address of the HTTPS server; its port is [`NodeConfig::port`]'s unless that is 0.
+    pub listen: Option<SocketAddr>,
+    /// Its identity. None serves nothing.
+    pub serving: Option<ServingTls>,
+}

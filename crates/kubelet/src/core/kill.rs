@@ -1,0 +1,159 @@
+//! The end of one container: its preStop hook, its stop signal, and SIGKILL when its time is over.
+
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Time};
+
+use super::worker::{Hook, Killing, Worker};
+use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
+use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::pods::plan::Kill;
+use crate::probes::{Answer, ProbeKind, http_action};
+use crate::runtime::Uid;
+use crate::spec::pod;
+
+/// A stop signal is always given this long, even when the grace period went to the hook.
+const LEAST_STOP: Duration = Duration::from_secs(2);
+
+impl KubeletCore {
+    /// Stops a container by a deadline; a nearer deadline hurries a stop under way.
+    pub(super) fn kill(&mut self, now: Time, uid: &Uid, w: &mut Worker, kill: &Kill, deadline: Time, fx: &mut Fx) {
+        if let Some(at) = w.retry_at.get(&kill.id).filter(|at| **at > now) {
+            self.wake_pod(*at, uid);
+            return;
+        }
+        if let Some(k) = w.killing.get(&kill.id) {
+            let hook = k.hook;
+            if deadline < k.deadline {
+                self.stop_container(now, uid, w, &kill.id, deadline, fx);
+            } else if let Hook::Sleeping(until) = hook {
+                if until <= now {
+                    self.stop_container(now, uid, w, &kill.id, deadline, fx);
+                } else {
+                    self.wake_pod(until, uid);
+                }
+            }
+            return;
+        }
+        let message =
+            if kill.message.is_empty() { format!("Stopping container {}", kill.name) } else { kill.message.clone() };
+        self.container_event(now, w, &kill.name, true, "Killing", message, fx);
+        // A start that is under way for the same name ends with its container.
+        w.lanes.retain(|name, l| {
+            name != &kill.name || !matches!(&l.step, super::worker::Step::PostStart { id } if *id == kill.id)
+        });
+        let hook = pod::container(&w.pod, &kill.name)
+            .and_then(|(_, c)| Some((c.lifecycle.clone()?.pre_stop?, c.into_owned())))
+            .filter(|_| deadline > now);
+        if let Some((hook, c)) = hook {
+            let timeout_s = i64::try_from(deadline.since(now).as_secs()).unwrap_or(i64::MAX).max(1);
+            let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
+            if let Some(s) = &hook.sleep {
+                let until = now + Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0));
+                let until = until.min(deadline);
+                w.killing.insert(kill.id.clone(), Killing { op: None, deadline, hook: Hook::Sleeping(until) });
+                self.wake_pod(until, uid);
+                return;
+            }
+            let op = if let Some(e) = &hook.exec {
+                let command = e.command.clone().unwrap_or_default();
+                Some(Op::Exec { id: kill.id.clone(), command, timeout_s })
+            } else {
+                hook.http_get
+                    .as_ref()
+                    .and_then(|h| http_action(&c, h, &pod_ip))
+                    .map(|action| Op::Net { action, timeout_s })
+            };
+            if let Some(op) = op {
+                let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(kill.id.clone())), op, fx);
+                w.killing.insert(kill.id.clone(), Killing { op: Some(op), deadline, hook: Hook::Running });
+                return;
+            }
+        }
+        self.stop_container(now, uid, w, &kill.id, deadline, fx);
+    }
+
+    fn stop_container(&mut self, now: Time, uid: &Uid, w: &mut Worker, id: &str, deadline: Time, fx: &mut Fx) {
+        let left = deadline.since(now);
+        // A grace period of zero is no grace at all.
+        let left = if left.is_zero() { left } else { left.max(LEAST_STOP) };
+        let timeout_s = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        let op = Op::StopContainer { id: id.to_owned(), timeout_s };
+        let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(id.to_owned())), op, fx);
+        w.killing.insert(id.to_owned(), Killing { op: Some(op), deadline, hook: Hook::Over });
+    }
+
+    /// A hook or a stop ended.
+    #[expect(clippy::too_many_arguments, reason = "an outcome and everything that it is for")]
+    pub(super) fn kill_done(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        id: &str,
+        op: OpId,
+        outcome: Outcome,
+        fx: &mut Fx,
+    ) {
+        let Some(k) = w.killing.get(id).filter(|k| k.op == Some(op)).cloned() else { return };
+        if k.hook == Hook::Running {
+            let failure = match outcome {
+                Ok(Reply::Exited { code, output }) if code != 0 => Some(format!("exited with {code}: {output}")),
+                Ok(_) => None,
+                Err(e) => Some(e.to_string()),
+            };
+            if let Some(error) = failure {
+                let message = format!("PreStopHook failed: {error}");
+                self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedPreStopHook", message), fx);
+            }
+            self.stop_container(now, uid, w, id, k.deadline.max(now + LEAST_STOP), fx);
+            return;
+        }
+        w.killing.remove(id);
+        match outcome {
+            Ok(_) => {}
+            Err(e) if is_absent(&e) => {}
+            Err(error) => {
+                tracing::warn!(pod = %pod::pod_ref(&w.pod), container = id, %error, "stopping failed; trying again");
+                let at = now + Duration::from_secs(1);
+                w.retry_at.insert(id.to_owned(), at);
+                self.wake_pod(at, uid);
+            }
+        }
+        self.changed(w, fx);
+    }
+
+    /// A probe was answered.
+    #[expect(clippy::too_many_arguments, reason = "an outcome and everything that it is for")]
+    pub(super) fn probe_done(
+        &mut self,
+        now: Time,
+        w: &mut Worker,
+        container: &str,
+        kind: ProbeKind,
+        op: OpId,
+        outcome: Outcome,
+        fx: &mut Fx,
+    ) {
+        let answer = match outcome {
+            Ok(Reply::Exited { code: 0, .. } | Reply::Done) => Answer::Success,
+            Ok(Reply::Exited { code, output }) => {
+                Answer::Failure(if output.is_empty() { format!("exit code {code}") } else { output })
+            }
+            Ok(_) => Answer::Unknown,
+            Err(e @ crate::effects::OpError::TimedOut(_)) => Answer::Failure(e.to_string()),
+            // The runtime could not carry it out: that says nothing about the container.
+            Err(_) => Answer::Unknown,
+        };
+        let Some(prober) = w.probers.get_mut(container) else { return };
+        if let Some(message) = prober.answered(kind, op, answer) {
+            let what = match kind {
+                ProbeKind::Startup => "Startup",
+                ProbeKind::Liveness => "Liveness",
+                ProbeKind::Readiness => "Readiness",
+            };
+            let message = format!("{what} probe failed: {message}");
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "Unhealthy", message), fx);
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! The start of one container, step by step.
+//!
+//! ```text
+//!  image ─▶ (pull) ─▶ devices: intend, write down, allocate, write down, pre-start ─▶ create ─▶ start ─▶ (postStart)
+//! ```
+//!
+//! A failure ends the attempt with a reason to wait; the next look at the pod begins again. Nothing
+//! is kept of a half-done start but what the runtime, the checkpoint and the plugins keep themselves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Time};
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::sources::SourceView;
+use super::sync::with_facts;
+use super::worker::{Lane, PodRuntime, Step, Worker};
+use super::{Fx, KubeletCore, Owner, PodOp};
+use crate::devices::NextStep;
+use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::pods::plan::{Start, newest};
+use crate::probes::http_action;
+use crate::runtime::{ContainerState, Uid};
+use crate::spec::pod::{self, ContainerKind};
+use crate::spec::{container, env};
+
+/// How long a container with a bad configuration waits for a better one.
+const CONFIG_RETRY: Duration = Duration::from_secs(5);
+
+impl KubeletCore {
+    /// Begins to start a container, unless it has to wait.
+    pub(super) fn begin_lane(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        runtime: &PodRuntime,
+        start: Start,
+        fx: &mut Fx,
+    ) {
+        let name = start.name.clone();
+        if w.lanes.contains_key(&name) {
+            return;
+        }
+        if let Some(at) = w.retry_at.get(&name).filter(|at| **at > now) {
+            self.wake_pod(*at, uid);
+            return;
+        }
+        let records: Vec<_> = runtime.containers.iter().collect();
+        let last = newest(&records, &name);
+        if let Some(r) = last
+            && let ContainerState::Exited { finished_at, .. } = &r.state
+        {
+            if let Some(until) = w.crash.until(&name, *finished_at).filter(|t| *t > now) {
+                let delay = w.crash.delay(&name).as_secs();
+                let pod = pod::pod_ref(&w.pod);
+                if w.waiting.get(&name).is_none_or(|x| x.reason != "CrashLoopBackOff") {
+                    let message = format!(
+                        "Back-off restarting failed container {name} in pod {}_{}({uid})",
+                        pod.name, pod.namespace
+                    );
+                    self.container_event(now, w, &name, false, "BackOff", message, fx);
+                }
+                let message = format!(
+                    "back-off {delay}s restarting failed container={name} pod={}_{}({uid})",
+                    pod.name, pod.namespace
+                );
+                w.wait(&name, "CrashLoopBackOff", message);
+                self.wake_pod(until, uid);
+                return;
+            }
+        }
+        let Some((_, c)) = pod::container(&w.pod.clone(), &name).map(|(k, c)| (k, c.into_owned())) else { return };
+        // What its environment is made of is read first, so that a start does not stall half-way.
+        match self.environment(now, uid, w, &c, fx) {
+            None => return,
+            Some(Err(message)) => {
+                self.config_error(now, uid, w, &name, "CreateContainerConfigError", &message, fx);
+                return;
+            }
+            Some(Ok(_)) => {}
+        }
+        let pod = w.pod.clone();
+        if let Some((needs, reusable)) = self.device_needs(&pod, &name)
+            && let NextStep::Wait { resource, why } = self.devices.peek_step(uid, &name, &needs, &reusable, None)
+        {
+            self.wait_for_device(now, w, &name, &resource, &why, fx);
+            return;
+        }
+        let image = c.image.clone().unwrap_or_default();
+        if let Some((at, error)) = w.pull_failed_at.get(&image).cloned()
+            && let Some(until) = w.pulls.until(&image, at).filter(|t| *t > now)
+        {
+            w.wait(&name, "ImagePullBackOff", format!("Back-off pulling image \"{image}\": {error}"));
+            self.wake_pod(until, uid);
+            return;
+        }
+        let op = self.op(Owner::Pod(uid.clone(), PodOp::Lane(name.clone())), Op::FindImage(image), fx);
+        w.lanes.insert(name, Lane { start, op, step: Step::FindImage, image: None, preferred: None });
+    }
+
+    /// The environment; none while something of it is being read.
+    fn environment(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &Worker,
+        c: &Container,
+        fx: &mut Fx,
+    ) -> Option<Result<Vec<(String, String)>, String>> {
+        let place = self.place(self.pod_ips(uid, w));
+        let services = self.service_env(w);
+        let view = SourceView::new(&self.sources);
+        let result = env::environment(&w.pod, c, &place, &services, &view);
+        let (wanted, lacking) = view.finish();
+        if let Some(at) = self.sources.want(now, uid, wanted, fx)
+            && result.is_err()
+        {
+            self.wake_pod(at, uid);
+        }
+        if lacking { None } else { Some(result) }
+    }
+
+    fn service_env(&self, w: &Worker) -> Vec<(String, String)> {
+        let ns = w.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let cache = self.services.cache();
+        let mut services = Vec::new();
+        if pod::spec(&w.pod).enable_service_links != Some(false) {
+            services.extend(cache.in_namespace(ns).cloned());
+        }
+        if let Some(k) = cache.get("default", "kubernetes")
+            && (ns != "default" || services.is_empty())
+        {
+            services.push(k.clone());
+        }
+        let mut out = env::service_env(&services);
+        if let Some((host, port)) = &self.config.api_server {
+            out.retain(|(k, _)| !k.starts_with("KUBERNETES_"));
+            let port = port.to_string();
+            out.extend([
+                ("KUBERNETES_SERVICE_HOST".to_owned(), host.clone()),
+                ("KUBERNETES_SERVICE_PORT".to_owned(), port.clone()),
+                ("KUBERNETES_SERVICE_PORT_HTTPS".to_owned(), port),
+            ]);
+        }
+        out
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a reason, a message and where they go")]
+    fn config_error(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        name: &str,
+        reason: &str,
+        message: &str,
+        fx: &mut Fx,
+    ) {
+        let news = w.waiting.get(name).is_none_or(|x| x.reason != reason || x.message != message);
+        if news {
+            self.container_event(now, w, name, false, "Failed", format!("Error: {message}"), fx);
+        }
+        w.wait(name, reason, message);
+        let at = now + CONFIG_RETRY;
+        w.retry_at.insert(name.to_owned(), at);
+        self.wake_pod(at, uid);
+    }
+
+    /// An operation of a lane ended.
+    #[expect(clippy::too_many_arguments, reason = "an outcome and everything that it is for")]
+    pub(super) fn lane_done(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        name: &str,
+        id: OpId,
+        outcome: Outcome,
+        fx: &mut Fx,
+    ) {
+        let Some(mut lane) = w.lanes.remove(name) else { return };
+        if lane.op != id {
+            w.lanes.insert(name.to_owned(), lane);
+            return;
+        }
+        let Some(c) = pod::container(&w.pod.clone(), name).map(|(_, c)| c.into_owned()) else { return };
+        let image = c.image.clone().unwrap_or_default();
+        let step = lane.step.clone();
+        let next = match (step, outcome) {
+            (Step::FindImage, Ok(Reply::Image(found))) => self.image_found(now, w, name, &c, found, &mut lane, uid, fx),
+            (Step::PullImage, Ok(Reply::Image(Some(found)))) => {
+                w.pulls.clear(&image);
+                w.pull_failed_at.remove(&image);
+                self.container_event(
+                    now,
+                    w,
+                    name,
+                    true,
+                    "Pulled",
+                    format!("Successfully pulled image \"{image}\""),
+                    fx,
+                );
+                lane.image = Some(found);
+                self.devices_step(now, uid, w, name, &mut lane, fx)
+            }
+            (Step::FindImage | Step::PullImage, Ok(_)) => {
+                self.image_failed(now, uid, w, name, &image, "ErrImagePull", "the image was not found", fx);
+                false
+            }
+            (Step::FindImage, Err(e)) => {
+                self.config_error(now, uid, w, name, "ImageInspectError", &e.to_string(), fx);
+                false
+            }
+            (Step::PullImage, Err(e)) => {
+                let message = format!("Failed to pull image \"{image}\": {e}");
+                self.container_event(now, w, name, false, "Failed", message, fx);
+                self.image_failed(now, uid, w, name, &image, "ErrImagePull", &e.to_string(), fx);
+                false
+            }
+            (Step::Prefer { resource }, outcome) => {
+                // Advice: without it the choice is the kubelet's own.
+                let ids = match outcome {
+                    Ok(Reply::Preferred(ids)) => ids,
+                    _ => Vec::new(),
+                };
+                lane.preferred = Some((resource, ids));
+                self.devices_step(now, uid, w, name, &mut lane, fx)
+            }
+            (Step::Allocate { resource, ids }, Ok(Reply::Allocated(reply))) => {
+                if self.devices.allocated(uid, name, &resource, &ids, reply) {
+                    lane.step = Step::Grant { version: self.checkpoint.touch() };
+                    true
+                } else {
+                    false
+                }
+            }
+            (Step::Allocate { resource, .. }, outcome) => {
+                let error = outcome.err().map_or_else(|| "an answer of another kind".into(), |e| e.to_string());
+                let message = format!("Allocate of {resource} failed: {error}");
+                self.config_error(now, uid, w, name, "DeviceAllocationError", &message, fx);
+                false
+            }
+            (Step::PreStart { rest }, Ok(_)) => {
+                lane.step = Step::PreStart { rest };
+                self.next_pre_start(now, uid, w, name, &mut lane, fx)
+            }
+            (Step::PreStart { .. }, Err(e)) => {
+                let message = format!("PreStartContainer of a device plugin failed: {e}");
+                self.config_error(now, uid, w, name, "PreStartContainerError", &message, fx);
+                false
+            }
+            (Step::Create, Ok(Reply::Made(container))) => {
+                self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
+                w.crash.tried(name, now);
+                lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
+                lane.step = Step::Start { id: container };
+                true
+            }
+            (Step::Create, outcome) => {
+                let error = outcome.err().map_or_else(|| "no id".into(), |e| e.to_string());
+                self.config_error(now, uid, w, name, "CreateContainerError", &error, fx);
+                self.changed(w, fx);
+                false
+            }
+            (Step::Start { id }, Ok(_)) => {
+                self.container_event(now, w, name, true, "Started", format!("Started container {name}"), fx);
+                w.waiting.remove(name);
+                self.changed(w, fx);
+                self.post_start(uid, w, name, &c, &id, &mut lane, fx)
+            }
+            (Step::Start { .. }, Err(e)) => {
+                self.config_error(now, uid, w, name, "RunContainerError", &e.to_string(), fx);
+                self.changed(w, fx);
+                false
+            }
+            (Step::PostStart { id }, outcome) => {
+                let failure = match outcome {
+                    Ok(Reply::Exited { code, output }) if code != 0 => Some(format!("exited with {code}: {output}")),
+                    Ok(_) => None,
+                    Err(e) => Some(e.to_string()),
+                };
+                if let Some(error) = failure {
+                    self.container_event(
+                        now,
+                        w,
+                        name,
+                        false,
+                        "FailedPostStartHook",
+                        format!("PostStartHook failed: {error}"),
+                        fx,
+                    );
+                    let kill =
+                        crate::pods::plan::Kill { id, name: name.to_owned(), message: "FailedPostStartHook".into() };
+                    let grace = pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30);
+                    let deadline = now + Duration::from_secs(u64::try_from(grace).unwrap_or(30));
+                    self.kill(now, uid, w, &kill, deadline, fx);
+                }
+                false
+            }
+            (Step::Intend { .. } | Step::Grant { .. }, _) => true,
+        };
+        if next {
+            w.lanes.insert(name.to_owned(), lane);
+        }
+    }
+
+    fn lane_op(&mut self, uid: &Uid, name: &str, op: Op, fx: &mut Fx) -> OpId {
+        self.op(Owner::Pod(uid.clone(), PodOp::Lane(name.to_owned())), op, fx)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an image and everything that it is for")]
+    fn image_found(
+        &mut self,
+        now: Time,
+        w: &mut Worker,
+        name: &str,
+        c: &Container,
+        found: Option<crate::runtime::ImageRecord>,
+        lane: &mut Lane,
+        uid: &Uid,
+        fx: &mut Fx,
+    ) -> bool {
+        let image = c.image.clone().unwrap_or_default();
+        let policy = c.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+        match (found, policy) {
+            (Some(found), "Never" | "IfNotPresent") => {
+                w.pull_failed_at.remove(&image);
+                let message = format!("Container image \"{image}\" already present on machine");
+                self.container_event(now, w, name, true, "Pulled", message, fx);
+                lane.image = Some(found);
+                self.devices_step(now, uid, w, name, lane, fx)
+            }
+            (None, "Never") => {
+                let message = format!("Container image \"{image}\" is not present with pull policy of Never");
+                if w.waiting.get(name).is_none_or(|x| x.reason != "ErrImageNeverPull") {
+                    self.container_event(now, w, name, false, "ErrImageNeverPull", message.clone(), fx);
+                }
+                w.wait(name, "ErrImageNeverPull", message);
+                let at = now + CONFIG_RETRY;
+                w.retry_at.insert(name.to_owned(), at);
+                self.wake_pod(at, uid);
+                false
+            }
+            _ => {
+                self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
+                lane.op = self.lane_op(uid, name, Op::PullImage(image), fx);
+                lane.step = Step::PullImage;
+                true
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a failure and everything that it is for")]
+    fn image_failed(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        name: &str,
+        image: &str,
+        reason: &str,
+        error: &str,
+        fx: &mut Fx,
+    ) {
+        w.pulls.tried(image, now);
+        w.pull_failed_at.insert(image.to_owned(), (now, error.to_owned()));
+        w.wait(name, reason, error);
+        self.container_event(now, w, name, false, "Failed", format!("Error: {reason}"), fx);
+        // Shown as ErrImagePull for a moment, then as ImagePullBackOff.
+        let at = now + Duration::from_secs(1);
+        w.retry_at.insert(name.to_owned(), at);
+        self.wake_pod(at, uid);
+    }
+
+    /// Goes on towards the container's devices; true while the lane lives.
+    fn devices_step(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
+        let pod = w.pod.clone();
+        let Some((needs, reusable)) = self.device_needs(&pod, name) else { return false };
+        let preferred = lane.preferred.as_ref().map(|(r, ids)| (r.as_str(), ids.as_slice()));
+        match self.devices.next_step(uid, name, &needs, &reusable, preferred) {
+            NextStep::Ready(list) => {
+                lane.step = Step::PreStart { rest: list };
+                self.next_pre_start(now, uid, w, name, lane, fx)
+            }
+            NextStep::Prefer { resource, epoch, available, count } => {
+                lane.op =
+                    self.lane_op(uid, name, Op::Prefer { resource: resource.clone(), epoch, available, count }, fx);
+                lane.step = Step::Prefer { resource };
+                true
+            }
+            NextStep::Allocate { resource, epoch, ids } => {
+                lane.step = Step::Intend { version: self.checkpoint.touch(), resource, epoch, ids };
+                true
+            }
+            NextStep::Wait { resource, why } => {
+                self.wait_for_device(now, w, name, &resource, &why, fx);
+                false
+            }
+        }
+    }
+
+    /// News of the plugin or of a freed device wakes those who wait.
+    fn wait_for_device(&mut self, now: Time, w: &mut Worker, name: &str, resource: &str, why: &str, fx: &mut Fx) {
+        let message = format!("waiting for {resource}: {why}");
+        if w.waiting.get(name).is_none_or(|x| x.message != message) {
+            self.container_event(now, w, name, false, "WaitingForDevice", message.clone(), fx);
+        }
+        w.wait(name, "WaitingForDevice", message);
+    }
+
+    /// Devices that a container needs, and the containers whose devices it may take over.
+    fn device_needs<'a>(&self, pod: &'a Pod, name: &str) -> Option<(BTreeMap<String, usize>, Vec<&'a str>)> {
+        let (kind, c) = pod::container(pod, name)?;
+        let needs = pod::extended_resources(&c).into_iter().filter(|(r, _)| self.is_device(r)).collect();
+        let reusable = match kind {
+            ContainerKind::Init | ContainerKind::Regular => pod::init_containers(pod)
+                .filter(|(k, i)| *k == ContainerKind::Init && i.name != name)
+                .map(|(_, i)| i.name.as_str())
+                .collect(),
+            _ => Vec::new(),
+        };
+        Some((needs, reusable))
+    }
+
+    /// Whether a resource is a plugin's: ever advertised here, or not known to be somebody's plain
+    /// amount in the Node's status.
+    fn is_device(&self, resource: &str) -> bool {
+        if self.devices.ever_advertised(resource) {
+            return true;
+        }
+        let node = self.nodes.cache().get("", &self.config.node_name);
+        let plain = node
+            .and_then(|n| n.status.as_ref()?.allocatable.as_ref()?.get(resource))
+            .is_some_and(|q| crate::amount::units(q) > 0);
+        !plain
+    }
+
+    /// Lanes that waited for the checkpoint go on.
+    pub(super) fn advance_lanes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        let saved = self.checkpoint.saved;
+        let names: Vec<String> = w.lanes.keys().cloned().collect();
+        for name in names {
+            let Some(mut lane) = w.lanes.remove(&name) else { continue };
+            let lives = match lane.step.clone() {
+                Step::Intend { version, resource, epoch, ids } if saved >= version => {
+                    let op = Op::Allocate { resource: resource.clone(), epoch, ids: ids.clone() };
+                    lane.op = self.lane_op(uid, &name, op, fx);
+                    lane.step = Step::Allocate { resource, ids };
+                    true
+                }
+                Step::Grant { version } if saved >= version => self.devices_step(now, uid, w, &name, &mut lane, fx),
+                _ => true,
+            };
+            if lives {
+                w.lanes.insert(name, lane);
+            }
+        }
+    }
+
+    fn next_pre_start(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        name: &str,
+        lane: &mut Lane,
+        fx: &mut Fx,
+    ) -> bool {
+        if let Step::PreStart { rest } = &mut lane.step
+            && let Some(p) = rest.pop()
+        {
+            let op = Op::PreStart { resource: p.resource, epoch: p.epoch, ids: p.ids };
+            lane.op = self.lane_op(uid, name, op, fx);
+            return true;
+        }
+        self.create(now, uid, w, name, lane, fx)
+    }
+
+    fn create(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
+        let pod = w.pod.clone();
+        let Some((kind, c)) = pod::container(&pod, name) else { return false };
+        let (Some(image), Some(sandbox)) = (lane.image.clone(), w.sandbox_spec.clone()) else { return false };
+        let env = match self.environment(now, uid, w, &c, fx) {
+            Some(Ok(env)) => env,
+            Some(Err(message)) => {
+                self.config_error(now, uid, w, name, "CreateContainerConfigError", &message, fx);
+                return false;
+            }
+            None => return false,
+        };
+        let Ok(volumes) = self.volumes.ready(&pod) else { return false };
+        let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
+        let target = pod::ephemeral_containers(&pod)
+            .into_iter()
+            .find(|(e, _)| e.name == name)
+            .and_then(|(_, t)| t)
+            .and_then(|t| {
+                let none = std::collections::BTreeMap::new();
+                let ran = std::collections::BTreeMap::new();
+                with_facts(w, &runtime, &none, &ran, |f| newest(f.containers, &t).map(|c| c.id.clone()))
+            })
+            .unwrap_or_default();
+        let inputs = container::Inputs {
+            config: &self.config,
+            sandbox: &sandbox,
+            sandbox_id: &lane.start.sandbox_id,
+            attempt: lane.start.attempt,
+            image: &image,
+            env,
+            volumes: &volumes,
+            grants: self.devices.granted(uid, name),
+            pod_ips: &self.pod_ips(uid, w),
+            node_memory_bytes: self.host.memory_bytes,
+            target_id: target,
+        };
+        match container::container(&pod, kind, &c, inputs) {
+            Ok(spec) => {
+                lane.op = self.lane_op(uid, name, Op::CreateContainer(sandbox, Box::new(spec)), fx);
+                lane.step = Step::Create;
+                true
+            }
+            Err(message) => {
+                self.config_error(now, uid, w, name, "CreateContainerConfigError", &message, fx);
+                false
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a hook and everything that it is for")]
+    fn post_start(
+        &mut self,
+        uid: &Uid,
+        w: &Worker,
+        name: &str,
+        c: &Container,
+        id: &str,
+        lane: &mut Lane,
+        fx: &mut Fx,
+    ) -> bool {
+        let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return false };
+        let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
+        let op = if let Some(e) = &hook.exec {
+            Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s: 120 }
+        } else if let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(c, h, &pod_ip)) {
+            Op::Net { action, timeout_s: 30 }
+        } else {
+            return false;
+        };
+        lane.op = self.lane_op(uid, name, op, fx);
+        lane.step = Step::PostStart { id: id.to_owned() };
+        true
+    }
+
+    /// Tells an event about one container.
+    #[expect(clippy::too_many_arguments, reason = "an event and where it goes")]
+    pub(super) fn container_event(
+        &mut self,
+        now: Time,
+        w: &Worker,
+        name: &str,
+        normal: bool,
+        reason: &str,
+        message: String,
+        fx: &mut Fx,
+    ) {
+        let list = match pod::container(&w.pod, name).map(|(k, _)| k) {
+            Some(ContainerKind::Init | ContainerKind::Sidecar) => "initContainers",
+            Some(ContainerKind::Ephemeral) => "ephemeralContainers",
+            _ => "containers",
+        };
+        let record = if normal {
+            EventRecord::normal(w.pod.as_ref(), reason, message)
+        } else {
+            EventRecord::warning(w.pod.as_ref(), reason, message)
+        };
+        self.event(now, record.at_field(format!("spec.{list}{{{name}}}")), fx);
+    }
+}

@@ -1,0 +1,661 @@
+//! The kubelet's decision core: it composes admission, pods, devices, volumes, probes and status.
+//!
+//! One step takes one observation, routes it to the part that waits for it, and then looks at the
+//! pods that it may concern. Looking at a pod is level-triggered: it reads what is known and asks for
+//! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
+//! completed change of the same pod: after each change the runtime is listed again first.
+
+mod kill;
+mod lane;
+mod node;
+mod report;
+mod sources;
+mod stop;
+mod sync;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{CallId, Core, Delta, Effects, EventRecorder, Informer, Input, Rng, Selector, Time, TimerId};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+
+use crate::config::NodeConfig;
+use crate::devices::{self, Devices};
+use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
+use crate::probes::ProbeKind;
+use crate::records::{self, DevicesRecord, PodRecord};
+use crate::runtime::{HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
+use crate::spec::pod;
+use crate::status::node as node_status;
+use crate::volumes::{VolumeKind, Volumes};
+
+use node::NodeState;
+use sources::SourceCache;
+use worker::{PodRuntime, Worker};
+
+/// Effects of this core.
+type Fx = Effects<Out>;
+
+/// Who waits for the outcome of an operation.
+#[derive(Clone, Debug)]
+enum Owner {
+    Load,
+    Host,
+    RuntimeInfo,
+    Relist,
+    ListImages,
+    Checkpoint,
+    DevicesRecord,
+    Pod(Uid, PodOp),
+}
+
+/// What an operation is for its pod.
+#[derive(Clone, Debug)]
+enum PodOp {
+    Record,
+    RunSandbox,
+    StopSandbox(String),
+    Remove(String),
+    Lane(String),
+    Kill(String),
+    Volume(String, Option<VolumeKind>),
+    Probe(String, ProbeKind),
+    RemovePod,
+    DropRecord,
+}
+
+/// Who waits for a reply of the API.
+#[derive(Clone, Debug)]
+enum Call {
+    Status(Uid),
+    Delete(Uid),
+    Register,
+    NodeLabels,
+    NodeStatus,
+    LeaseGet,
+    LeasePut,
+}
+
+/// Why to wake up.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wake {
+    Relist,
+    Status,
+    Lease,
+    LeaseNow,
+    NodeTick,
+    Load,
+    Checkpoint,
+    Pod(Uid),
+}
+
+/// How far the device checkpoint on disk is behind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Checkpoint {
+    /// Counts changes.
+    version: u64,
+    /// The last change that is surely on disk.
+    saved: u64,
+    /// The write under way, and the change it holds.
+    saving: Option<(OpId, u64)>,
+    retry_at: Time,
+}
+
+impl Checkpoint {
+    /// Something changed; returns the version that holds it.
+    fn touch(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+}
+
+/// The kubelet's core.
+pub struct KubeletCore {
+    config: Arc<NodeConfig>,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    services: Informer<Service>,
+    events: EventRecorder,
+    workers: BTreeMap<Uid, Worker>,
+    runtime: BTreeMap<Uid, PodRuntime>,
+    /// The listing that `runtime` is of; none before the first.
+    listed: Option<OpId>,
+    relist_op: Option<OpId>,
+    relist_again: bool,
+    host: HostFacts,
+    loaded: bool,
+    started_at: Time,
+    runtime_info: Option<RuntimeInfo>,
+    runtime_error: Option<String>,
+    images: Vec<ImageRecord>,
+    devices: Devices,
+    checkpoint: Checkpoint,
+    /// Grants of an earlier boot were dropped and that is not on disk yet.
+    boot_unrecorded: bool,
+    volumes: Volumes,
+    sources: SourceCache,
+    ops: BTreeMap<OpId, Owner>,
+    calls: BTreeMap<CallId, Call>,
+    wakes: BTreeSet<(Time, Wake)>,
+    armed: Option<(Time, TimerId)>,
+    dirty: BTreeSet<Uid>,
+    publish: bool,
+    node: NodeState,
+}
+
+impl KubeletCore {
+    /// A kubelet that has not started.
+    #[must_use]
+    pub fn new(config: NodeConfig, rng: &Rng) -> Self {
+        let on_node = Selector::fields(format!("spec.nodeName={}", config.node_name));
+        let itself = Selector::fields(format!("metadata.name={}", config.node_name));
+        Self {
+            pods: Informer::new(Pod::resource(), on_node, rng.fork("pods")),
+            nodes: Informer::new(Node::resource(), itself, rng.fork("nodes")),
+            services: Informer::new(Service::resource(), Selector::all(), rng.fork("services")),
+            events: EventRecorder::new("kubelet", rng.fork("events")).on_host(config.node_name.clone()),
+            workers: BTreeMap::new(),
+            runtime: BTreeMap::new(),
+            listed: None,
+            relist_op: None,
+            relist_again: false,
+            host: HostFacts::default(),
+            loaded: false,
+            started_at: Time::default(),
+            runtime_info: None,
+            runtime_error: None,
+            images: Vec::new(),
+            devices: Devices::default(),
+            checkpoint: Checkpoint::default(),
+            boot_unrecorded: false,
+            volumes: Volumes::default(),
+            sources: SourceCache::default(),
+            ops: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            armed: None,
+            dirty: BTreeSet::new(),
+            publish: false,
+            node: NodeState::default(),
+            config: Arc::new(config),
+        }
+    }
+
+    /// What is granted and intended, for those who check invariants.
+    #[must_use]
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// UIDs of the pods that the kubelet looks after.
+    pub fn pod_uids(&self) -> impl Iterator<Item = &Uid> {
+        self.workers.keys()
+    }
+
+    fn op(&mut self, owner: Owner, op: Op, fx: &mut Fx) -> OpId {
+        let id = OpId(fx.fresh());
+        self.ops.insert(id, owner);
+        fx.own(Out { id, op });
+        id
+    }
+
+    fn wake(&mut self, at: Time, wake: Wake) {
+        self.wakes.insert((at, wake));
+    }
+
+    fn wake_pod(&mut self, at: Time, uid: &Uid) {
+        // One wake a pod is enough: the earliest; each look sets the next.
+        self.wakes.insert((at, Wake::Pod(uid.clone())));
+    }
+
+    fn arm(&mut self, fx: &mut Fx) {
+        let Some((at, _)) = self.wakes.first() else { return };
+        if self.armed.is_none_or(|(armed, _)| *at < armed) {
+            self.armed = Some((*at, fx.timer(*at)));
+        }
+    }
+
+    fn start(&mut self, now: Time, fx: &mut Fx) {
+        self.started_at = now;
+        self.op(Owner::Load, Op::Load, fx);
+        self.pods.start(fx);
+        self.nodes.start(fx);
+        self.services.start(fx);
+        self.relist(fx);
+        self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
+        self.op(Owner::ListImages, Op::ListImages, fx);
+    }
+
+    /// Lists the runtime: now, or once the listing under way is back.
+    fn relist(&mut self, fx: &mut Fx) {
+        if self.relist_op.is_some() {
+            self.relist_again = true;
+        } else {
+            self.relist_again = false;
+            self.relist_op = Some(self.op(Owner::Relist, Op::Relist, fx));
+        }
+    }
+
+    fn woken(&mut self, now: Time, fx: &mut Fx) {
+        while let Some((at, _)) = self.wakes.first() {
+            if *at > now {
+                break;
+            }
+            let Some((_, wake)) = self.wakes.pop_first() else { break };
+            match wake {
+                Wake::Relist => self.relist(fx),
+                Wake::Pod(uid) => {
+                    self.dirty.insert(uid);
+                }
+                Wake::Status => {
+                    self.op(Owner::Host, Op::Host, fx);
+                    self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
+                    self.op(Owner::ListImages, Op::ListImages, fx);
+                    self.wake(now + self.config.status_period, Wake::Status);
+                }
+                Wake::Lease => self.renew_lease(now, fx),
+                Wake::LeaseNow => self.renew_now(now, fx),
+                Wake::NodeTick => self.node.dirty = true,
+                Wake::Load => {
+                    self.op(Owner::Load, Op::Load, fx);
+                }
+                // Looked at after every step.
+                Wake::Checkpoint => {}
+            }
+        }
+    }
+
+    fn pod_changed(&mut self, delta: &Delta<Pod>) {
+        let object = delta.object();
+        let uid = pod::uid(object);
+        self.publish = true;
+        self.dirty.insert(uid.clone());
+        match delta {
+            Delta::Removed(old) => {
+                if let Some(w) = self.workers.get_mut(&uid) {
+                    w.deleted = true;
+                    w.confirmed = true;
+                    if old.revision() > w.pod.revision() {
+                        w.pod = old.clone();
+                    }
+                }
+            }
+            Delta::Added(new) => self.pod_seen(new),
+            Delta::Updated(old, new) => {
+                // The name was taken over by another pod between two looks.
+                let old_uid = pod::uid(old);
+                if old_uid != uid {
+                    if let Some(w) = self.workers.get_mut(&old_uid) {
+                        w.deleted = true;
+                        w.confirmed = true;
+                    }
+                    self.dirty.insert(old_uid);
+                }
+                self.pod_seen(new);
+            }
+        }
+    }
+
+    fn pod_seen(&mut self, new: &Arc<Pod>) {
+        let w = self.workers.entry(pod::uid(new)).or_insert_with(|| Worker::new(new.clone()));
+        w.confirmed = true;
+        // Our own write may have shown us a newer one already.
+        if new.revision() >= w.pod.revision() {
+            w.pod = new.clone();
+        }
+    }
+
+    /// A complete list has been seen: what is recorded or runs here and is not in it is gone.
+    fn find_gone(&mut self) {
+        if !self.pods.synced() || !self.loaded {
+            return;
+        }
+        let known: BTreeSet<Uid> = self.pods.cache().iter().map(|p| pod::uid(p)).collect();
+        for (uid, w) in &mut self.workers {
+            if !w.confirmed && !known.contains(uid) {
+                w.confirmed = true;
+                w.deleted = true;
+                self.dirty.insert(uid.clone());
+            }
+        }
+        for (uid, runtime) in &self.runtime {
+            if self.workers.contains_key(uid) || known.contains(uid) {
+                continue;
+            }
+            if let Some(pod) = orphan(runtime) {
+                tracing::info!(pod = %pod::pod_ref(&pod), "found in the runtime but not in the API; stopping it");
+                let mut w = Worker::new(Arc::new(pod));
+                w.confirmed = true;
+                w.deleted = true;
+                self.workers.insert(uid.clone(), w);
+                self.dirty.insert(uid.clone());
+            }
+        }
+        // Holdings of pods that nobody knows any more.
+        let strays: Vec<Uid> = self
+            .devices
+            .allocations()
+            .keys()
+            .filter(|uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid) && self.listed.is_some())
+            .cloned()
+            .collect();
+        for uid in strays {
+            if self.devices.release(&uid) {
+                self.checkpoint.touch();
+            }
+        }
+    }
+
+    fn loaded(&mut self, now: Time, loaded: Loaded, fx: &mut Fx) {
+        self.host = loaded.host;
+        let same_boot = loaded
+            .records
+            .get(records::DEVICES)
+            .and_then(|bytes| serde_json::from_slice::<DevicesRecord>(bytes).ok())
+            .is_some_and(|r| r.boot_id == self.host.boot_id);
+        if let Some(bytes) = &loaded.checkpoint {
+            match devices::decode(bytes) {
+                Ok((allocations, advertised)) => {
+                    self.devices = Devices::restore(allocations, advertised, same_boot);
+                }
+                Err(error) => tracing::error!(%error, "starting with no device allocations"),
+            }
+        }
+        self.boot_unrecorded = !same_boot;
+        if !same_boot {
+            self.checkpoint.touch();
+        }
+        for (name, bytes) in &loaded.records {
+            let Some(uid) = name.strip_prefix(records::POD_PREFIX) else { continue };
+            let record: PodRecord = match serde_json::from_slice(bytes) {
+                Ok(r) => r,
+                Err(error) => {
+                    tracing::error!(record = name, %error, "a pod's record cannot be read");
+                    continue;
+                }
+            };
+            let uid: Uid = uid.into();
+            self.volumes.restore(&uid, &record.volumes);
+            let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
+            w.admitted_before = record.admitted;
+            if record.deleted {
+                w.deleted = true;
+                w.confirmed = true;
+            }
+            let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted };
+            w.record_saved = Some(mark);
+            self.dirty.insert(uid);
+        }
+        self.loaded = true;
+        self.dirty.extend(self.workers.keys().cloned());
+        self.register(now, fx);
+        self.wake(now + self.config.status_period, Wake::Status);
+        self.wake(now, Wake::Lease);
+        self.find_gone();
+    }
+
+    fn relisted(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        self.relist_op = None;
+        match outcome {
+            Ok(Reply::Snapshot(snapshot)) => {
+                if self.runtime_error.take().is_some() {
+                    tracing::info!("the container runtime answers again");
+                    self.node.dirty = true;
+                    self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
+                }
+                self.take_snapshot(id, snapshot);
+            }
+            // What is not known changes nothing.
+            Ok(_) => {}
+            Err(error) => {
+                let text = error.to_string();
+                if self.runtime_error.as_ref() != Some(&text) {
+                    tracing::warn!(%error, "the container runtime cannot be listed");
+                    self.runtime_error = Some(text);
+                    self.node.dirty = true;
+                }
+            }
+        }
+        if self.relist_again {
+            self.relist(fx);
+        } else {
+            self.wake(now + self.config.relist_period, Wake::Relist);
+        }
+    }
+
+    fn take_snapshot(&mut self, id: OpId, snapshot: RuntimeSnapshot) {
+        let mut by_pod: BTreeMap<Uid, PodRuntime> = BTreeMap::new();
+        for s in snapshot.sandboxes {
+            by_pod.entry(s.pod.uid.clone()).or_default().sandboxes.push(s);
+        }
+        for c in snapshot.containers {
+            by_pod.entry(c.pod.uid.clone()).or_default().containers.push(c);
+        }
+        let before = self.listed.replace(id);
+        for (uid, w) in &self.workers {
+            let waited = before.is_none_or(|b| b < w.fresh_after || w.stopping.as_ref().is_some_and(|s| b < s.since));
+            if waited || by_pod.get(uid) != self.runtime.get(uid) {
+                self.dirty.insert(uid.clone());
+            }
+        }
+        self.runtime = by_pod;
+        self.find_gone();
+    }
+
+    fn done(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        let Some(owner) = self.ops.remove(&id) else { return };
+        match owner {
+            Owner::Load => match outcome {
+                Ok(Reply::Loaded(l)) => self.loaded(now, *l, fx),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the local record cannot be read; nothing is done until it can");
+                    self.wake(now + Duration::from_secs(1), Wake::Load);
+                }
+            },
+            Owner::Host => {
+                if let Ok(Reply::Host(h)) = outcome {
+                    self.host = *h;
+                }
+                self.node_tick(now, fx);
+            }
+            Owner::RuntimeInfo => {
+                if let Ok(Reply::RuntimeInfo(i)) = outcome
+                    && self.runtime_info.as_ref() != Some(&i)
+                {
+                    self.runtime_info = Some(i);
+                    self.node.dirty = true;
+                }
+            }
+            Owner::ListImages => {
+                if let Ok(Reply::Images(i)) = outcome
+                    && self.images != i
+                {
+                    self.images = i;
+                    self.node.dirty = true;
+                }
+            }
+            Owner::Relist => self.relisted(now, id, outcome, fx),
+            Owner::Checkpoint => self.checkpointed(now, outcome, fx),
+            Owner::DevicesRecord => {
+                if outcome.is_ok() {
+                    self.boot_unrecorded = false;
+                }
+            }
+            Owner::Pod(uid, op) => {
+                if let Some(mut w) = self.workers.remove(&uid) {
+                    self.pod_op_done(now, &uid, &mut w, id, op, outcome, fx);
+                    self.workers.insert(uid.clone(), w);
+                    self.dirty.insert(uid);
+                }
+            }
+        }
+    }
+
+    /// Writes the device checkpoint if it is behind. What must be in it first waits for its version.
+    fn save_checkpoint(&mut self, now: Time, fx: &mut Fx) {
+        let behind = self.checkpoint.saved < self.checkpoint.version;
+        if !self.loaded || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
+            return;
+        }
+        let body = self.devices.checkpoint();
+        let id = self.op(Owner::Checkpoint, Op::SaveCheckpoint(body), fx);
+        self.checkpoint.saving = Some((id, self.checkpoint.version));
+    }
+
+    fn checkpointed(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
+        let Some((_, version)) = self.checkpoint.saving.take() else { return };
+        if let Err(error) = outcome {
+            tracing::error!(%error, "the device checkpoint was not written");
+            self.checkpoint.retry_at = now + Duration::from_secs(1);
+            self.wake(self.checkpoint.retry_at, Wake::Checkpoint);
+            return;
+        }
+        self.checkpoint.saved = version;
+        self.dirty.extend(self.workers.iter().filter(|(_, w)| !w.lanes.is_empty()).map(|(uid, _)| uid.clone()));
+        // Grants of an earlier boot are gone from the disk: from now on they are this boot's.
+        if self.boot_unrecorded {
+            let record = DevicesRecord { boot_id: self.host.boot_id.clone() };
+            let body = serde_json::to_vec(&record).unwrap_or_default();
+            self.op(Owner::DevicesRecord, Op::SaveRecord { name: records::DEVICES.into(), body }, fx);
+        }
+    }
+
+    fn observed(&mut self, now: Time, event: In, fx: &mut Fx) {
+        match event {
+            In::Done(id, outcome) => self.done(now, id, outcome, fx),
+            In::PluginUp { resource, epoch, options } => {
+                tracing::info!(resource, epoch, "device plugin registered");
+                self.devices.plugin_up(&resource, epoch, options);
+                self.checkpoint.touch();
+                self.devices_changed();
+            }
+            In::PluginDevices { resource, epoch, devices } => {
+                if self.devices.plugin_devices(&resource, epoch, devices) {
+                    self.checkpoint.touch();
+                    self.devices_changed();
+                }
+            }
+            In::PluginDown { resource, epoch } => {
+                if self.devices.plugin_down(&resource, epoch) {
+                    tracing::warn!(resource, epoch, "device plugin hung up");
+                    self.devices_changed();
+                }
+            }
+        }
+    }
+
+    fn devices_changed(&mut self) {
+        self.node.dirty = true;
+        // Somebody may wait for them.
+        self.dirty.extend(
+            self.workers
+                .iter()
+                .filter(|(_, w)| w.admission != worker::Admission::Admitted || !w.waiting.is_empty())
+                .map(|(uid, _)| uid.clone()),
+        );
+    }
+
+    fn answered(
+        &mut self,
+        now: Time,
+        call: Call,
+        result: Result<carrack_engine::ApiResponse, carrack_engine::ApiError>,
+        fx: &mut Fx,
+    ) {
+        match call {
+            Call::Status(uid) => self.status_answered(now, &uid, result),
+            Call::Delete(uid) => self.delete_answered(now, &uid, result),
+            other => self.node_answered(now, other, result, fx),
+        }
+    }
+
+    fn route(&mut self, now: Time, input: Input<In>, fx: &mut Fx) {
+        if self.events.step(now, &input, fx) {
+            return;
+        }
+        if let Some(deltas) = self.pods.step(now, &input, fx) {
+            for d in &deltas {
+                self.pod_changed(d);
+            }
+            self.find_gone();
+            return;
+        }
+        if let Some(deltas) = self.nodes.step(now, &input, fx) {
+            if !deltas.is_empty() {
+                self.node_seen();
+            }
+            return;
+        }
+        if self.services.step(now, &input, fx).is_some() {
+            return;
+        }
+        match input {
+            Input::Start => self.start(now, fx),
+            Input::Api { id, result } => {
+                if let Some(call) = self.calls.remove(&id) {
+                    self.answered(now, call, result, fx);
+                } else if let Some(users) = self.sources.answered(now, id, &result) {
+                    self.dirty.extend(users);
+                }
+            }
+            Input::Timer(id) => {
+                if self.armed.is_some_and(|(_, armed)| armed == id) {
+                    self.armed = None;
+                }
+            }
+            Input::Own(event) => self.observed(now, event, fx),
+            Input::Watch { .. } => {}
+        }
+    }
+}
+
+impl Core for KubeletCore {
+    type In = In;
+    type Out = Out;
+
+    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Fx) {
+        self.route(now, input, fx);
+        self.woken(now, fx);
+        self.settle(now, fx);
+        self.save_checkpoint(now, fx);
+        if self.node.dirty {
+            self.node_tick(now, fx);
+        }
+        if std::mem::take(&mut self.publish) {
+            let pods = self.workers.values().map(|w| w.pod.clone()).collect();
+            let id = OpId(fx.fresh());
+            fx.own(Out { id, op: Op::Publish(pods) });
+        }
+        self.arm(fx);
+    }
+}
+
+/// A pod made up from what runs, for stopping it.
+fn orphan(runtime: &PodRuntime) -> Option<Pod> {
+    let reference = runtime.sandboxes.first().map(|s| &s.pod).or_else(|| runtime.containers.first().map(|c| &c.pod))?;
+    let mut names: Vec<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid.as_ref()},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": names.iter().map(|n| serde_json::json!({"name": n})).collect::<Vec<_>>(),
+        }
+    }))
+    .ok()
+}
+
+/// Whether an operation surely did not fail for a reason that may pass.
+fn is_absent(e: &OpError) -> bool {
+    matches!(e, OpError::NotFound(_))
+}
+
+/// The node's addresses as text.
+fn host_ips(core: &KubeletCore) -> Vec<String> {
+    node_status::addresses(&core.host, &core.config)
+}

@@ -1,0 +1,255 @@
+//! The Node object and its Lease: registered once, kept current, renewed.
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::worker::Admission;
+use super::{Call, Fx, KubeletCore, Wake};
+use crate::status::node as status;
+
+/// What the core keeps about its Node.
+#[derive(Debug, Default)]
+pub(super) struct NodeState {
+    /// Something that shows in the status changed.
+    pub dirty: bool,
+    registered: bool,
+    register_call: Option<CallId>,
+    labels_call: Option<CallId>,
+    labels_done: bool,
+    status_call: Option<CallId>,
+    retry_at: Time,
+    /// The Node as last seen in the watch or in a reply, whichever is newer.
+    seen: Option<Arc<Node>>,
+    sent_at: Time,
+    lease: Option<Lease>,
+    lease_call: Option<CallId>,
+}
+
+impl KubeletCore {
+    fn node_inputs<'a>(
+        &'a self,
+        now: Time,
+        devices: &'a std::collections::BTreeMap<String, (usize, usize)>,
+    ) -> status::Inputs<'a> {
+        status::Inputs {
+            now,
+            host: &self.host,
+            runtime: self.runtime_info.as_ref(),
+            runtime_error: self.runtime_error.as_deref(),
+            devices,
+            images: &self.images,
+            config: &self.config,
+        }
+    }
+
+    /// Creates the Node, or takes over the one that is there.
+    pub(super) fn register(&mut self, now: Time, fx: &mut Fx) {
+        if self.node.registered || self.node.register_call.is_some() {
+            return;
+        }
+        let devices = self.devices.capacity();
+        let node = status::node(&self.node_inputs(now, &devices));
+        let call = fx.api(ApiRequest::create(&node));
+        self.calls.insert(call, Call::Register);
+        self.node.register_call = Some(call);
+    }
+
+    pub(super) fn node_seen(&mut self) {
+        let cached = self.nodes.cache().get("", &self.config.node_name).cloned();
+        let newer = match (&self.node.seen, &cached) {
+            (Some(seen), Some(new)) => new.revision() >= seen.revision() || new.uid() != seen.uid(),
+            _ => true,
+        };
+        if newer {
+            self.node.seen = cached;
+        }
+        self.node.dirty = true;
+        // Who waited for the Node to be read.
+        self.dirty.extend(
+            self.workers.iter().filter(|(_, w)| w.admission != Admission::Admitted).map(|(uid, _)| uid.clone()),
+        );
+    }
+
+    /// Brings the Node's labels and status up to date.
+    pub(super) fn node_tick(&mut self, now: Time, fx: &mut Fx) {
+        self.node.dirty = false;
+        if !self.loaded {
+            return;
+        }
+        if now < self.node.retry_at {
+            self.wake(self.node.retry_at, Wake::NodeTick);
+            return;
+        }
+        if !self.node.registered {
+            self.register(now, fx);
+            return;
+        }
+        let Some(node) = self.node.seen.clone() else { return };
+        if !self.node.labels_done && self.node.labels_call.is_none() {
+            let wanted = status::labels(&self.host, &self.config);
+            let has = node.metadata.labels.clone().unwrap_or_default();
+            if wanted.iter().all(|(k, v)| has.get(k) == Some(v)) {
+                self.node.labels_done = true;
+            } else {
+                let patch = json!({"metadata": {"labels": wanted}});
+                let call = fx.api(ApiRequest::patch(
+                    &Node::resource(),
+                    "",
+                    &self.config.node_name,
+                    "",
+                    ContentType::MergePatch,
+                    &patch,
+                ));
+                self.calls.insert(call, Call::NodeLabels);
+                self.node.labels_call = Some(call);
+            }
+        }
+        if self.node.status_call.is_some() {
+            return;
+        }
+        let devices = self.devices.capacity();
+        let old = node.status.clone().unwrap_or_else(NodeStatus::default);
+        let new = status::node_status(&self.node_inputs(now, &devices), Some(&old));
+        let stale = now.since(self.node.sent_at) >= self.config.status_report_period;
+        if !status::differs(&old, &new) && !stale {
+            return;
+        }
+        let patch = json!({
+            "metadata": {"uid": node.uid(), "resourceVersion": node.metadata.resource_version},
+            "status": new,
+        });
+        let call = fx.api(ApiRequest::patch(
+            &Node::resource(),
+            "",
+            &self.config.node_name,
+            "status",
+            ContentType::MergePatch,
+            &patch,
+        ));
+        self.calls.insert(call, Call::NodeStatus);
+        self.node.status_call = Some(call);
+    }
+
+    /// Renews the Lease, and sets the next time for it.
+    pub(super) fn renew_lease(&mut self, now: Time, fx: &mut Fx) {
+        self.wake(now + self.config.lease_period, Wake::Lease);
+        self.renew_now(now, fx);
+    }
+
+    fn put_lease(&mut self, now: Time, fx: &mut Fx) -> CallId {
+        let node_uid = self.node.seen.as_ref().map(|n| n.uid().to_owned());
+        let lease = status::lease(now, &self.config, node_uid.as_deref(), self.node.lease.as_ref());
+        if lease.metadata.resource_version.is_some() {
+            fx.api(ApiRequest::update(&lease))
+        } else {
+            fx.api(ApiRequest::create(&lease))
+        }
+    }
+
+    pub(super) fn node_answered(&mut self, now: Time, call: Call, result: Result<ApiResponse, ApiError>, fx: &mut Fx) {
+        match call {
+            Call::Register => {
+                self.node.register_call = None;
+                match result {
+                    Ok(reply) => {
+                        tracing::info!(node = self.config.node_name, "node registered");
+                        self.node.registered = true;
+                        self.node.labels_done = true;
+                        self.node.sent_at = now;
+                        self.node.seen = reply.json::<Node>().ok().map(Arc::new).or(self.node.seen.take());
+                    }
+                    Err(e) if e.is_already_exists() => self.node.registered = true,
+                    Err(error) => {
+                        tracing::warn!(%error, "the node could not be registered; trying again");
+                        self.node.retry_at = now + Duration::from_secs(1);
+                    }
+                }
+                self.node.dirty = true;
+            }
+            Call::NodeLabels => {
+                self.node.labels_call = None;
+                match result {
+                    Ok(_) => self.node.labels_done = true,
+                    Err(error) => {
+                        tracing::warn!(%error, "the node's labels were not taken");
+                        self.node.retry_at = now + Duration::from_secs(1);
+                        self.node.dirty = true;
+                    }
+                }
+            }
+            Call::NodeStatus => {
+                self.node.status_call = None;
+                match result.and_then(|r| r.json::<Node>()) {
+                    Ok(node) => {
+                        self.node.sent_at = now;
+                        if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
+                            self.node.seen = Some(Arc::new(node));
+                        }
+                    }
+                    // The watch brings what others wrote, and this is computed anew.
+                    Err(e) if e.is_conflict() => {
+                        self.node.retry_at = now + Duration::from_millis(100);
+                        self.node.dirty = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the node's status was not taken");
+                        self.node.retry_at = now + Duration::from_secs(1);
+                        self.node.dirty = true;
+                    }
+                }
+            }
+            Call::LeaseGet => {
+                self.node.lease_call = None;
+                match result {
+                    Ok(reply) => {
+                        self.node.lease = reply.json::<Lease>().ok();
+                        self.renew_now(now, fx);
+                    }
+                    Err(e) if e.is_not_found() => {
+                        let call = self.put_lease(now, fx);
+                        self.calls.insert(call, Call::LeasePut);
+                        self.node.lease_call = Some(call);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the node's lease cannot be read");
+                        self.wake(now + Duration::from_secs(1), Wake::LeaseNow);
+                    }
+                }
+            }
+            Call::LeasePut => {
+                self.node.lease_call = None;
+                match result.and_then(|r| r.json::<Lease>()) {
+                    Ok(lease) => self.node.lease = Some(lease),
+                    Err(error) => {
+                        tracing::warn!(%error, "the node's lease was not renewed");
+                        // Somebody else wrote it, or it is not known what is there.
+                        self.node.lease = None;
+                        self.wake(now + Duration::from_secs(1), Wake::LeaseNow);
+                    }
+                }
+            }
+            Call::Status(_) | Call::Delete(_) => {}
+        }
+    }
+
+    /// Renews without waiting for the next period.
+    pub(super) fn renew_now(&mut self, now: Time, fx: &mut Fx) {
+        if self.node.lease_call.is_some() {
+            return;
+        }
+        let (call, what) = match &self.node.lease {
+            None => (
+                fx.api(ApiRequest::get(&Lease::resource(), status::LEASE_NAMESPACE, &self.config.node_name)),
+                Call::LeaseGet,
+            ),
+            Some(_) => (self.put_lease(now, fx), Call::LeasePut),
+        };
+        self.calls.insert(call, what);
+        self.node.lease_call = Some(call);
+    }
+}

@@ -1,0 +1,126 @@
+//! Telling the API about a pod: its status on change, and events.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, EventRecord, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::json;
+
+use super::sync::{ran_before, verdicts, with_facts};
+use super::worker::{Admission, Worker};
+use super::{Call, Fx, KubeletCore, host_ips};
+use crate::runtime::Uid;
+use crate::spec::pod;
+use crate::status::pod::{Admitted, Inputs, pod_status};
+
+impl KubeletCore {
+    pub(super) fn event(&mut self, now: Time, record: EventRecord, fx: &mut Fx) {
+        self.events.record(now, record, fx);
+    }
+
+    fn status_of(&self, now: Time, uid: &Uid, w: &Worker) -> PodStatus {
+        let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
+        let pod_ips = self.pod_ips(uid, w);
+        let host_ips = host_ips(self);
+        let shown = verdicts(w);
+        let ran: BTreeMap<String, u32> = ran_before(&w.pod);
+        let admitted = match &w.admission {
+            Admission::Undecided => Admitted::NotYet(None),
+            Admission::Waiting { message, .. } => Admitted::NotYet(Some(message.clone())),
+            Admission::Admitted => Admitted::Yes,
+            Admission::Rejected(reason, message) => Admitted::No(reason.clone(), message.clone()),
+        };
+        with_facts(w, &runtime, &shown, &ran, |facts| {
+            pod_status(&Inputs {
+                now,
+                facts: *facts,
+                waiting: &w.waiting,
+                admitted: &admitted,
+                stopped: w.stopped_all,
+                ended_because: w.stopping.as_ref().and_then(|s| s.because.as_ref()),
+                host_ips: &host_ips,
+                pod_ips: &pod_ips,
+            })
+        })
+    }
+
+    /// Computes the pod's status and sends it when it differs from what the API has.
+    pub(super) fn report(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        if w.deleted || w.status.call.is_some() {
+            return;
+        }
+        // Not before it is known whether anything of it runs here.
+        if self.listed.is_none() || w.admission == Admission::Undecided && w.stopping.is_none() {
+            return;
+        }
+        if self.listed.is_some_and(|l| l < w.fresh_after) && !matches!(w.admission, Admission::Rejected(..)) {
+            return;
+        }
+        let status = self.status_of(now, uid, w);
+        if w.pod.status.as_ref() == Some(&status) {
+            w.last_status = Some(status);
+            return;
+        }
+        w.last_status = Some(status.clone());
+        if w.status.retry_at > now {
+            self.wake_pod(w.status.retry_at, uid);
+            return;
+        }
+        let patch = json!({
+            "metadata": {
+                "uid": uid.as_ref(),
+                "resourceVersion": w.pod.metadata.resource_version,
+            },
+            "status": status,
+        });
+        let call = fx.api(ApiRequest::patch(
+            &Pod::resource(),
+            w.pod.namespace(),
+            w.pod.name(),
+            "status",
+            ContentType::MergePatch,
+            &patch,
+        ));
+        self.calls.insert(call, Call::Status(uid.clone()));
+        w.status.call = Some(call);
+    }
+
+    /// Whether the API has the pod's last word, or will not take it.
+    pub(super) fn told(&self, w: &Worker) -> bool {
+        let over = matches!(w.pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
+        w.status.call.is_none() && (over || w.status.failures >= 5)
+    }
+
+    pub(super) fn status_answered(&mut self, now: Time, uid: &Uid, result: Result<ApiResponse, ApiError>) {
+        let Some(w) = self.workers.get_mut(uid) else { return };
+        w.status.call = None;
+        match result.and_then(|r| r.json::<Pod>()) {
+            Ok(pod) => {
+                w.status.failures = 0;
+                w.status.retry_at = Time::default();
+                // Read our own write: the watch will show it, but not later than this.
+                if pod::uid(&pod) == *uid && pod.revision() >= w.pod.revision() {
+                    w.pod = std::sync::Arc::new(pod);
+                }
+            }
+            Err(e) if e.is_not_found() => {
+                // The watch tells whether it is gone; nothing more to say until then.
+                w.status.failures += 1;
+                w.status.retry_at = now + Duration::from_secs(5);
+            }
+            Err(e) if e.is_conflict() => {
+                // Somebody wrote at the same time. The watch brings that, and this is computed anew.
+                w.status.retry_at = now + Duration::from_millis(100);
+            }
+            Err(error) => {
+                w.status.failures += 1;
+                let delay = Duration::from_millis(500 << w.status.failures.min(6));
+                w.status.retry_at = now + delay;
+                tracing::warn!(pod = %pod::pod_ref(&w.pod), %error, "the pod's status was not taken");
+            }
+        }
+        self.dirty.insert(uid.clone());
+    }
+}

@@ -1,0 +1,232 @@
+//! Config maps, secrets and tokens that pods are made of: read when first wanted, read again when old.
+//!
+//! A read that fails leaves what is known as it is. Decisions look through a [`SourceView`], which
+//! notes what it lacked; the core then reads that.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection};
+use serde_json::json;
+
+use crate::runtime::Uid;
+use crate::spec::env::Sources;
+use crate::spec::pod;
+use crate::volumes::{NotReady, PayloadSources};
+
+/// How old a config map or secret may be.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// How long a failure or an absence is believed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Something that pods are made of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SourceKey {
+    ConfigMap { namespace: String, name: String },
+    Secret { namespace: String, name: String },
+    Token { namespace: String, account: String, pod: String, uid: Uid, audience: String, expiration_s: i64 },
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    ConfigMap(Option<Arc<ConfigMap>>),
+    Secret(Option<Arc<Secret>>),
+    Token(String),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    value: Option<Value>,
+    error: Option<String>,
+    refresh_at: Time,
+    call: Option<CallId>,
+    /// Pods to look at when it changes.
+    users: BTreeSet<Uid>,
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct SourceCache {
+    entries: BTreeMap<SourceKey, Entry>,
+    calls: BTreeMap<CallId, SourceKey>,
+}
+
+/// A look at the cache on behalf of one pod.
+pub(super) struct SourceView<'a> {
+    cache: &'a SourceCache,
+    wanted: RefCell<BTreeSet<SourceKey>>,
+    lacking: RefCell<bool>,
+}
+
+impl<'a> SourceView<'a> {
+    pub fn new(cache: &'a SourceCache) -> Self {
+        Self { cache, wanted: RefCell::default(), lacking: RefCell::new(false) }
+    }
+    /// What was asked for, and whether something of it has not been read at all yet.
+    pub fn finish(self) -> (BTreeSet<SourceKey>, bool) {
+        (self.wanted.into_inner(), self.lacking.into_inner())
+    }
+    fn get(&self, key: SourceKey) -> Result<Value, NotReady> {
+        let result = match self.cache.entries.get(&key) {
+            Some(Entry { value: Some(v), .. }) => Ok(v.clone()),
+            Some(Entry { error: Some(e), .. }) => Err(NotReady::Failed(e.clone())),
+            _ => {
+                self.lacking.replace(true);
+                Err(NotReady::Pending)
+            }
+        };
+        self.wanted.borrow_mut().insert(key);
+        result
+    }
+}
+
+impl PayloadSources for SourceView<'_> {
+    fn config_map(&self, namespace: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, NotReady> {
+        match self.get(SourceKey::ConfigMap { namespace: namespace.into(), name: name.into() })? {
+            Value::ConfigMap(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
+    fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, NotReady> {
+        match self.get(SourceKey::Secret { namespace: namespace.into(), name: name.into() })? {
+            Value::Secret(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
+    fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
+        let account = pod::spec(pod).service_account_name.clone().filter(|s| !s.is_empty());
+        let key = SourceKey::Token {
+            namespace: pod.namespace().to_owned(),
+            account: account.unwrap_or_else(|| "default".into()),
+            pod: pod.name().to_owned(),
+            uid: pod::uid(pod),
+            audience: projection.audience.clone().unwrap_or_default(),
+            expiration_s: projection.expiration_seconds.unwrap_or(3600),
+        };
+        match self.get(key)? {
+            Value::Token(t) => Ok(t),
+            _ => Err(NotReady::Pending),
+        }
+    }
+}
+
+impl Sources for SourceView<'_> {
+    fn config_map(&self, namespace: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, String> {
+        PayloadSources::config_map(self, namespace, name).map_err(text)
+    }
+    fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, String> {
+        PayloadSources::secret(self, namespace, name).map_err(text)
+    }
+}
+
+fn text(e: NotReady) -> String {
+    match e {
+        NotReady::Pending => "it has not been read yet".into(),
+        NotReady::Failed(e) => e,
+    }
+}
+
+impl SourceCache {
+    /// Reads what is wanted and not fresh. Returns when to look again.
+    pub fn want<F>(&mut self, now: Time, uid: &Uid, wanted: BTreeSet<SourceKey>, fx: &mut Effects<F>) -> Option<Time> {
+        let mut again: Option<Time> = None;
+        for key in wanted {
+            let entry = self.entries.entry(key.clone()).or_default();
+            entry.users.insert(uid.clone());
+            if entry.call.is_some() {
+                continue;
+            }
+            if (entry.value.is_some() || entry.error.is_some()) && now < entry.refresh_at {
+                again = Some(again.map_or(entry.refresh_at, |a| a.min(entry.refresh_at)));
+                continue;
+            }
+            let call = fx.api(request(&key));
+            entry.call = Some(call);
+            self.calls.insert(call, key);
+        }
+        again
+    }
+
+    /// Takes the reply to one of the reads. Returns the pods to look at again.
+    pub fn answered(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) -> Option<BTreeSet<Uid>> {
+        let key = self.calls.remove(&id)?;
+        let entry = self.entries.get_mut(&key)?;
+        entry.call = None;
+        let parsed = match (result, &key) {
+            (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
+            (Err(e), SourceKey::Secret { .. }) if e.is_not_found() => Ok((Value::Secret(None), RETRY)),
+            (Err(e), _) => Err(e.to_string()),
+            (Ok(reply), SourceKey::ConfigMap { .. }) => reply
+                .json::<ConfigMap>()
+                .map(|v| (Value::ConfigMap(Some(Arc::new(v))), MAX_AGE))
+                .map_err(|e| e.to_string()),
+            (Ok(reply), SourceKey::Secret { .. }) => {
+                reply.json::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), MAX_AGE)).map_err(|e| e.to_string())
+            }
+            (Ok(reply), SourceKey::Token { expiration_s, .. }) => reply
+                .json::<TokenRequest>()
+                .map_err(|e| e.to_string())
+                .and_then(|t| t.status.ok_or_else(|| "the token request has no status".to_owned()))
+                .and_then(|s| {
+                    s.token.map(|t| (t, s.expiration_timestamp)).ok_or_else(|| "no token was given".to_owned())
+                })
+                .map(|(token, expires)| {
+                    let life = expires.as_ref().map(Time::from).unwrap_or_default().since(now);
+                    // Renewed at four fifths of its life, and at least daily, as upstream does.
+                    let life = life.min(Duration::from_secs(u64::try_from(*expiration_s).unwrap_or(3600)));
+                    (Value::Token(token), (life * 4 / 5).min(Duration::from_secs(86_400)))
+                }),
+        };
+        match parsed {
+            Ok((value, age)) => {
+                entry.value = Some(value);
+                entry.error = None;
+                entry.refresh_at = now + age;
+            }
+            Err(e) => {
+                // What is known stays known.
+                entry.error = Some(e);
+                entry.refresh_at = now + RETRY;
+            }
+        }
+        Some(entry.users.clone())
+    }
+
+    /// Forgets what only this pod used.
+    pub fn forget(&mut self, uid: &str) {
+        self.entries.retain(|_, e| {
+            e.users.remove(uid);
+            !e.users.is_empty() || e.call.is_some()
+        });
+    }
+}
+
+fn request(key: &SourceKey) -> ApiRequest {
+    match key {
+        SourceKey::ConfigMap { namespace, name } => ApiRequest::get(&ConfigMap::resource(), namespace, name),
+        SourceKey::Secret { namespace, name } => ApiRequest::get(&Secret::resource(), namespace, name),
+        SourceKey::Token { namespace, account, pod, uid, audience, expiration_s } => {
+            let audiences: Vec<&str> = Some(audience.as_str()).filter(|a| !a.is_empty()).into_iter().collect();
+            ApiRequest::create_sub(
+                &ServiceAccount::resource(),
+                namespace,
+                account,
+                "token",
+                &json!({
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "kind": "TokenRequest",
+                    "spec": {
+                        "audiences": audiences,
+                        "expirationSeconds": expiration_s,
+                        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid.as_ref()},
+                    }
+                }),
+            )
+        }
+    }
+}

@@ -1,0 +1,609 @@
+//! Looking at a pod: is it to run, to stop, or to be left alone, and what lacks for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Time};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::sources::SourceView;
+use super::worker::{Admission, Lane, PodRuntime, RecordMark, Stopping, Worker};
+use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
+use crate::admission::{self, Decision};
+use crate::amount::Amounts;
+use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::pods::plan::{self, Facts, Plan, Verdict};
+use crate::records::{POD_PREFIX, PodRecord};
+use crate::runtime::{ContainerState, Uid};
+use crate::spec::env::Place;
+use crate::spec::{pod, sandbox};
+use crate::status::node::allocatable_amounts;
+use crate::volumes::{self, VolumeAction};
+
+/// How long a wait for a plugin lasts before it is told again.
+const WAIT_REPORT: Duration = Duration::from_secs(300);
+
+impl KubeletCore {
+    /// Looks at every pod that something was observed about.
+    pub(super) fn settle(&mut self, now: Time, fx: &mut Fx) {
+        if !self.loaded {
+            return;
+        }
+        // Looking at one may be news for another (a freed device): but never for itself in one step.
+        for _ in 0..8 {
+            if self.dirty.is_empty() {
+                return;
+            }
+            let mut batch: Vec<(bool, Time, Uid)> = std::mem::take(&mut self.dirty)
+                .into_iter()
+                .filter_map(|uid| {
+                    let w = self.workers.get(&uid)?;
+                    // Who was here first goes first.
+                    Some((!self.was_admitted(&uid, w), pod::created_at(&w.pod), uid))
+                })
+                .collect();
+            batch.sort();
+            for (_, _, uid) in batch {
+                let Some(mut w) = self.workers.remove(&uid) else { continue };
+                self.look(now, &uid, &mut w, fx);
+                if w.gone {
+                    self.sources.forget(&uid);
+                    self.volumes.forget(&uid);
+                    self.publish = true;
+                } else {
+                    self.workers.insert(uid, w);
+                }
+            }
+        }
+    }
+
+    /// It began here before: by the record, the runtime, or the API's word.
+    fn was_admitted(&self, uid: &Uid, w: &Worker) -> bool {
+        w.admission == Admission::Admitted
+            || w.admitted_before
+            || self.runtime.contains_key(uid)
+            || !ran_before(&w.pod).is_empty()
+    }
+
+    fn look(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        // A pod known from the record alone: its wishes are unknown, so nothing is done to it.
+        if !w.confirmed {
+            return;
+        }
+        self.notice_stop(now, uid, w, fx);
+        if w.stopping.is_none() {
+            if w.admission != Admission::Admitted {
+                self.admit(now, uid, w, fx);
+            }
+            if w.admission == Admission::Admitted && self.recorded(now, uid, w, fx) {
+                self.run_pod(now, uid, w, fx);
+                // It may just have ended.
+                self.notice_stop(now, uid, w, fx);
+            }
+        }
+        if w.stopping.is_some() {
+            self.stop_pod(now, uid, w, fx);
+        }
+        if !w.gone {
+            self.report(now, uid, w, fx);
+        }
+    }
+
+    /// Whether the pod must stop, and by when.
+    fn notice_stop(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        let deleting = w.pod.is_deleting();
+        let mut because = None;
+        if w.stopping.is_none() && w.admission == Admission::Admitted {
+            because = overdue(now, w, uid, &mut |at, u| self.wake_pod(at, u));
+        }
+        let rejected = matches!(w.admission, Admission::Rejected(..));
+        let must =
+            w.deleted || deleting || pod::is_terminal(&w.pod) || w.end.is_some() || because.is_some() || rejected;
+        if !must {
+            return;
+        }
+        let grace = Duration::from_secs(u64::try_from(pod::grace_s(&w.pod)).unwrap_or(30));
+        let deadline = now + grace;
+        match &mut w.stopping {
+            Some(s) => {
+                // A deletion may be hurried, never slowed down.
+                if deleting && deadline < s.deadline {
+                    s.deadline = deadline;
+                }
+            }
+            None => {
+                tracing::debug!(pod = %pod::pod_ref(&w.pod), grace_s = grace.as_secs(), "the pod is to stop");
+                w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because });
+                self.relist(fx);
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        if matches!(w.admission, Admission::Rejected(..)) {
+            return;
+        }
+        // Whether it began here before is not known before the runtime was listed once.
+        if self.listed.is_none() {
+            return;
+        }
+        let (mut used, mut leaving, mut ports) = (Amounts::new(), Amounts::new(), BTreeSet::new());
+        for other in self.workers.values().filter(|o| o.counts()) {
+            let mut requests = pod::requests(&other.pod);
+            requests.insert("pods".into(), 1000);
+            pod::add(&mut used, &requests);
+            if other.stopping.is_some() {
+                pod::add(&mut leaving, &requests);
+            }
+            ports.extend(admission::host_ports(&other.pod));
+        }
+        let bound_at = w
+            .pod
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten())
+            .find(|c| c.type_ == "PodScheduled")
+            .and_then(|c| c.last_transition_time.as_ref().map(Time::from))
+            .unwrap_or_else(|| pod::created_at(&w.pod));
+        let decision = admission::decide(&admission::Inputs {
+            pod: &w.pod,
+            node: self.nodes.cache().get("", &self.config.node_name).map(AsRef::as_ref),
+            admitted_before: self.was_admitted(uid, w),
+            bound_before_start: bound_at < self.started_at,
+            allocatable: &allocatable_amounts(&self.host, &self.config),
+            used: &used,
+            leaving: &leaving,
+            host_ports: &ports,
+            devices: &self.devices,
+        });
+        match decision {
+            Decision::Admit => w.admission = Admission::Admitted,
+            Decision::Reject { reason, message } => {
+                tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
+                self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
+                w.admission = Admission::Rejected(reason, message);
+                w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
+                self.relist(fx);
+            }
+            Decision::Wait { resource, message } => {
+                let report_at = match &w.admission {
+                    Admission::Waiting { report_at, .. } if *report_at > now => *report_at,
+                    _ => {
+                        // The Node is read within moments; that is no news.
+                        if resource != "node" {
+                            self.event(
+                                now,
+                                EventRecord::warning(w.pod.as_ref(), "WaitingForResource", message.clone()),
+                                fx,
+                            );
+                        }
+                        now + WAIT_REPORT
+                    }
+                };
+                self.wake_pod(report_at, uid);
+                w.admission = Admission::Waiting { message, report_at };
+            }
+        }
+    }
+
+    /// Whether the pod's record is on disk; writes it if it is not.
+    pub(super) fn recorded(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> bool {
+        let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted };
+        let saved = w.record_saved == Some(mark);
+        if !saved && w.record_op.is_none() {
+            if w.record_retry_at > now {
+                self.wake_pod(w.record_retry_at, uid);
+            } else {
+                let record = PodRecord {
+                    pod: (*w.pod).clone(),
+                    admitted: true,
+                    terminating: mark.terminating,
+                    deleted: mark.deleted,
+                    volumes: volumes::journal(&w.pod, &self.config),
+                };
+                // Strings, numbers and lists: this cannot fail.
+                let body = serde_json::to_vec(&record).unwrap_or_default();
+                let op = Op::SaveRecord { name: format!("{POD_PREFIX}{uid}"), body };
+                w.record_op = Some((self.op(Owner::Pod(uid.clone(), PodOp::Record), op, fx), mark));
+            }
+        }
+        saved
+    }
+
+    /// The runtime's view of a pod, if it is new enough to act on.
+    pub(super) fn fresh_runtime(&self, uid: &Uid, w: &Worker) -> Option<PodRuntime> {
+        let listed = self.listed?;
+        (listed >= w.fresh_after).then(|| self.runtime.get(uid).cloned().unwrap_or_default())
+    }
+
+    pub(super) fn place(&self, pod_ips: Vec<String>) -> Place {
+        Place { pod_ips, ..Place::new(&self.config.node_name, &self.host, &host_ips(self)) }
+    }
+
+    fn run_pod(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        self.want_volumes(now, uid, w, fx);
+        self.advance_lanes(now, uid, w, fx);
+        let Some(runtime) = self.fresh_runtime(uid, w) else { return };
+        self.probe(now, uid, w, &runtime, fx);
+        let verdicts = verdicts(w);
+        let ran = ran_before(&w.pod);
+        let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
+        w.end.clone_from(&plan.end);
+        if w.end.is_some() {
+            return;
+        }
+        self.carry_out(now, uid, w, &runtime, plan, fx);
+    }
+
+    fn carry_out(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, plan: Plan, fx: &mut Fx) {
+        let grace = Duration::from_secs(
+            u64::try_from(pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30)).unwrap_or(30),
+        );
+        for kill in &plan.kill {
+            self.kill(now, uid, w, kill, now + grace, fx);
+        }
+        for id in plan.stop_sandboxes {
+            self.stop_sandbox(now, uid, w, id, fx);
+        }
+        for id in plan.remove {
+            // A container that is being made is not a leftover.
+            let name = runtime.containers.iter().find(|c| c.id == id).map(|c| c.name.as_str());
+            if name.is_none_or(|n| !w.lanes.contains_key(n)) {
+                self.remove(now, uid, w, id.clone(), Op::RemoveContainer(id), fx);
+            }
+        }
+        for id in plan.remove_sandboxes {
+            self.remove(now, uid, w, id.clone(), Op::RemoveSandbox(id), fx);
+        }
+        let volumes = self.volumes.ready(&w.pod);
+        if let Err(missing) = &volumes {
+            self.tell_missing_volumes(now, w, missing, fx);
+            if let Some(at) = self.volumes.next_retry(uid) {
+                self.wake_pod(at, uid);
+            }
+            return;
+        }
+        if let Some(attempt) = plan.run_sandbox
+            && w.sandbox_op.is_none()
+            && w.busy.is_empty()
+        {
+            if w.sandbox_retry_at > now {
+                self.wake_pod(w.sandbox_retry_at, uid);
+            } else {
+                w.waiting.clear();
+                let spec = Arc::new(sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver));
+                w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
+            }
+        }
+        if w.sandbox_op.is_some() {
+            return;
+        }
+        // A restarted kubelet has the sandbox, and makes up its description again.
+        if let Some(s) = plan::current_sandbox(&runtime.sandboxes.iter().collect::<Vec<_>>())
+            && w.sandbox_spec.as_ref().is_none_or(|spec| spec.attempt != s.attempt)
+        {
+            let spec = sandbox::sandbox(&w.pod, s.attempt, &self.config, &self.host.resolver);
+            w.sandbox_spec = Some(Arc::new(spec));
+        }
+        let wanted: BTreeSet<String> = plan.start.iter().map(|s| s.name.clone()).collect();
+        w.waiting.retain(|name, _| wanted.contains(name) || w.lanes.contains_key(name));
+        for start in plan.start {
+            self.begin_lane(now, uid, w, runtime, start, fx);
+        }
+    }
+
+    fn want_volumes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        let pod_ips = self.pod_ips(uid, w);
+        let place = self.place(pod_ips);
+        let view = SourceView::new(&self.sources);
+        let actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
+        let (wanted, _) = view.finish();
+        if let Some(at) = self.sources.want(now, uid, wanted, fx) {
+            self.wake_pod(at, uid);
+        }
+        self.volume_actions(uid, actions, fx);
+    }
+
+    pub(super) fn volume_actions(&mut self, uid: &Uid, actions: Vec<VolumeAction>, fx: &mut Fx) {
+        for a in actions {
+            let (name, kind, op) = match a {
+                VolumeAction::SetUp(s) => (s.name.clone(), Some(s.kind.clone()), Op::SetUpVolume(s)),
+                VolumeAction::TearDown { name, path } => (name, None, Op::TearDownVolume { uid: uid.clone(), path }),
+            };
+            let owner = Owner::Pod(uid.clone(), PodOp::Volume(name.clone(), kind.clone()));
+            let id = self.op(owner, op, fx);
+            self.volumes.started(uid, &name, id, kind);
+        }
+    }
+
+    fn tell_missing_volumes(&mut self, now: Time, w: &mut Worker, missing: &[(String, Option<String>)], fx: &mut Fx) {
+        let errors: Vec<_> = missing.iter().filter_map(|(n, e)| Some((n, e.as_ref()?))).collect();
+        if errors.is_empty() || now < w.mount_said_at {
+            return;
+        }
+        w.mount_said_at = now + Duration::from_secs(30);
+        for (name, error) in errors {
+            let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedMount", message), fx);
+        }
+    }
+
+    /// The pod's addresses: of its sandbox, or of the node that it shares.
+    pub(super) fn pod_ips(&self, uid: &Uid, w: &Worker) -> Vec<String> {
+        let sandboxes: Vec<_> = self.runtime.get(uid).iter().flat_map(|r| &r.sandboxes).collect();
+        let Some(sandbox) = plan::current_sandbox(&sandboxes).filter(|s| s.ready) else { return Vec::new() };
+        if pod::spec(&w.pod).host_network == Some(true) {
+            return host_ips(self);
+        }
+        sandbox.ips.iter().map(ToString::to_string).collect()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one place where outcomes meet their pods")]
+    pub(super) fn pod_op_done(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        id: OpId,
+        op: PodOp,
+        outcome: Outcome,
+        fx: &mut Fx,
+    ) {
+        match op {
+            PodOp::Record => {
+                if let Some((_, mark)) = w.record_op.take_if(|(op, _)| *op == id) {
+                    match outcome {
+                        Ok(_) => w.record_saved = Some(mark),
+                        Err(error) => {
+                            tracing::error!(pod = %pod::pod_ref(&w.pod), %error, "the pod's record was not written");
+                            w.record_retry_at = now + Duration::from_secs(1);
+                        }
+                    }
+                }
+            }
+            PodOp::RunSandbox => self.sandbox_done(now, w, outcome, fx),
+            PodOp::StopSandbox(sandbox) => {
+                w.busy.remove(&sandbox);
+                match outcome {
+                    Ok(_) => {
+                        w.stopped.insert(sandbox);
+                    }
+                    Err(e) if is_absent(&e) => {
+                        w.stopped.insert(sandbox);
+                    }
+                    Err(error) => {
+                        let message = format!("error killing pod: failed to stop sandbox: {error}");
+                        self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedKillPod", message), fx);
+                        let at = now + Duration::from_secs(2);
+                        w.retry_at.insert(sandbox, at);
+                        self.wake_pod(at, uid);
+                    }
+                }
+                self.changed(w, fx);
+            }
+            PodOp::Remove(target) => {
+                w.busy.remove(&target);
+                match outcome {
+                    Ok(_) => {}
+                    Err(e) if is_absent(&e) => {}
+                    Err(error) => {
+                        tracing::warn!(pod = %pod::pod_ref(&w.pod), target, %error, "the runtime did not forget it");
+                        let at = now + Duration::from_secs(2);
+                        w.retry_at.insert(target, at);
+                        self.wake_pod(at, uid);
+                    }
+                }
+                self.changed(w, fx);
+            }
+            PodOp::Lane(name) => self.lane_done(now, uid, w, &name, id, outcome, fx),
+            PodOp::Kill(container) => self.kill_done(now, uid, w, &container, id, outcome, fx),
+            PodOp::Volume(name, kind) => {
+                if let Some(error) = self.volumes.done(now, uid, &name, id, &outcome) {
+                    if kind.is_none() {
+                        tracing::warn!(pod = %pod::pod_ref(&w.pod), volume = name, error, "unmounting failed");
+                    }
+                    if let Some(at) = self.volumes.next_retry(uid) {
+                        self.wake_pod(at, uid);
+                    }
+                }
+            }
+            PodOp::Probe(container, kind) => self.probe_done(now, w, &container, kind, id, outcome, fx),
+            PodOp::RemovePod => {
+                w.remove_op = None;
+                match outcome {
+                    Ok(_) => w.removed = true,
+                    Err(error) => {
+                        tracing::warn!(pod = %pod::pod_ref(&w.pod), %error, "the pod's directories were not removed");
+                        let at = now + Duration::from_secs(2);
+                        w.retry_at.insert("remove-pod".into(), at);
+                        self.wake_pod(at, uid);
+                    }
+                }
+            }
+            PodOp::DropRecord => {
+                w.drop_op = None;
+                match outcome {
+                    Ok(_) => w.gone = true,
+                    Err(error) => {
+                        tracing::error!(pod = %pod::pod_ref(&w.pod), %error, "the pod's record was not dropped");
+                        let at = now + Duration::from_secs(1);
+                        w.retry_at.insert("drop-record".into(), at);
+                        self.wake_pod(at, uid);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The runtime was changed for this pod: nothing older than the next listing counts for it.
+    pub(super) fn changed(&mut self, w: &mut Worker, fx: &mut Fx) {
+        w.fresh_after = OpId(fx.fresh());
+        self.relist(fx);
+    }
+
+    fn sandbox_done(&mut self, now: Time, w: &mut Worker, outcome: Outcome, fx: &mut Fx) {
+        w.sandbox_op = None;
+        match outcome {
+            Ok(Reply::Made(_)) => {
+                w.sandbox_failures = 0;
+                self.changed(w, fx);
+            }
+            Ok(_) => self.changed(w, fx),
+            Err(error) => {
+                w.sandbox_failures += 1;
+                let delay = Duration::from_secs(1 << w.sandbox_failures.min(6).saturating_sub(1));
+                w.sandbox_retry_at = now + delay.min(Duration::from_secs(30));
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedCreatePodSandBox", message), fx);
+                self.changed(w, fx);
+            }
+        }
+    }
+
+    pub(super) fn stop_sandbox(&mut self, now: Time, uid: &Uid, w: &mut Worker, id: String, fx: &mut Fx) {
+        self.busy_op(now, uid, w, &id, Op::StopSandbox(id.clone()), PodOp::StopSandbox(id.clone()), fx);
+    }
+
+    pub(super) fn remove(&mut self, now: Time, uid: &Uid, w: &mut Worker, id: String, op: Op, fx: &mut Fx) {
+        self.busy_op(now, uid, w, &id, op, PodOp::Remove(id.clone()), fx);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an operation and everything that it is for")]
+    fn busy_op(&mut self, now: Time, uid: &Uid, w: &mut Worker, id: &str, op: Op, pod_op: PodOp, fx: &mut Fx) {
+        if w.busy.contains_key(id) {
+            return;
+        }
+        if let Some(at) = w.retry_at.get(id).filter(|at| **at > now) {
+            self.wake_pod(*at, uid);
+            return;
+        }
+        let op = self.op(Owner::Pod(uid.clone(), pod_op), op, fx);
+        w.busy.insert(id.to_owned(), op);
+    }
+
+    /// Asks the probes that are due.
+    fn probe(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, fx: &mut Fx) {
+        let running: BTreeMap<&str, &str> = runtime
+            .containers
+            .iter()
+            .filter(|c| c.state == ContainerState::Running)
+            .map(|c| (c.id.as_str(), c.name.as_str()))
+            .collect();
+        w.probers.retain(|id, _| running.contains_key(id.as_str()));
+        let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
+        let pod = w.pod.clone();
+        let mut next: Option<Time> = None;
+        for (id, name) in running {
+            let Some((_, c)) = pod::container(&pod, name) else { continue };
+            if c.startup_probe.is_none() && c.liveness_probe.is_none() && c.readiness_probe.is_none() {
+                continue;
+            }
+            // Its postStart hook is not over.
+            if w.lanes.contains_key(name) {
+                continue;
+            }
+            let prober = w.probers.entry(id.to_owned()).or_insert_with(|| {
+                let started = runtime.containers.iter().find(|r| r.id == id).and_then(|r| r.started_at);
+                let told = told_verdict(&pod, id);
+                crate::probes::Prober::new(&c, started.unwrap_or(now), told)
+            });
+            for (kind, op) in prober.due(now, &c, id, &pod_ip) {
+                let op = start_probe(&mut self.ops, uid, id, kind, op, fx);
+                prober.started(kind, op);
+            }
+            if let Some(at) = prober.next() {
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        }
+        if let Some(at) = next {
+            self.wake_pod(at, uid);
+        }
+    }
+}
+
+/// Starts a probe; the core itself is borrowed meanwhile.
+fn start_probe(
+    ops: &mut BTreeMap<OpId, Owner>,
+    uid: &Uid,
+    container: &str,
+    kind: crate::probes::ProbeKind,
+    op: Op,
+    fx: &mut Fx,
+) -> OpId {
+    let id = OpId(fx.fresh());
+    ops.insert(id, Owner::Pod(uid.clone(), PodOp::Probe(container.to_owned(), kind)));
+    fx.own(crate::effects::Out { id, op });
+    id
+}
+
+/// What the API was last told about a container's probes, so that a restart of the kubelet does not
+/// take a healthy pod out of service.
+fn told_verdict(pod: &Pod, id: &str) -> Option<Verdict> {
+    let s = pod.status.as_ref()?;
+    s.container_statuses
+        .iter()
+        .chain(s.init_container_statuses.iter())
+        .flatten()
+        .find(|c| c.container_id.as_deref().is_some_and(|i| i.ends_with(id)))
+        .map(|c| Verdict { started: c.started == Some(true), ready: c.ready, must_restart: false })
+}
+
+/// Verdicts by container id.
+pub(super) fn verdicts(w: &Worker) -> BTreeMap<String, Verdict> {
+    let mut out: BTreeMap<String, Verdict> = w.probers.iter().map(|(id, p)| (id.clone(), p.verdict())).collect();
+    // While its postStart hook runs a container has not started.
+    for Lane { step, .. } in w.lanes.values() {
+        if let super::worker::Step::PostStart { id } = step {
+            out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
+        }
+    }
+    out
+}
+
+/// Reads a pod's facts through a function.
+pub(super) fn with_facts<T>(
+    w: &Worker,
+    runtime: &PodRuntime,
+    verdicts: &BTreeMap<String, Verdict>,
+    ran_before: &BTreeMap<String, u32>,
+    f: impl FnOnce(&Facts<'_>) -> T,
+) -> T {
+    let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
+    let containers: Vec<_> = runtime.containers.iter().collect();
+    f(&Facts { pod: &w.pod, sandboxes: &sandboxes, containers: &containers, stopped: &w.stopped, verdicts, ran_before })
+}
+
+/// Containers that the API knows to have been started, with their restart counts.
+pub(super) fn ran_before(pod: &Pod) -> BTreeMap<String, u32> {
+    let Some(s) = &pod.status else { return BTreeMap::new() };
+    s.container_statuses
+        .iter()
+        .chain(s.ephemeral_container_statuses.iter())
+        .chain(s.init_container_statuses.iter())
+        .flatten()
+        .filter(|c| {
+            let started = |st: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+                st.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+            };
+            c.container_id.as_ref().is_some_and(|id| !id.is_empty()) && (started(&c.state) || started(&c.last_state))
+        })
+        .map(|c| (c.name.clone(), u32::try_from(c.restart_count).unwrap_or(0)))
+        .collect()
+}
+
+/// Why the pod has run for too long, if it has. Else wakes when it will have.
+fn overdue(now: Time, w: &Worker, uid: &Uid, wake: &mut dyn FnMut(Time, &Uid)) -> Option<(String, String)> {
+    let limit = u64::try_from(pod::spec(&w.pod).active_deadline_seconds?).ok()?;
+    let start = Time::from(w.pod.status.as_ref()?.start_time.as_ref()?);
+    let end = start + Duration::from_secs(limit);
+    if now >= end {
+        return Some((
+            "DeadlineExceeded".into(),
+            "Pod was active on the node longer than the specified deadline".into(),
+        ));
+    }
+    wake(end, uid);
+    None
+}

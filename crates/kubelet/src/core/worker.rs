@@ -1,0 +1,229 @@
+//! What the core keeps for one pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_engine::{CallId, Time};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::devices::PreStart;
+use crate::effects::OpId;
+use crate::pods::backoff::Backoff;
+use crate::pods::plan::{End, Start};
+use crate::probes::Prober;
+use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
+use crate::status::pod::Waiting;
+
+/// How admission stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Not decided yet.
+    #[default]
+    Undecided,
+    /// Waiting, for what and since when it was last told.
+    Waiting { message: String, report_at: Time },
+    /// Admitted.
+    Admitted,
+    /// Rejected with reason and message.
+    Rejected(String, String),
+}
+
+/// What the runtime shows of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PodRuntime {
+    pub sandboxes: Vec<SandboxRecord>,
+    pub containers: Vec<ContainerRecord>,
+}
+
+/// A pod that must stop.
+#[derive(Clone, Debug)]
+pub(super) struct Stopping {
+    /// When containers that still run are killed.
+    pub deadline: Time,
+    /// Listings of the runtime at least as new as this count as proof.
+    pub since: OpId,
+    /// Why, when the kubelet itself ended the pod.
+    pub because: Option<(String, String)>,
+}
+
+/// Where the start of a container is.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    FindImage,
+    PullImage,
+    Prefer {
+        resource: String,
+    },
+    /// The intention is being written down; then the plugin is asked.
+    Intend {
+        version: u64,
+        resource: String,
+        epoch: u64,
+        ids: BTreeSet<String>,
+    },
+    Allocate {
+        resource: String,
+        ids: BTreeSet<String>,
+    },
+    /// The grant is being written down.
+    Grant {
+        version: u64,
+    },
+    PreStart {
+        rest: Vec<PreStart>,
+    },
+    Create,
+    Start {
+        id: String,
+    },
+    PostStart {
+        id: String,
+    },
+}
+
+/// A container on its way up.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub start: Start,
+    pub op: OpId,
+    pub step: Step,
+    pub image: Option<ImageRecord>,
+    pub preferred: Option<(String, Vec<String>)>,
+}
+
+/// A container on its way down.
+#[derive(Clone, Debug)]
+pub(super) struct Killing {
+    /// The operation under way; none while a sleep hook lasts.
+    pub op: Option<OpId>,
+    pub deadline: Time,
+    pub hook: Hook,
+}
+
+/// How far its preStop hook is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// Running as an operation.
+    Running,
+    /// Sleeping until a time.
+    Sleeping(Time),
+    /// Over, or none: the container is being stopped.
+    Over,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct StatusState {
+    /// A patch on its way.
+    pub call: Option<CallId>,
+    pub retry_at: Time,
+    pub failures: u32,
+}
+
+/// One pod.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub pod: Arc<Pod>,
+    /// Its spec was read from the API in this life of the kubelet.
+    pub confirmed: bool,
+    /// It is known to be gone from the API.
+    pub deleted: bool,
+    pub admission: Admission,
+    /// The record says that it was admitted before.
+    pub admitted_before: bool,
+    /// The record that is on disk, and the one being written.
+    pub record_saved: Option<RecordMark>,
+    pub record_op: Option<(OpId, RecordMark)>,
+    pub record_retry_at: Time,
+    pub stopping: Option<Stopping>,
+    pub end: Option<End>,
+    /// Everything is stopped, by a listing newer than the decision to stop.
+    pub stopped_all: bool,
+    /// A listing must be at least this new to be acted on.
+    pub fresh_after: OpId,
+    pub sandbox_op: Option<OpId>,
+    pub sandbox_failures: u32,
+    pub sandbox_retry_at: Time,
+    pub sandbox_spec: Option<Arc<SandboxSpec>>,
+    /// Sandboxes whose stop was acknowledged.
+    pub stopped: BTreeSet<String>,
+    /// Sandboxes and containers that are being stopped (sandboxes) or removed (both).
+    pub busy: BTreeMap<String, OpId>,
+    pub lanes: BTreeMap<String, Lane>,
+    pub killing: BTreeMap<String, Killing>,
+    pub waiting: BTreeMap<String, Waiting>,
+    pub crash: Backoff,
+    pub pulls: Backoff,
+    pub pull_failed_at: BTreeMap<String, (Time, String)>,
+    /// Not before this time is a container (or `rm:<id>`) tried again.
+    pub retry_at: BTreeMap<String, Time>,
+    pub probers: BTreeMap<String, Prober>,
+    pub status: StatusState,
+    /// The status last computed.
+    pub last_status: Option<PodStatus>,
+    pub delete_call: Option<CallId>,
+    pub delete_retry_at: Time,
+    pub remove_op: Option<OpId>,
+    pub removed: bool,
+    pub drop_op: Option<OpId>,
+    /// Nothing of it is left here.
+    pub gone: bool,
+    pub mount_said_at: Time,
+}
+
+/// What of a record matters for whether it must be written again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RecordMark {
+    pub terminating: bool,
+    pub deleted: bool,
+}
+
+impl Worker {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        Self {
+            pod,
+            confirmed: false,
+            deleted: false,
+            admission: Admission::Undecided,
+            admitted_before: false,
+            record_saved: None,
+            record_op: None,
+            record_retry_at: Time::default(),
+            stopping: None,
+            end: None,
+            stopped_all: false,
+            fresh_after: OpId(0),
+            sandbox_op: None,
+            sandbox_failures: 0,
+            sandbox_retry_at: Time::default(),
+            sandbox_spec: None,
+            stopped: BTreeSet::new(),
+            busy: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            killing: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            crash: Backoff::default(),
+            pulls: Backoff::default(),
+            pull_failed_at: BTreeMap::new(),
+            retry_at: BTreeMap::new(),
+            probers: BTreeMap::new(),
+            status: StatusState::default(),
+            last_status: None,
+            delete_call: None,
+            delete_retry_at: Time::default(),
+            remove_op: None,
+            removed: false,
+            drop_op: None,
+            gone: false,
+            mount_said_at: Time::default(),
+        }
+    }
+
+    /// Whether it holds, or may hold, resources of the node.
+    pub fn counts(&self) -> bool {
+        self.admission == Admission::Admitted && !self.stopped_all
+    }
+
+    pub fn wait(&mut self, container: &str, reason: &str, message: impl Into<String>) {
+        self.waiting.insert(container.to_owned(), Waiting { reason: reason.into(), message: message.into() });
+    }
+}

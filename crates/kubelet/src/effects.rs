@@ -1,0 +1,258 @@
+//! What the kubelet's core asks of the node, and how the answers come back.
+//!
+//! Every [`Op`] carries an id; its [`Outcome`] returns under the same id, also when it failed. An
+//! operation whose outcome never returns (the shell died) is found out about from the next listing of
+//! the runtime, from the local record, or by doing it again: all of them may be done twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::devices::AllocateReply;
+use crate::runtime::{ContainerSpec, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxSpec, Uid};
+use crate::volumes::VolumeSetup;
+
+/// Names an operation in flight. Later operations have larger ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// An operation asked of the node.
+#[derive(Clone, Debug)]
+pub struct Out {
+    /// Its id.
+    pub id: OpId,
+    /// What to do.
+    pub op: Op,
+}
+
+/// A network probe or hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetAction {
+    /// HTTP GET; 200 to 399 is success.
+    Http {
+        /// `http` or `https` (whose certificate is not checked).
+        https: bool,
+        /// Host to connect to.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Path with query.
+        path: String,
+        /// Headers.
+        headers: Vec<(String, String)>,
+    },
+    /// A TCP connection; success when it opens.
+    Tcp {
+        /// Host.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+}
+
+/// Something to do on the node.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Read the local record, the device checkpoint and the facts of the machine.
+    Load,
+    /// Read the facts of the machine again.
+    Host,
+    /// Ask the runtime for its name, version and readiness.
+    RuntimeInfo,
+    /// List all sandboxes and containers, completely or not at all.
+    Relist,
+    /// List images.
+    ListImages,
+    /// Look for one image.
+    FindImage(String),
+    /// Pull an image.
+    PullImage(String),
+    /// Run a sandbox.
+    RunSandbox(Arc<SandboxSpec>),
+    /// Stop a sandbox and tear its network down. Success is the acknowledgement of CNI DEL.
+    StopSandbox(String),
+    /// Forget a stopped sandbox.
+    RemoveSandbox(String),
+    /// Make a container and the files it needs.
+    CreateContainer(Arc<SandboxSpec>, Box<ContainerSpec>),
+    /// Start a container that was made.
+    StartContainer(String),
+    /// Stop a container: its stop signal, then after a time SIGKILL.
+    StopContainer {
+        /// Container.
+        id: String,
+        /// Seconds until SIGKILL.
+        timeout_s: i64,
+    },
+    /// Forget a container that is over.
+    RemoveContainer(String),
+    /// Run a command in a container.
+    Exec {
+        /// Container.
+        id: String,
+        /// Command.
+        command: Vec<String>,
+        /// Seconds until it counts as failed.
+        timeout_s: i64,
+    },
+    /// Connect to something.
+    Net {
+        /// What.
+        action: NetAction,
+        /// Seconds until it counts as failed.
+        timeout_s: i64,
+    },
+    /// Make a volume ready, or make sure that it is.
+    SetUpVolume(Box<VolumeSetup>),
+    /// Undo a volume's mounts. Contents of the pod's directory go with [`Op::RemovePod`].
+    TearDownVolume {
+        /// Pod.
+        uid: Uid,
+        /// Directory of the volume.
+        path: String,
+    },
+    /// Remove a pod's directories and its control group. Fails while something is mounted there.
+    RemovePod {
+        /// Pod.
+        uid: Uid,
+        /// Control group.
+        cgroup: String,
+        /// Directory of its logs.
+        log_directory: String,
+    },
+    /// Keep a document in the local record, durably, before success is reported.
+    SaveRecord {
+        /// Which.
+        name: String,
+        /// JSON.
+        body: Vec<u8>,
+    },
+    /// Drop a document from the local record.
+    DropRecord(String),
+    /// Keep the device manager's checkpoint, durably.
+    SaveCheckpoint(Vec<u8>),
+    /// Ask a plugin for devices.
+    Allocate {
+        /// Resource.
+        resource: String,
+        /// Registration that the plugin must still have.
+        epoch: u64,
+        /// Devices.
+        ids: BTreeSet<String>,
+    },
+    /// Ask a plugin which devices it would rather give.
+    Prefer {
+        /// Resource.
+        resource: String,
+        /// Registration.
+        epoch: u64,
+        /// Devices to choose from.
+        available: BTreeSet<String>,
+        /// How many.
+        count: usize,
+    },
+    /// Tell a plugin that a container with these devices is about to start.
+    PreStart {
+        /// Resource.
+        resource: String,
+        /// Registration.
+        epoch: u64,
+        /// Devices.
+        ids: BTreeSet<String>,
+    },
+    /// Show the pods to the kubelet's own server. No outcome returns.
+    Publish(Vec<Arc<Pod>>),
+}
+
+/// How an operation ended, when it did not fail.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Nothing to tell.
+    Done,
+    /// Of [`Op::Load`].
+    Loaded(Box<Loaded>),
+    /// Of [`Op::Host`].
+    Host(Box<HostFacts>),
+    /// Of [`Op::RuntimeInfo`].
+    RuntimeInfo(RuntimeInfo),
+    /// Of [`Op::Relist`].
+    Snapshot(RuntimeSnapshot),
+    /// Of [`Op::ListImages`].
+    Images(Vec<ImageRecord>),
+    /// Of [`Op::FindImage`]: none when the node surely lacks it. Of [`Op::PullImage`].
+    Image(Option<ImageRecord>),
+    /// Of [`Op::RunSandbox`] and [`Op::CreateContainer`]: an id.
+    Made(String),
+    /// Of [`Op::Exec`].
+    Exited {
+        /// Exit code.
+        code: i32,
+        /// Start of what it wrote.
+        output: String,
+    },
+    /// Of [`Op::Allocate`].
+    Allocated(AllocateReply),
+    /// Of [`Op::Prefer`].
+    Preferred(Vec<String>),
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// What it names does not exist: a fact.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// It failed; what was done of it is unknown.
+    #[error("{0}")]
+    Failed(String),
+    /// It took longer than it may; what was done of it is unknown.
+    #[error("no answer within {0} s")]
+    TimedOut(u64),
+}
+
+/// How an operation ended.
+pub type Outcome = Result<Reply, OpError>;
+
+/// What the node had kept when the kubelet started.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// Documents of the local record by name.
+    pub records: BTreeMap<String, Vec<u8>>,
+    /// The device manager's checkpoint, if there is one.
+    pub checkpoint: Option<Vec<u8>>,
+    /// Facts of the machine.
+    pub host: HostFacts,
+}
+
+/// Something observed on the node.
+#[derive(Clone, Debug)]
+pub enum In {
+    /// An operation ended.
+    Done(OpId, Outcome),
+    /// A device plugin registered and was connected to.
+    PluginUp {
+        /// Resource.
+        resource: String,
+        /// A number for this registration; later ones are larger.
+        epoch: u64,
+        /// Its options.
+        options: crate::devices::PluginOptions,
+    },
+    /// A device plugin's whole list of devices.
+    PluginDevices {
+        /// Resource.
+        resource: String,
+        /// Registration.
+        epoch: u64,
+        /// Devices.
+        devices: Vec<crate::devices::Device>,
+    },
+    /// A device plugin hung up.
+    PluginDown {
+        /// Resource.
+        resource: String,
+        /// Registration.
+        epoch: u64,
+    },
+}

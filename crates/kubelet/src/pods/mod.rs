@@ -1,0 +1,4 @@
+//! The life of one pod on this node: what to do next, and how long to wait before it.
+
+pub mod backoff;
+pub mod plan;

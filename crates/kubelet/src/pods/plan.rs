@@ -1,0 +1,383 @@
+//! What to do next for one pod: a pure reading of its spec against what the runtime shows.
+//!
+//! ```text
+//!  no sandbox ─▶ sandbox ─▶ init containers, one after another ─▶ containers ─▶ end (by restart policy)
+//!      ▲            │ died                                            │ exited
+//!      └─ stopped ◀─┘                                                 └─ restarted (backoff is the worker's)
+//! ```
+//!
+//! A container whose state is unknown counts as one that may run. The plan names everything that
+//! could be done; the worker leaves out what is already under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::runtime::{ContainerRecord, ContainerState, SandboxRecord};
+use crate::spec::pod::{self, ContainerKind, RestartPolicy};
+
+/// What probes say of a running container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Its startup probe passed, or it has none.
+    pub started: bool,
+    /// Its readiness probe passes, or it has none.
+    pub ready: bool,
+    /// Its liveness or startup probe says that it must be restarted.
+    pub must_restart: bool,
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self { started: true, ready: true, must_restart: false }
+    }
+}
+
+/// What a plan rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Its sandboxes.
+    pub sandboxes: &'a [&'a SandboxRecord],
+    /// Its containers.
+    pub containers: &'a [&'a ContainerRecord],
+    /// Sandboxes whose stop was acknowledged.
+    pub stopped: &'a BTreeSet<String>,
+    /// Verdicts by container id.
+    pub verdicts: &'a BTreeMap<String, Verdict>,
+    /// Containers that were started once, as the API remembers, with their restart counts. Where the
+    /// runtime has no record of one, it was lost.
+    pub ran_before: &'a BTreeMap<String, u32>,
+}
+
+/// A container to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Name.
+    pub name: String,
+    /// Kind.
+    pub kind: ContainerKind,
+    /// Restart count that it gets.
+    pub attempt: u32,
+    /// Sandbox.
+    pub sandbox_id: String,
+}
+
+/// A container to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Why, for the event.
+    pub message: String,
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All containers succeeded.
+    Succeeded,
+    /// One did not.
+    Failed,
+}
+
+/// What could be done now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Run a sandbox with this attempt.
+    pub run_sandbox: Option<u32>,
+    /// Stop these sandboxes.
+    pub stop_sandboxes: Vec<String>,
+    /// Forget these sandboxes.
+    pub remove_sandboxes: Vec<String>,
+    /// Start these containers.
+    pub start: Vec<Start>,
+    /// Stop these containers.
+    pub kill: Vec<Kill>,
+    /// Forget these containers.
+    pub remove: Vec<String>,
+    /// Nothing of it will run again.
+    pub end: Option<End>,
+    /// All of it is stopped (of [`stop`] alone).
+    pub stopped: bool,
+}
+
+/// The newest record of a container.
+#[must_use]
+pub fn newest<'a>(containers: &[&'a ContainerRecord], name: &str) -> Option<&'a ContainerRecord> {
+    containers.iter().filter(|c| c.name == name).max_by_key(|c| (c.attempt, c.created_at)).copied()
+}
+
+/// The sandbox that the pod lives in: the newest.
+#[must_use]
+pub fn current_sandbox<'a>(sandboxes: &[&'a SandboxRecord]) -> Option<&'a SandboxRecord> {
+    sandboxes.iter().max_by_key(|s| (s.attempt, s.created_at)).copied()
+}
+
+/// Whether the pod's init containers are done in its sandbox: they all succeeded there, or a regular
+/// container has been made after them.
+#[must_use]
+pub fn initialized(f: &Facts<'_>) -> bool {
+    let Some(sandbox) = current_sandbox(f.sandboxes) else { return pod::init_containers(f.pod).next().is_none() };
+    let here: Vec<&ContainerRecord> = f.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect();
+    if pod::spec(f.pod).containers.iter().any(|c| newest(&here, &c.name).is_some()) {
+        return true;
+    }
+    pod::init_containers(f.pod).all(|(kind, c)| match newest(&here, &c.name) {
+        Some(r) if kind == ContainerKind::Sidecar => {
+            r.may_run() && f.verdicts.get(&r.id).copied().unwrap_or_default().started
+        }
+        Some(r) => r.exit_code() == Some(0),
+        None => false,
+    })
+}
+
+fn next_attempt(f: &Facts<'_>, name: &str) -> u32 {
+    let seen = f.containers.iter().filter(|c| c.name == name).map(|c| c.attempt + 1).max();
+    let told = f.ran_before.get(name).map(|n| n + 1);
+    seen.max(told).unwrap_or(0)
+}
+
+/// How the pod ended, if nothing of it may run again under its restart policy.
+fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
+    let policy = pod::restart_policy(f.pod);
+    if policy == RestartPolicy::Always {
+        return None;
+    }
+    if policy == RestartPolicy::Never {
+        let init_failed = pod::init_containers(f.pod)
+            .filter(|(kind, _)| *kind == ContainerKind::Init)
+            .any(|(_, c)| newest(f.containers, &c.name).and_then(ContainerRecord::exit_code).is_some_and(|x| x != 0));
+        if init_failed {
+            return Some(End::Failed);
+        }
+    }
+    let regular = &pod::spec(f.pod).containers;
+    let is_regular = |name: &str| regular.iter().any(|c| c.name == name);
+    // The exit code of each, 137 for one that ran and was lost; none for one that never started.
+    let codes: Vec<Option<i32>> = regular
+        .iter()
+        .map(|c| match newest(f.containers, &c.name) {
+            Some(r) => r.exit_code(),
+            None => f.ran_before.contains_key(&c.name).then_some(137),
+        })
+        .collect();
+    let all_over = codes.iter().all(Option::is_some);
+    match policy {
+        RestartPolicy::Never => {
+            // When its sandbox died under it, a pod that has begun is over even if some of its
+            // containers had not started yet.
+            let begun = codes.iter().any(Option::is_some);
+            let dead = !sandbox_ready
+                && !f.containers.iter().any(|c| is_regular(&c.name) && c.may_run())
+                && !f.sandboxes.is_empty();
+            if all_over || (begun && dead) {
+                let good = codes.iter().all(|c| *c == Some(0));
+                return Some(if good { End::Succeeded } else { End::Failed });
+            }
+            None
+        }
+        _ => (all_over && codes.iter().all(|c| *c == Some(0))).then_some(End::Succeeded),
+    }
+}
+
+fn may_restart(policy: RestartPolicy, kind: ContainerKind, code: i32) -> bool {
+    match (kind, policy) {
+        (ContainerKind::Sidecar, _) => true,
+        (ContainerKind::Ephemeral, _) | (_, RestartPolicy::Never) => false,
+        (ContainerKind::Init, _) | (_, RestartPolicy::OnFailure) => code != 0,
+        (ContainerKind::Regular, RestartPolicy::Always) => true,
+    }
+}
+
+fn check_running(f: &Facts<'_>, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
+    let policy = pod::restart_policy(f.pod);
+    if r.hash.starts_with(pod::HASH_PREFIX) && r.hash != pod::container_hash(c) && policy != RestartPolicy::Never {
+        plan.kill.push(Kill {
+            id: r.id.clone(),
+            name: c.name.clone(),
+            message: format!("Container {} definition changed, will be restarted", c.name),
+        });
+    } else if f.verdicts.get(&r.id).is_some_and(|v| v.must_restart) {
+        plan.kill.push(Kill {
+            id: r.id.clone(),
+            name: c.name.clone(),
+            message: format!("Container {} failed liveness probe, will be restarted", c.name),
+        });
+    }
+}
+
+/// Looks after one container that should be there. Returns whether it runs and has started.
+fn keep(
+    f: &Facts<'_>,
+    here: &[&ContainerRecord],
+    sandbox_id: &str,
+    kind: ContainerKind,
+    c: &Container,
+    plan: &mut Plan,
+) -> bool {
+    let start = |plan: &mut Plan| {
+        plan.start.push(Start {
+            name: c.name.clone(),
+            kind,
+            attempt: next_attempt(f, &c.name),
+            sandbox_id: sandbox_id.to_owned(),
+        });
+    };
+    match newest(here, &c.name) {
+        None => {
+            start(plan);
+            false
+        }
+        Some(r) => match &r.state {
+            // Made but never started: whoever made it died in between. It never ran.
+            ContainerState::Created => {
+                plan.remove.push(r.id.clone());
+                false
+            }
+            ContainerState::Running => {
+                check_running(f, c, r, plan);
+                f.verdicts.get(&r.id).copied().unwrap_or_default().started
+            }
+            ContainerState::Unknown => false,
+            ContainerState::Exited { code, .. } => {
+                if may_restart(pod::restart_policy(f.pod), kind, *code) {
+                    start(plan);
+                }
+                false
+            }
+        },
+    }
+}
+
+/// Dead containers beyond the last two of each name, and old sandboxes that hold nothing any more.
+fn sweep(f: &Facts<'_>, plan: &mut Plan) {
+    let mut by_name: BTreeMap<&str, Vec<&ContainerRecord>> = BTreeMap::new();
+    for c in f.containers {
+        by_name.entry(&c.name).or_default().push(c);
+    }
+    for records in by_name.values_mut() {
+        records.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
+        for old in records.iter().skip(2).filter(|c| c.exit_code().is_some()) {
+            plan.remove.push(old.id.clone());
+        }
+    }
+    let current = current_sandbox(f.sandboxes).map(|s| s.id.as_str());
+    for s in f.sandboxes {
+        if Some(s.id.as_str()) != current
+            && f.stopped.contains(&s.id)
+            && !f.containers.iter().any(|c| c.sandbox_id == s.id)
+        {
+            plan.remove_sandboxes.push(s.id.clone());
+        }
+    }
+}
+
+/// What to do for a pod that should run.
+#[must_use]
+pub fn run(f: &Facts<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let current = current_sandbox(f.sandboxes);
+    let ready = current.filter(|s| s.ready);
+    plan.end = end(f, ready.is_some());
+    if plan.end.is_some() {
+        return plan;
+    }
+    sweep(f, &mut plan);
+    let ready_id = ready.map(|s| s.id.as_str());
+    for s in f.sandboxes {
+        if Some(s.id.as_str()) != ready_id && !f.stopped.contains(&s.id) {
+            plan.stop_sandboxes.push(s.id.clone());
+        }
+    }
+    for c in f.containers {
+        if Some(c.sandbox_id.as_str()) != ready_id && c.may_run() {
+            plan.kill.push(Kill {
+                id: c.id.clone(),
+                name: c.name.clone(),
+                message: "Pod sandbox changed, it will be killed and re-created.".into(),
+            });
+        }
+    }
+    let Some(sandbox) = ready else {
+        if plan.kill.is_empty() && plan.stop_sandboxes.is_empty() {
+            plan.run_sandbox = Some(f.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0));
+        }
+        return plan;
+    };
+    let here: Vec<&ContainerRecord> = f.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect();
+    for (c, _) in pod::ephemeral_containers(f.pod) {
+        if newest(f.containers, &c.name).is_none() && !f.ran_before.contains_key(&c.name) {
+            keep(f, &here, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
+        }
+    }
+    if initialized(f) {
+        for (_, c) in pod::init_containers(f.pod).filter(|(k, _)| *k == ContainerKind::Sidecar) {
+            keep(f, &here, &sandbox.id, ContainerKind::Sidecar, c, &mut plan);
+        }
+        for c in &pod::spec(f.pod).containers {
+            keep(f, &here, &sandbox.id, ContainerKind::Regular, c, &mut plan);
+        }
+        return plan;
+    }
+    for (kind, c) in pod::init_containers(f.pod) {
+        let done =
+            newest(&here, &c.name).and_then(ContainerRecord::exit_code) == Some(0) && kind == ContainerKind::Init;
+        if !done && !(keep(f, &here, &sandbox.id, kind, c, &mut plan) && kind == ContainerKind::Sidecar) {
+            break;
+        }
+    }
+    plan
+}
+
+/// What to do for a pod that should stop. `hurry` gives up the order of sidecars.
+#[must_use]
+pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
+    let mut plan = Plan::default();
+    let sidecars: Vec<&str> = pod::init_containers(f.pod)
+        .filter(|(k, _)| *k == ContainerKind::Sidecar)
+        .map(|(_, c)| c.name.as_str())
+        .collect();
+    let rank = |name: &str| sidecars.iter().position(|s| *s == name);
+    let alive: Vec<&&ContainerRecord> = f.containers.iter().filter(|c| c.may_run()).collect();
+    let others_alive = alive.iter().any(|c| rank(&c.name).is_none());
+    let last_sidecar = alive.iter().filter_map(|c| rank(&c.name)).max();
+    for c in &alive {
+        let its_turn = hurry
+            || match rank(&c.name) {
+                None => true,
+                // Sidecars go after the others, the last one first.
+                Some(r) => !others_alive && Some(r) == last_sidecar,
+            };
+        if its_turn {
+            plan.kill.push(Kill { id: c.id.clone(), name: c.name.clone(), message: message.to_owned() });
+        }
+    }
+    if alive.is_empty() {
+        plan.stop_sandboxes = f.sandboxes.iter().filter(|s| !f.stopped.contains(&s.id)).map(|s| s.id.clone()).collect();
+        plan.stopped = plan.stop_sandboxes.is_empty();
+    }
+    plan
+}
+
+/// What to forget of a pod that is stopped and about to go.
+#[must_use]
+pub fn forget(f: &Facts<'_>) -> Plan {
+    Plan {
+        remove: f.containers.iter().map(|c| c.id.clone()).collect(),
+        remove_sandboxes: if f.containers.is_empty() {
+            f.sandboxes.iter().map(|s| s.id.clone()).collect()
+        } else {
+            Vec::new()
+        },
+        stopped: f.containers.is_empty() && f.sandboxes.is_empty(),
+        ..Plan::default()
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

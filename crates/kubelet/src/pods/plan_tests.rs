@@ -1,0 +1,251 @@
+//! Tables for the plan of a pod.
+
+use super::*;
+use crate::runtime::PodRef;
+use carrack_engine::Time;
+use serde_json::json;
+
+fn pod(policy: &str, init: &[(&str, bool)], regular: &[&str]) -> Pod {
+    let init: Vec<_> = init
+        .iter()
+        .map(|(name, sidecar)| match sidecar {
+            true => json!({"name": name, "image": "i", "restartPolicy": "Always"}),
+            false => json!({"name": name, "image": "i"}),
+        })
+        .collect();
+    let regular: Vec<_> = regular.iter().map(|n| json!({"name": n, "image": "i"})).collect();
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"restartPolicy": policy, "initContainers": init, "containers": regular}
+    }))
+    .unwrap()
+}
+
+fn reference() -> PodRef {
+    PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() }
+}
+
+fn sandbox(attempt: u32, ready: bool) -> SandboxRecord {
+    SandboxRecord {
+        id: format!("s{attempt}"),
+        pod: reference(),
+        attempt,
+        ready,
+        created_at: Time(i64::from(attempt)),
+        ips: vec![],
+    }
+}
+
+/// `name:attempt@sandbox=state` with state `run`, `new`, `unk` or an exit code.
+fn container(text: &str) -> ContainerRecord {
+    let (name, rest) = text.split_once(':').unwrap();
+    let (attempt, rest) = rest.split_once('@').unwrap();
+    let (sandbox, state) = rest.split_once('=').unwrap();
+    let attempt: u32 = attempt.parse().unwrap();
+    ContainerRecord {
+        id: format!("{name}{attempt}"),
+        sandbox_id: sandbox.into(),
+        pod: reference(),
+        name: name.into(),
+        attempt,
+        state: match state {
+            "run" => ContainerState::Running,
+            "new" => ContainerState::Created,
+            "unk" => ContainerState::Unknown,
+            code => ContainerState::Exited {
+                code: code.parse().unwrap(),
+                reason: String::new(),
+                message: String::new(),
+                finished_at: Time(0),
+            },
+        },
+        created_at: Time(i64::from(attempt)),
+        started_at: None,
+        image: "i".into(),
+        image_ref: String::new(),
+        hash: String::new(),
+    }
+}
+
+/// The plan in a short form: `box0`, `+c0` (start c as attempt 0), `-c0` (kill), `stop s0`, `rm c0`,
+/// `rmbox s0`, `end Failed`, `stopped`.
+fn text(p: &Plan) -> String {
+    let mut out: Vec<String> = Vec::new();
+    out.extend(p.end.as_ref().map(|e| format!("end {e:?}")));
+    out.extend(p.run_sandbox.map(|a| format!("box{a}")));
+    out.extend(p.stop_sandboxes.iter().map(|s| format!("stop {s}")));
+    out.extend(p.remove_sandboxes.iter().map(|s| format!("rmbox {s}")));
+    out.extend(p.start.iter().map(|s| format!("+{}{}", s.name, s.attempt)));
+    out.extend(p.kill.iter().map(|k| format!("-{}", k.id)));
+    out.extend(p.remove.iter().map(|id| format!("rm {id}")));
+    if p.stopped {
+        out.push("stopped".into());
+    }
+    out.join(", ")
+}
+
+struct Case {
+    pod: Pod,
+    sandboxes: Vec<SandboxRecord>,
+    containers: Vec<ContainerRecord>,
+    stopped: BTreeSet<String>,
+    verdicts: BTreeMap<String, Verdict>,
+    ran_before: BTreeMap<String, u32>,
+}
+
+impl Case {
+    fn new(pod: Pod, sandboxes: &[(u32, bool)], containers: &[&str]) -> Self {
+        Self {
+            pod,
+            sandboxes: sandboxes.iter().map(|(a, r)| sandbox(*a, *r)).collect(),
+            containers: containers.iter().map(|c| container(c)).collect(),
+            stopped: BTreeSet::new(),
+            verdicts: BTreeMap::new(),
+            ran_before: BTreeMap::new(),
+        }
+    }
+    fn with<T>(&self, f: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let sandboxes: Vec<_> = self.sandboxes.iter().collect();
+        let containers: Vec<_> = self.containers.iter().collect();
+        f(&Facts {
+            pod: &self.pod,
+            sandboxes: &sandboxes,
+            containers: &containers,
+            stopped: &self.stopped,
+            verdicts: &self.verdicts,
+            ran_before: &self.ran_before,
+        })
+    }
+    fn run(&self) -> String {
+        self.with(|f| text(&run(f)))
+    }
+    fn stop(&self) -> String {
+        self.with(|f| text(&stop(f, false, "")))
+    }
+}
+
+#[test]
+fn a_pod_that_should_run() {
+    let (one, two) = (&["a"][..], &["a", "b"][..]);
+    let init = &[("i", false), ("j", false)][..];
+    for (policy, inits, regular, sandboxes, containers, expected) in [
+        // The way up.
+        ("Always", &[][..], one, &[][..], &[][..], "box0"),
+        ("Always", &[], one, &[(0, true)], &[], "+a0"),
+        ("Always", &[], two, &[(0, true)], &["a:0@s0=run"], "+b0"),
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=run"], ""),
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=new"], "rm a0"),
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=unk"], ""),
+        ("Always", init, one, &[(0, true)], &[], "+i0"),
+        ("Always", init, one, &[(0, true)], &["i:0@s0=run"], ""),
+        ("Always", init, one, &[(0, true)], &["i:0@s0=0"], "+j0"),
+        ("Always", init, one, &[(0, true)], &["i:0@s0=1"], "+i1"),
+        ("Always", init, one, &[(0, true)], &["i:0@s0=0", "j:0@s0=0"], "+a0"),
+        // Restart policies.
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=0"], "+a1"),
+        ("OnFailure", &[], one, &[(0, true)], &["a:0@s0=1"], "+a1"),
+        ("OnFailure", &[], one, &[(0, true)], &["a:0@s0=0"], "end Succeeded"),
+        ("OnFailure", &[], two, &[(0, true)], &["a:0@s0=0", "b:0@s0=run"], ""),
+        ("Never", &[], one, &[(0, true)], &["a:0@s0=1"], "end Failed"),
+        ("Never", &[], one, &[(0, true)], &["a:0@s0=0"], "end Succeeded"),
+        ("Never", &[], two, &[(0, true)], &["a:0@s0=1", "b:0@s0=run"], ""),
+        ("Never", init, one, &[(0, true)], &["i:0@s0=2"], "end Failed"),
+        // Init containers do not run again beside the others.
+        ("Always", init, one, &[(0, true)], &["i:0@s0=0", "j:0@s0=0", "a:0@s0=7"], "+a1"),
+        // The sandbox died.
+        ("Always", &[], one, &[(0, false)], &["a:0@s0=255"], "stop s0"),
+        ("Always", &[], one, &[(0, false)], &["a:0@s0=run"], "stop s0, -a0"),
+        ("Never", &[], one, &[(0, false)], &["a:0@s0=255"], "end Failed"),
+        ("Never", &[], two, &[(0, false)], &["a:0@s0=0"], "end Failed"),
+        ("Never", init, one, &[(0, false)], &["i:0@s0=0"], "stop s0"),
+        ("Never", &[], one, &[(0, false)], &["a:0@s0=unk"], "stop s0, -a0"),
+        // A new sandbox runs init containers again; a leftover one is stopped.
+        ("Always", init, one, &[(0, false), (1, true)], &["i:0@s0=0", "a:0@s0=1"], "stop s0, +i1"),
+        // Only the last two of each name are kept.
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=1", "a:1@s0=1", "a:2@s0=1", "a:3@s0=run"], "rm a1, rm a0"),
+    ] {
+        let case = Case::new(pod(policy, inits, regular), sandboxes, containers);
+        assert_eq!(case.run(), expected, "{policy} {inits:?} {sandboxes:?} {containers:?}");
+    }
+}
+
+#[test]
+fn a_stopped_sandbox_is_replaced_and_in_the_end_forgotten() {
+    let mut case = Case::new(pod("Always", &[], &["a"]), &[(0, false)], &["a:0@s0=255"]);
+    case.stopped.insert("s0".into());
+    assert_eq!(case.run(), "box1");
+    case.sandboxes.push(sandbox(1, true));
+    assert_eq!(case.run(), "+a1");
+    case.containers = vec![container("a:1@s1=run")];
+    assert_eq!(case.run(), "rmbox s0");
+}
+
+#[test]
+fn containers_that_the_runtime_lost() {
+    for (policy, expected) in [("Always", "+a4"), ("OnFailure", "+a4"), ("Never", "end Failed")] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &[]);
+        case.ran_before.insert("a".into(), 3);
+        assert_eq!(case.run(), expected, "{policy}");
+    }
+}
+
+#[test]
+fn sidecars_start_in_order_and_stay() {
+    let p = || pod("Always", &[("s", true), ("i", false)], &["a"]);
+    let waiting = Verdict { started: false, ready: false, must_restart: false };
+    for (containers, verdict, expected) in [
+        (&[][..], None, "+s0"),
+        (&["s:0@s0=run"], Some(waiting), ""),
+        (&["s:0@s0=run"], None, "+i0"),
+        (&["s:0@s0=run", "i:0@s0=0"], None, "+a0"),
+        (&["s:0@s0=1", "i:0@s0=0", "a:0@s0=run"], None, "+s1"),
+    ] {
+        let mut case = Case::new(p(), &[(0, true)], containers);
+        if let Some(v) = verdict {
+            case.verdicts.insert("s0".into(), v);
+        }
+        assert_eq!(case.run(), expected, "{containers:?}");
+    }
+}
+
+#[test]
+fn probes_and_changed_images_restart_a_container() {
+    let mut case = Case::new(pod("Always", &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
+    case.verdicts.insert("a0".into(), Verdict { must_restart: true, ..Verdict::default() });
+    assert_eq!(case.run(), "-a0");
+    for (policy, hash, expected) in [
+        ("Always", "carrack-00000000", "-a0"),
+        ("Always", "c0ffee", ""),
+        ("Always", "", ""),
+        ("Never", "carrack-00000000", ""),
+    ] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
+        case.containers[0].hash = hash.into();
+        assert_eq!(case.run(), expected, "{policy} {hash}");
+    }
+}
+
+#[test]
+fn a_pod_that_should_stop() {
+    let p = || pod("Always", &[("s", true), ("t", true)], &["a", "b"]);
+    for (containers, expected) in [
+        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=run", "b:0@s0=0"][..], "-a0"),
+        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=0"], "-t0"),
+        (&["s:0@s0=run", "t:0@s0=0"], "-s0"),
+        (&["s:0@s0=0", "a:0@s0=unk"], "-a0"),
+        (&["s:0@s0=0", "a:0@s0=new"], "stop s0"),
+        (&[], "stop s0"),
+    ] {
+        let case = Case::new(p(), &[(0, true)], containers);
+        assert_eq!(case.stop(), expected, "{containers:?}");
+    }
+    let mut case = Case::new(p(), &[(0, false)], &["a:0@s0=0"]);
+    assert_eq!(case.stop(), "stop s0", "a sandbox that is not ready may still hold its network");
+    case.stopped.insert("s0".into());
+    assert_eq!(case.stop(), "stopped");
+    assert_eq!(case.with(|f| text(&forget(f))), "rm a0");
+    case.containers.clear();
+    assert_eq!(case.with(|f| text(&forget(f))), "rmbox s0");
+    case.sandboxes.clear();
+    assert_eq!(case.with(|f| text(&forget(f))), "stopped");
+}

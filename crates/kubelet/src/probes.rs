@@ -1,0 +1,286 @@
+//! Probes: when to ask a container how it is, and what its answers amount to
+//! (kubernetes pkg/kubelet/prober).
+//!
+//! A startup probe holds the others back until it passes once. Readiness begins as failed, liveness
+//! as passed. An answer that never came is a failure of that probe; an operation that could not be
+//! carried out at all (the runtime is away) is no answer, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Time;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::effects::{NetAction, Op, OpId};
+use crate::pods::plan::Verdict;
+
+/// Which of a container's probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProbeKind {
+    /// Holds the others back.
+    Startup,
+    /// Restarts the container.
+    Liveness,
+    /// Takes it out of service.
+    Readiness,
+}
+
+#[derive(Clone, Debug)]
+struct One {
+    probe: Probe,
+    next: Time,
+    passing: Option<bool>,
+    successes: i32,
+    failures: i32,
+    in_flight: Option<OpId>,
+}
+
+/// Probes of one running container.
+#[derive(Clone, Debug, Default)]
+pub struct Prober {
+    probes: BTreeMap<ProbeKind, One>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Well.
+    Success,
+    /// Not well, and what it said.
+    Failure(String),
+    /// None.
+    Unknown,
+}
+
+/// A named or numbered port of a container.
+#[must_use]
+pub fn port(c: &Container, p: &IntOrString) -> Option<u16> {
+    match p {
+        IntOrString::Int(n) => u16::try_from(*n).ok(),
+        IntOrString::String(name) => match name.parse::<u16>() {
+            Ok(n) => Some(n),
+            Err(_) => c
+                .ports
+                .iter()
+                .flatten()
+                .find(|p| p.name.as_deref() == Some(name))
+                .and_then(|p| u16::try_from(p.container_port).ok()),
+        },
+    }
+    .filter(|p| *p > 0)
+}
+
+/// An HTTP action as something to do.
+#[must_use]
+pub fn http_action(c: &Container, h: &HTTPGetAction, pod_ip: &str) -> Option<NetAction> {
+    let host = h.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.to_owned());
+    let path = h.path.clone().unwrap_or_default();
+    Some(NetAction::Http {
+        https: h.scheme.as_deref() == Some("HTTPS"),
+        host,
+        port: port(c, &h.port)?,
+        path: if path.starts_with('/') { path } else { format!("/{path}") },
+        headers: h.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
+    })
+}
+
+fn operation(c: &Container, id: &str, probe: &Probe, pod_ip: &str) -> Option<Op> {
+    let timeout_s = i64::from(probe.timeout_seconds.unwrap_or(1).max(1));
+    if let Some(e) = &probe.exec {
+        return Some(Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s });
+    }
+    if let Some(h) = &probe.http_get {
+        return Some(Op::Net { action: http_action(c, h, pod_ip)?, timeout_s });
+    }
+    // gRPC health is asked for as whether the port opens.
+    let (host, port) = match (&probe.tcp_socket, &probe.grpc) {
+        (Some(t), _) => (t.host.clone().filter(|h| !h.is_empty()), port(c, &t.port)?),
+        (None, Some(g)) => (None, u16::try_from(g.port).ok()?),
+        (None, None) => return None,
+    };
+    Some(Op::Net { action: NetAction::Tcp { host: host.unwrap_or_else(|| pod_ip.to_owned()), port }, timeout_s })
+}
+
+impl Prober {
+    /// Probes of a container that started at a time. `told` is what was reported of it before a
+    /// restart of the kubelet.
+    #[must_use]
+    pub fn new(c: &Container, started_at: Time, told: Option<Verdict>) -> Self {
+        let mut probes = BTreeMap::new();
+        for (kind, probe) in [
+            (ProbeKind::Startup, &c.startup_probe),
+            (ProbeKind::Liveness, &c.liveness_probe),
+            (ProbeKind::Readiness, &c.readiness_probe),
+        ] {
+            if let Some(p) = probe {
+                let delay = Duration::from_secs(u64::try_from(p.initial_delay_seconds.unwrap_or(0)).unwrap_or(0));
+                probes.insert(
+                    kind,
+                    One {
+                        probe: p.clone(),
+                        next: started_at + delay,
+                        passing: match kind {
+                            ProbeKind::Startup => told.filter(|t| t.started).map(|_| true),
+                            ProbeKind::Readiness => told.filter(|t| t.ready).map(|_| true),
+                            ProbeKind::Liveness => None,
+                        },
+                        successes: 0,
+                        failures: 0,
+                        in_flight: None,
+                    },
+                );
+            }
+        }
+        Self { probes }
+    }
+
+    /// What the probes amount to.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let of = |kind| self.probes.get(&kind).map(|p: &One| p.passing);
+        let started = of(ProbeKind::Startup).is_none_or(|p| p == Some(true));
+        Verdict {
+            started,
+            ready: started && of(ProbeKind::Readiness).is_none_or(|p| p == Some(true)),
+            must_restart: of(ProbeKind::Startup) == Some(Some(false)) || of(ProbeKind::Liveness) == Some(Some(false)),
+        }
+    }
+
+    /// Probes that are due: their kinds and what to do.
+    pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Op)> {
+        let started = self.verdict().started;
+        let mut out = Vec::new();
+        for (kind, one) in &mut self.probes {
+            let applies = (*kind == ProbeKind::Startup) != started;
+            if !applies || one.in_flight.is_some() || one.next > now {
+                continue;
+            }
+            if let Some(op) = operation(c, id, &one.probe, pod_ip) {
+                out.push((*kind, op));
+            }
+            let period = u64::try_from(one.probe.period_seconds.unwrap_or(10).max(1)).unwrap_or(10);
+            one.next = now + Duration::from_secs(period);
+        }
+        out
+    }
+
+    /// A due probe was started under an id.
+    pub fn started(&mut self, kind: ProbeKind, op: OpId) {
+        if let Some(one) = self.probes.get_mut(&kind) {
+            one.in_flight = Some(op);
+        }
+    }
+
+    /// A probe was answered. Returns a message when it failed, for the pod's events.
+    pub fn answered(&mut self, kind: ProbeKind, op: OpId, answer: Answer) -> Option<String> {
+        let one = self.probes.get_mut(&kind)?;
+        one.in_flight.take_if(|id| *id == op)?;
+        match answer {
+            Answer::Unknown => None,
+            Answer::Success => {
+                one.failures = 0;
+                one.successes = one.successes.saturating_add(1);
+                if one.successes >= one.probe.success_threshold.unwrap_or(1) {
+                    one.passing = Some(true);
+                }
+                None
+            }
+            Answer::Failure(message) => {
+                one.successes = 0;
+                one.failures = one.failures.saturating_add(1);
+                if one.failures >= one.probe.failure_threshold.unwrap_or(3) {
+                    one.passing = Some(false);
+                }
+                Some(message)
+            }
+        }
+    }
+
+    /// When the next probe is due.
+    #[must_use]
+    pub fn next(&self) -> Option<Time> {
+        let started = self.verdict().started;
+        self.probes
+            .iter()
+            .filter(|(kind, one)| (**kind == ProbeKind::Startup) != started && one.in_flight.is_none())
+            .map(|(_, one)| one.next)
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Plays answers, one a period, and shows the verdict after each: S(tarted), R(eady), X(restart).
+    fn play(container: serde_json::Value, answers: &[&str]) -> Vec<String> {
+        let c: Container = serde_json::from_value(container).unwrap();
+        let mut p = Prober::new(&c, Time(0), None);
+        let mut out = Vec::new();
+        let mut now = Time(0);
+        for (n, answer) in answers.iter().enumerate() {
+            for (i, (kind, _)) in p.due(now, &c, "id", "10.0.0.1").into_iter().enumerate() {
+                let op = OpId((n * 10 + i) as u64 + 1);
+                p.started(kind, op);
+                let answer = match *answer {
+                    "ok" => Answer::Success,
+                    "bad" => Answer::Failure("no".into()),
+                    _ => Answer::Unknown,
+                };
+                p.answered(kind, op, answer);
+            }
+            let v = p.verdict();
+            let mut s = String::new();
+            s.push_str(if v.started { "S" } else { "" });
+            s.push_str(if v.ready { "R" } else { "" });
+            s.push_str(if v.must_restart { "X" } else { "" });
+            out.push(s);
+            now = now + Duration::from_secs(10);
+        }
+        out
+    }
+
+    #[test]
+    fn verdicts() {
+        let exec = json!({"exec": {"command": ["true"]}, "failureThreshold": 2});
+        for (container, answers, expected) in [
+            (json!({"name": "c"}), vec!["ok"], vec!["SR"]),
+            (
+                json!({"name": "c", "readinessProbe": exec}),
+                vec!["bad", "ok", "bad", "bad", "?", "ok"],
+                vec!["S", "SR", "SR", "S", "S", "SR"],
+            ),
+            (
+                json!({"name": "c", "livenessProbe": exec}),
+                vec!["bad", "?", "ok", "bad", "bad"],
+                vec!["SR", "SR", "SR", "SR", "SRX"],
+            ),
+            (
+                json!({"name": "c", "startupProbe": exec, "readinessProbe": exec}),
+                vec!["bad", "ok", "ok"],
+                vec!["", "S", "SR"],
+            ),
+            (json!({"name": "c", "startupProbe": exec}), vec!["bad", "bad"], vec!["", "X"]),
+        ] {
+            assert_eq!(play(container.clone(), &answers), expected, "{container}");
+        }
+    }
+
+    #[test]
+    fn ports_by_name() {
+        let c: Container =
+            serde_json::from_value(json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]})).unwrap();
+        for (p, expected) in [
+            (IntOrString::Int(80), Some(80)),
+            (IntOrString::String("web".into()), Some(8080)),
+            (IntOrString::String("81".into()), Some(81)),
+            (IntOrString::String("none".into()), None),
+            (IntOrString::Int(0), None),
+            (IntOrString::Int(70000), None),
+        ] {
+            assert_eq!(port(&c, &p), expected, "{p:?}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Documents of the local record: what the kubelet must still know after a restart, without the API.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+
+use crate::volumes::JournalEntry;
+
+/// Prefix of the names of pod records; the UID follows.
+pub const POD_PREFIX: &str = "pod-";
+/// Name of the device manager's own record.
+pub const DEVICES: &str = "devices";
+
+/// What is known of a pod. It is written before anything is done for the pod, and dropped after
+/// everything of it is gone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecord {
+    /// The pod as last read from the API when this was written.
+    pub pod: Pod,
+    /// It was admitted here; its placement is not judged again.
+    pub admitted: bool,
+    /// It is known to have to stop.
+    pub terminating: bool,
+    /// It is known to be gone from the API.
+    pub deleted: bool,
+    /// What may be mounted for it.
+    pub volumes: Vec<JournalEntry>,
+}
+
+/// The boot in which the grants in the device checkpoint were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DevicesRecord {
+    /// Boot id.
+    pub boot_id: String,
+}

@@ -1,0 +1,362 @@
+//! A container of a pod, ready for the runtime.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::env::expand;
+use super::pod::{self, ContainerKind, spec};
+use super::{resources, sandbox};
+use crate::config::NodeConfig;
+use crate::devices::AllocateReply;
+use crate::runtime::{
+    ContainerFiles, ContainerSecurity, ContainerSpec, ImageRecord, Mount, Propagation, SandboxSpec, Sharing, SubPath,
+    labels,
+};
+
+/// Paths that the runtime hides by default, given to CRI explicitly as upstream does.
+const MASKED: [&str; 10] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What a container's making rests on besides its spec.
+pub struct Inputs<'a> {
+    /// The node.
+    pub config: &'a NodeConfig,
+    /// The sandbox it goes into.
+    pub sandbox: &'a SandboxSpec,
+    /// Id of that sandbox.
+    pub sandbox_id: &'a str,
+    /// Restart count.
+    pub attempt: u32,
+    /// The image found on the node.
+    pub image: &'a ImageRecord,
+    /// Its environment.
+    pub env: Vec<(String, String)>,
+    /// Directory on the node of each volume of the pod.
+    pub volumes: &'a BTreeMap<String, String>,
+    /// What device plugins granted.
+    pub grants: Vec<&'a AllocateReply>,
+    /// Addresses of the pod.
+    pub pod_ips: &'a [String],
+    /// Memory of the node in bytes.
+    pub node_memory_bytes: u64,
+    /// Id of the running container that an ephemeral one targets.
+    pub target_id: String,
+}
+
+/// Supplemental groups of a pod: its own and its volumes' group.
+#[must_use]
+pub fn pod_groups(pod: &Pod) -> Vec<i64> {
+    let mut groups = Vec::new();
+    if let Some(s) = &spec(pod).security_context {
+        groups.extend(s.supplemental_groups.iter().flatten());
+        groups.extend(s.fs_group);
+    }
+    groups
+}
+
+/// Whom it runs as and what it may.
+///
+/// # Errors
+/// When the pod demands a user other than root and the image has root or a name.
+pub fn security(
+    pod: &Pod,
+    c: &Container,
+    image: &ImageRecord,
+    config: &NodeConfig,
+) -> Result<ContainerSecurity, String> {
+    let own = c.security_context.clone().unwrap_or_default();
+    let shared = spec(pod).security_context.clone().unwrap_or_default();
+    let run_as_user = own.run_as_user.or(shared.run_as_user);
+    let non_root = own.run_as_non_root.or(shared.run_as_non_root) == Some(true);
+    if non_root {
+        match (run_as_user, image.uid, image.username.as_str()) {
+            (Some(0), ..) => return Err("container's runAsUser breaks non-root policy".into()),
+            (Some(_), ..) => {}
+            (None, Some(0), _) => return Err("container has runAsNonRoot and image will run as root".into()),
+            (None, Some(_), _) => {}
+            (None, None, "") => return Err("container has runAsNonRoot and image will run as root".into()),
+            (None, None, name) => {
+                return Err(format!(
+                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+                ));
+            }
+        }
+    }
+    let privileged = own.privileged == Some(true);
+    let capabilities = own.capabilities.unwrap_or_default();
+    let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
+    let list = |l: &[&str]| if unmasked { Vec::new() } else { l.iter().map(|s| (*s).to_owned()).collect() };
+    Ok(ContainerSecurity {
+        privileged,
+        run_as_user: run_as_user.or(image.uid),
+        run_as_username: if run_as_user.or(image.uid).is_none() { image.username.clone() } else { String::new() },
+        run_as_group: own.run_as_group.or(shared.run_as_group),
+        supplemental_groups: pod_groups(pod),
+        read_only_root: own.read_only_root_filesystem == Some(true),
+        no_new_privs: own.allow_privilege_escalation == Some(false),
+        add_capabilities: capabilities.add.unwrap_or_default(),
+        drop_capabilities: capabilities.drop.unwrap_or_default(),
+        masked_paths: list(&MASKED),
+        readonly_paths: list(&READ_ONLY),
+        seccomp: sandbox::seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), &config.root_dir),
+    })
+}
+
+/// The file /etc/hosts of a pod. None on the node's network, which keeps the node's own.
+#[must_use]
+pub fn hosts_file(pod: &Pod, config: &NodeConfig, pod_ips: &[String]) -> String {
+    let s = spec(pod);
+    let mut text = String::from(
+        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+         fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
+    );
+    let host = pod::hostname(pod);
+    for ip in pod_ips {
+        let line = match s.subdomain.as_deref().filter(|d| !d.is_empty()) {
+            Some(sub) => writeln!(
+                text,
+                "{ip}\t{host}.{sub}.{}.svc.{}\t{host}",
+                pod.metadata.namespace.as_deref().unwrap_or_default(),
+                config.cluster_domain
+            ),
+            None => writeln!(text, "{ip}\t{host}"),
+        };
+        // Writing to a String cannot fail.
+        line.unwrap_or_default();
+    }
+    let aliases = s.host_aliases.as_deref().unwrap_or_default();
+    if !aliases.is_empty() {
+        text.push_str("\n# Entries added by HostAliases.\n");
+        for a in aliases {
+            text.push_str(&a.ip);
+            for h in a.hostnames.iter().flatten() {
+                text.push('\t');
+                text.push_str(h);
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, String>) -> Result<Vec<Mount>, String> {
+    let mut out = Vec::new();
+    for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
+        let host_path = inputs.volumes.get(&m.name).ok_or_else(|| format!("volume \"{}\" is not mounted", m.name))?;
+        let sub_path = match (m.sub_path_expr.as_deref().unwrap_or(""), m.sub_path.as_deref().unwrap_or("")) {
+            ("", "") => None,
+            ("", plain) => Some(plain.to_owned()),
+            (expr, _) => {
+                let path = expand(expr, env);
+                if path.contains("$(") {
+                    return Err(format!("failed to expand subPath {expr} of volume {}", m.name));
+                }
+                Some(path)
+            }
+        };
+        if let Some(p) = &sub_path
+            && (p.starts_with('/') || p.split('/').any(|part| part == ".."))
+        {
+            return Err(format!("subPath {p} of volume {} must stay inside it", m.name));
+        }
+        let container_path =
+            if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
+        out.push(Mount {
+            container_path,
+            host_path: host_path.clone(),
+            read_only: m.read_only == Some(true),
+            propagation: match m.mount_propagation.as_deref() {
+                Some("HostToContainer") => Propagation::HostToContainer,
+                Some("Bidirectional") => Propagation::Bidirectional,
+                _ => Propagation::Private,
+            },
+            sub_path: sub_path.map(|path| SubPath {
+                path,
+                bind_at: format!(
+                    "{}/volume-subpaths/{}/{}/{index}",
+                    inputs.config.pod_dir(&pod::uid(pod)),
+                    m.name,
+                    c.name
+                ),
+            }),
+        });
+    }
+    Ok(out)
+}
+
+/// Builds a container.
+///
+/// # Errors
+/// What is wrong with its configuration, for its waiting message.
+pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'_>) -> Result<ContainerSpec, String> {
+    let reference = pod::pod_ref(pod);
+    let mut env = inputs.env.clone();
+    for grant in &inputs.grants {
+        for (k, v) in &grant.env {
+            if !env.iter().any(|(name, _)| name == k) {
+                env.push((k.clone(), v.clone()));
+            }
+        }
+    }
+    let vars: BTreeMap<String, String> = env.iter().cloned().collect();
+    let mut mounts = mounts(pod, c, &inputs, &vars)?;
+    let mounted_at = |mounts: &[Mount], path: &str| mounts.iter().any(|m| m.container_path == path);
+    let pod_dir = inputs.config.pod_dir(&reference.uid);
+    let host_network = inputs.sandbox.network == Sharing::Node;
+    let mut hosts = None;
+    if !host_network && !mounted_at(&mounts, "/etc/hosts") {
+        let path = format!("{pod_dir}/etc-hosts");
+        hosts = Some((path.clone(), hosts_file(pod, inputs.config, inputs.pod_ips)));
+        mounts.push(Mount { container_path: "/etc/hosts".into(), host_path: path, ..Mount::default() });
+    }
+    let termination_path = c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".into());
+    let termination_log = format!("{pod_dir}/containers/{}/{}", c.name, inputs.attempt);
+    mounts.push(Mount {
+        container_path: termination_path.clone(),
+        host_path: termination_log.clone(),
+        ..Mount::default()
+    });
+    let mut devices = Vec::new();
+    let mut cdi_devices = Vec::new();
+    let mut annotations = BTreeMap::new();
+    for grant in &inputs.grants {
+        for m in &grant.mounts {
+            mounts.push(Mount {
+                container_path: m.container_path.clone(),
+                host_path: m.host_path.clone(),
+                read_only: m.read_only,
+                ..Mount::default()
+            });
+        }
+        devices.extend(grant.devices.iter().cloned());
+        cdi_devices.extend(grant.cdi_devices.iter().cloned());
+        annotations.extend(grant.annotations.clone());
+    }
+    annotations.insert(labels::CONTAINER_HASH.into(), pod::container_hash(c));
+    annotations.insert(labels::RESTART_COUNT.into(), inputs.attempt.to_string());
+    annotations.insert(labels::TERMINATION_PATH.into(), termination_path);
+    annotations.insert(
+        labels::TERMINATION_POLICY.into(),
+        c.termination_message_policy.clone().unwrap_or_else(|| "File".into()),
+    );
+    annotations
+        .insert(labels::GRACE_PERIOD.into(), spec(pod).termination_grace_period_seconds.unwrap_or(30).to_string());
+    let label_map = BTreeMap::from([
+        (labels::POD_NAME.to_owned(), reference.name.clone()),
+        (labels::POD_NAMESPACE.to_owned(), reference.namespace.clone()),
+        (labels::POD_UID.to_owned(), reference.uid.to_string()),
+        (labels::CONTAINER_NAME.to_owned(), c.name.clone()),
+    ]);
+    let expand_all = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &vars)).collect();
+    let pid = match (&inputs.target_id, kind) {
+        (target, ContainerKind::Ephemeral) if !target.is_empty() => Sharing::Container,
+        _ => inputs.sandbox.pid,
+    };
+    Ok(ContainerSpec {
+        sandbox_id: inputs.sandbox_id.to_owned(),
+        name: c.name.clone(),
+        attempt: inputs.attempt,
+        image_ref: inputs.image.id.clone(),
+        image: c.image.clone().unwrap_or_default(),
+        command: expand_all(&c.command),
+        args: expand_all(&c.args),
+        working_dir: c.working_dir.clone().unwrap_or_default(),
+        mounts,
+        devices,
+        cdi_devices,
+        labels: label_map,
+        annotations,
+        log_path: format!("{}/{}.log", c.name, inputs.attempt),
+        stdin: c.stdin == Some(true),
+        stdin_once: c.stdin_once == Some(true),
+        tty: c.tty == Some(true),
+        resources: resources::of_container(pod, c, inputs.node_memory_bytes),
+        security: security(pod, c, inputs.image, inputs.config)?,
+        pid,
+        target_id: inputs.target_id,
+        files: ContainerFiles {
+            log_directory: format!("{}/{}", inputs.sandbox.log_directory, c.name),
+            hosts,
+            termination_log,
+        },
+        env,
+        pod: reference,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Dns;
+    use serde_json::json;
+
+    fn build(spec_json: serde_json::Value) -> Result<ContainerSpec, String> {
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec_json}))
+                .unwrap();
+        let config = NodeConfig { root_dir: "/k".into(), ..NodeConfig::default() };
+        let sandbox = sandbox::sandbox(&pod, 0, &config, &Dns::default());
+        let c = &spec(&pod).containers[0];
+        container(
+            &pod,
+            ContainerKind::Regular,
+            c,
+            Inputs {
+                config: &config,
+                sandbox: &sandbox,
+                sandbox_id: "s",
+                attempt: 2,
+                image: &ImageRecord { id: "sha256:1".into(), ..ImageRecord::default() },
+                env: vec![("A".into(), "x".into())],
+                volumes: &BTreeMap::from([("v".to_owned(), "/k/pods/u/volumes/e/v".to_owned())]),
+                grants: vec![],
+                pod_ips: &["10.0.0.2".into()],
+                node_memory_bytes: 1 << 30,
+                target_id: String::new(),
+            },
+        )
+    }
+
+    #[test]
+    fn a_container_carries_what_a_restarted_kubelet_needs() {
+        let c = build(json!({"containers": [{"name": "c", "image": "busybox", "command": ["sh", "$(A)"],
+            "volumeMounts": [{"name": "v", "mountPath": "/data", "subPathExpr": "d/$(A)", "readOnly": true}]}]}))
+        .unwrap();
+        assert_eq!(c.command, ["sh", "x"]);
+        assert_eq!(c.log_path, "c/2.log");
+        assert_eq!(c.labels[labels::POD_UID], "u");
+        assert_eq!(c.annotations[labels::RESTART_COUNT], "2");
+        let m = &c.mounts[0];
+        assert_eq!((m.host_path.as_str(), m.read_only), ("/k/pods/u/volumes/e/v", true));
+        assert_eq!(m.sub_path.as_ref().unwrap().path, "d/x");
+        assert!(c.files.hosts.as_ref().unwrap().1.contains("10.0.0.2\tp\n"));
+        assert!(c.mounts.iter().any(|m| m.container_path == "/dev/termination-log"));
+    }
+
+    #[test]
+    fn bad_containers_are_refused() {
+        for (container, message) in [
+            (json!({"name": "c", "volumeMounts": [{"name": "w", "mountPath": "/d"}]}), "volume \"w\""),
+            (json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/d", "subPath": "../x"}]}), "inside"),
+            (json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/d", "subPathExpr": "$(B)"}]}), "expand"),
+            (json!({"name": "c", "securityContext": {"runAsNonRoot": true}}), "run as root"),
+            (json!({"name": "c", "securityContext": {"runAsNonRoot": true, "runAsUser": 0}}), "breaks non-root"),
+        ] {
+            let e = build(json!({"containers": [container]})).unwrap_err();
+            assert!(e.contains(message), "{e}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A container's environment, and the expansion of `$(NAME)` in it, in commands and in arguments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
+
+use super::pod::spec;
+use crate::amount;
+use crate::runtime::HostFacts;
+
+/// Where environment values come from besides the spec.
+pub trait Sources {
+    /// A config map. Unknown is an error; surely absent is `Ok(None)`.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    fn config_map(&self, namespace: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, String>;
+    /// A secret.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, String>;
+}
+
+/// Facts of the pod's place that fields refer to.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Node name.
+    pub node_name: String,
+    /// Node addresses.
+    pub host_ips: Vec<String>,
+    /// Pod addresses.
+    pub pod_ips: Vec<String>,
+    /// Allocatable CPU of the node in thousandths.
+    pub allocatable_cpu_milli: i128,
+    /// Allocatable memory of the node in bytes.
+    pub allocatable_memory_bytes: i128,
+}
+
+impl Place {
+    /// From the node's facts.
+    #[must_use]
+    pub fn new(node_name: &str, host: &HostFacts, host_ips: &[String]) -> Self {
+        Self {
+            node_name: node_name.to_owned(),
+            host_ips: host_ips.to_vec(),
+            pod_ips: Vec::new(),
+            allocatable_cpu_milli: i128::from(host.cpus) * 1000,
+            allocatable_memory_bytes: i128::from(host.memory_bytes),
+        }
+    }
+}
+
+/// A field of the pod by its path, as fieldRef allows
+/// (<https://kubernetes.io/docs/concepts/workloads/pods/downward-api/>).
+///
+/// # Errors
+/// For a path that is not one of them.
+pub fn field(pod: &Pod, place: &Place, path: &str) -> Result<String, String> {
+    let m = &pod.metadata;
+    let map_text = |map: Option<&BTreeMap<String, String>>| {
+        let mut text = String::new();
+        for (k, v) in map.into_iter().flatten() {
+            text.push_str(&format!("{k}={v:?}\n"));
+        }
+        text.pop();
+        text
+    };
+    let subscript =
+        |prefix: &str| path.strip_prefix(prefix).and_then(|r| r.strip_prefix("['")).and_then(|r| r.strip_suffix("']"));
+    Ok(match path {
+        "metadata.name" => m.name.clone().unwrap_or_default(),
+        "metadata.namespace" => m.namespace.clone().unwrap_or_default(),
+        "metadata.uid" => m.uid.clone().unwrap_or_default(),
+        "metadata.labels" => map_text(m.labels.as_ref()),
+        "metadata.annotations" => map_text(m.annotations.as_ref()),
+        "spec.nodeName" => place.node_name.clone(),
+        "spec.serviceAccountName" => spec(pod).service_account_name.clone().unwrap_or_default(),
+        "status.hostIP" => place.host_ips.first().cloned().unwrap_or_default(),
+        "status.hostIPs" => place.host_ips.join(","),
+        "status.podIP" => place.pod_ips.first().cloned().unwrap_or_default(),
+        "status.podIPs" => place.pod_ips.join(","),
+        _ => {
+            if let Some(key) = subscript("metadata.labels") {
+                m.labels.as_ref().and_then(|l| l.get(key)).cloned().unwrap_or_default()
+            } else if let Some(key) = subscript("metadata.annotations") {
+                m.annotations.as_ref().and_then(|l| l.get(key)).cloned().unwrap_or_default()
+            } else {
+                return Err(format!("unsupported fieldPath: {path}"));
+            }
+        }
+    })
+}
+
+/// A container's resource by its name (`limits.cpu`), divided and rounded up.
+///
+/// # Errors
+/// For a container or resource that is not there.
+pub fn resource_field(
+    pod: &Pod,
+    own: &Container,
+    place: &Place,
+    reference: &k8s_openapi::api::core::v1::ResourceFieldSelector,
+) -> Result<String, String> {
+    let container = match reference.container_name.as_deref().filter(|n| !n.is_empty()) {
+        Some(name) => super::pod::container(pod, name)
+            .map(|(_, c)| c.into_owned())
+            .ok_or_else(|| format!("container {name} not found"))?,
+        None => own.clone(),
+    };
+    let r = container.resources.unwrap_or_default();
+    let (list, name) = match reference.resource.split_once('.') {
+        Some(("limits", name)) => (r.limits.as_ref(), name),
+        Some(("requests", name)) => (r.requests.as_ref(), name),
+        _ => return Err(format!("unsupported resource: {}", reference.resource)),
+    };
+    let is_limit = reference.resource.starts_with("limits.");
+    let milli = match list.and_then(|l| l.get(name)) {
+        Some(q) => amount::milli(q).unwrap_or(0),
+        // A limit that is not set is the node's allocatable.
+        None if is_limit && name == "cpu" => place.allocatable_cpu_milli,
+        None if is_limit && name == "memory" => place.allocatable_memory_bytes * 1000,
+        None => 0,
+    };
+    let divisor = reference.divisor.as_ref().and_then(amount::milli).filter(|d| *d > 0).unwrap_or(1000);
+    Ok(((milli + divisor - 1) / divisor).to_string())
+}
+
+/// Expands `$(NAME)`; `$$` is a dollar sign; what is not known stays as it stands
+/// (kubernetes third_party/forked/golang/expansion).
+#[must_use]
+pub fn expand(text: &str, vars: &BTreeMap<String, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(r) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = r;
+        } else if let Some((name, r)) = rest.strip_prefix('(').and_then(|r| r.split_once(')')) {
+            match vars.get(name) {
+                Some(v) => out.push_str(v),
+                None => {
+                    out.push_str("$(");
+                    out.push_str(name);
+                    out.push(')');
+                }
+            }
+            rest = r;
+        } else {
+            out.push('$');
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Variables that name the services a pod can see, in the manner of Docker links
+/// (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>).
+#[must_use]
+pub fn service_env(services: &[Arc<Service>]) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for s in services {
+        let Some(spec) = &s.spec else { continue };
+        let Some(ip) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else { continue };
+        let name = s.metadata.name.as_deref().unwrap_or_default().to_ascii_uppercase().replace('-', "_");
+        let Some(ports) = spec.ports.as_ref().filter(|p| !p.is_empty()) else { continue };
+        out.push((format!("{name}_SERVICE_HOST"), ip.to_owned()));
+        out.push((format!("{name}_SERVICE_PORT"), ports[0].port.to_string()));
+        for p in ports {
+            if let Some(port_name) = p.name.as_deref().filter(|n| !n.is_empty()) {
+                out.push((
+                    format!("{name}_SERVICE_PORT_{}", port_name.to_ascii_uppercase().replace('-', "_")),
+                    p.port.to_string(),
+                ));
+            }
+        }
+        let protocol =
+            |p: &k8s_openapi::api::core::v1::ServicePort| p.protocol.as_deref().unwrap_or("TCP").to_ascii_lowercase();
+        out.push((format!("{name}_PORT"), format!("{}://{ip}:{}", protocol(&ports[0]), ports[0].port)));
+        for p in ports {
+            let prefix = format!("{name}_PORT_{}_{}", p.port, protocol(p).to_ascii_uppercase());
+            out.push((prefix.clone(), format!("{}://{ip}:{}", protocol(p), p.port)));
+            out.push((format!("{prefix}_PROTO"), protocol(p)));
+            out.push((format!("{prefix}_PORT"), p.port.to_string()));
+            out.push((format!("{prefix}_ADDR"), ip.to_owned()));
+        }
+    }
+    out
+}
+
+/// The whole environment of a container, in order, later ones winning.
+///
+/// # Errors
+/// What lacks, for the container's waiting message (`CreateContainerConfigError`).
+pub fn environment(
+    pod: &Pod,
+    c: &Container,
+    place: &Place,
+    services: &[(String, String)],
+    sources: &dyn Sources,
+) -> Result<Vec<(String, String)>, String> {
+    let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut vars: BTreeMap<String, String> = BTreeMap::new();
+    let mut order: Vec<String> = Vec::new();
+    let mut put = |vars: &mut BTreeMap<String, String>, k: String, v: String| {
+        if vars.insert(k.clone(), v).is_none() {
+            order.push(k);
+        }
+    };
+    for from in c.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        if let Some(r) = &from.config_map_ref {
+            match sources.config_map(ns, &r.name)? {
+                Some(cm) => {
+                    for (k, v) in cm.data.iter().flatten() {
+                        put(&mut vars, format!("{prefix}{k}"), v.clone());
+                    }
+                }
+                None if r.optional == Some(true) => {}
+                None => return Err(format!("configmap \"{}\" not found", r.name)),
+            }
+        }
+        if let Some(r) = &from.secret_ref {
+            match sources.secret(ns, &r.name)? {
+                Some(s) => {
+                    for (k, v) in s.data.iter().flatten() {
+                        put(&mut vars, format!("{prefix}{k}"), String::from_utf8_lossy(&v.0).into_owned());
+                    }
+                }
+                None if r.optional == Some(true) => {}
+                None => return Err(format!("secret \"{}\" not found", r.name)),
+            }
+        }
+    }
+    let known_services: BTreeMap<String, String> = services.iter().cloned().collect();
+    for e in c.env.iter().flatten() {
+        let value = match (&e.value, &e.value_from) {
+            (Some(v), _) if !v.is_empty() => {
+                let mut visible = known_services.clone();
+                visible.extend(vars.clone());
+                Some(expand(v, &visible))
+            }
+            (_, None) => Some(String::new()),
+            (_, Some(from)) => {
+                if let Some(f) = &from.field_ref {
+                    Some(field(pod, place, &f.field_path)?)
+                } else if let Some(r) = &from.resource_field_ref {
+                    Some(resource_field(pod, c, place, r)?)
+                } else if let Some(r) = &from.config_map_key_ref {
+                    let found = sources.config_map(ns, &r.name)?;
+                    match found.as_ref().and_then(|m| m.data.as_ref()?.get(&r.key)) {
+                        Some(v) => Some(v.clone()),
+                        None if r.optional == Some(true) => None,
+                        None if found.is_none() => return Err(format!("configmap \"{}\" not found", r.name)),
+                        None => return Err(format!("couldn't find key {} in ConfigMap {ns}/{}", r.key, r.name)),
+                    }
+                } else if let Some(r) = &from.secret_key_ref {
+                    let found = sources.secret(ns, &r.name)?;
+                    match found.as_ref().and_then(|m| m.data.as_ref()?.get(&r.key)) {
+                        Some(v) => Some(String::from_utf8_lossy(&v.0).into_owned()),
+                        None if r.optional == Some(true) => None,
+                        None if found.is_none() => return Err(format!("secret \"{}\" not found", r.name)),
+                        None => return Err(format!("couldn't find key {} in Secret {ns}/{}", r.key, r.name)),
+                    }
+                } else {
+                    return Err(format!("environment variable {} has an unsupported source", e.name));
+                }
+            }
+        };
+        if let Some(value) = value {
+            put(&mut vars, e.name.clone(), value);
+        }
+    }
+    for (k, v) in services {
+        if !vars.contains_key(k) {
+            put(&mut vars, k.clone(), v.clone());
+        }
+    }
+    Ok(order.into_iter().map(|k| (k.clone(), vars.remove(&k).unwrap_or_default())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    struct Fixed;
+    impl Sources for Fixed {
+        fn config_map(&self, _: &str, name: &str) -> Result<Option<Arc<ConfigMap>>, String> {
+            match name {
+                "cm" => Ok(Some(Arc::new(ConfigMap {
+                    data: Some(BTreeMap::from([("k".into(), "v".into())])),
+                    ..ConfigMap::default()
+                }))),
+                "unknown" => Err("timed out".into()),
+                _ => Ok(None),
+            }
+        }
+        fn secret(&self, _: &str, _: &str) -> Result<Option<Arc<Secret>>, String> {
+            Ok(None)
+        }
+    }
+
+    fn check(container: serde_json::Value, expected: Result<&[(&str, &str)], &str>) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}},
+            "spec": {"serviceAccountName": "sa", "containers": [container]}
+        }))
+        .unwrap();
+        let place = Place { node_name: "node".into(), allocatable_cpu_milli: 2000, ..Place::default() };
+        let got = environment(&pod, &spec(&pod).containers[0], &place, &[("S".into(), "svc".into())], &Fixed);
+        let got = got.as_ref().map(|v| v.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>());
+        match (got, expected) {
+            (Ok(got), Ok(expected)) => {
+                assert_eq!(got.split_last(), Some((&("S", "svc"), expected)), "{container}");
+            }
+            (Err(e), Err(expected)) => assert!(e.contains(expected), "{e}"),
+            other => panic!("{container}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn environments() {
+        check(json!({"name": "c"}), Ok(&[]));
+        check(
+            json!({"name": "c", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$(S)-$(X)-$$(A)"}]}),
+            Ok(&[("A", "1"), ("B", "1-svc-$(X)-$(A)")]),
+        );
+        check(
+            json!({"name": "c", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}},
+                                        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                                        {"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]}),
+            Ok(&[("A", "b"), ("N", "node"), ("C", "2")]),
+        );
+        check(
+            json!({"name": "c", "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}],
+                   "env": [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}}]}),
+            Ok(&[("P_k", "v"), ("K", "v")]),
+        );
+        check(
+            json!({"name": "c", "envFrom": [{"configMapRef": {"name": "none"}}]}),
+            Err("configmap \"none\" not found"),
+        );
+        check(json!({"name": "c", "envFrom": [{"configMapRef": {"name": "none", "optional": true}}]}), Ok(&[]));
+        check(
+            json!({"name": "c", "envFrom": [{"configMapRef": {"name": "unknown", "optional": true}}]}),
+            Err("timed out"),
+        );
+        check(
+            json!({"name": "c", "env": [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "zz"}}}]}),
+            Err("couldn't find key zz in ConfigMap n/cm"),
+        );
+    }
+
+    #[test]
+    fn expansion() {
+        let vars = BTreeMap::from([("A".to_owned(), "x".to_owned())]);
+        for (text, expected) in [
+            ("$(A)", "x"),
+            ("$$(A)", "$(A)"),
+            ("$(B)", "$(B)"),
+            ("$A", "$A"),
+            ("a$", "a$"),
+            ("$(A", "$(A"),
+            ("$$$(A)", "$x"),
+        ] {
+            assert_eq!(expand(text, &vars), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! From a pod's spec to what the runtime is asked for: pure translations, one subject a file.
+
+pub mod container;
+pub mod env;
+pub mod pod;
+pub mod resources;
+pub mod sandbox;

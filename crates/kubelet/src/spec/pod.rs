@@ -1,0 +1,299 @@
+//! Readings of a pod's spec that several parts need.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+
+use crate::amount::{self, Amounts};
+use crate::devices::is_extended;
+use crate::runtime::{PodRef, Uid};
+
+/// What a container is to its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ContainerKind {
+    /// Runs to its end before the others.
+    Init,
+    /// An init container that keeps running beside the others (`restartPolicy: Always`).
+    Sidecar,
+    /// A regular one.
+    Regular,
+    /// Added for debugging; never restarted.
+    Ephemeral,
+}
+
+/// The pod's restart policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// After any end.
+    Always,
+    /// After a failure.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+static EMPTY: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+
+/// The spec; an empty one where there is none (the API server lets none through).
+#[must_use]
+pub fn spec(pod: &Pod) -> &PodSpec {
+    pod.spec.as_ref().unwrap_or(&EMPTY)
+}
+
+/// UID.
+#[must_use]
+pub fn uid(pod: &Pod) -> Uid {
+    pod.metadata.uid.as_deref().unwrap_or_default().into()
+}
+
+/// Its name for the runtime.
+#[must_use]
+pub fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef { namespace: pod.namespace().to_owned(), name: pod.name().to_owned(), uid: uid(pod) }
+}
+
+/// Restart policy; `Always` by default.
+#[must_use]
+pub fn restart_policy(pod: &Pod) -> RestartPolicy {
+    match spec(pod).restart_policy.as_deref() {
+        Some("Never") => RestartPolicy::Never,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
+    }
+}
+
+/// Init containers with their kinds, in order.
+pub fn init_containers(pod: &Pod) -> impl Iterator<Item = (ContainerKind, &Container)> {
+    spec(pod).init_containers.iter().flatten().map(|c| {
+        let kind =
+            if c.restart_policy.as_deref() == Some("Always") { ContainerKind::Sidecar } else { ContainerKind::Init };
+        (kind, c)
+    })
+}
+
+/// Ephemeral containers as plain ones, with the container that each targets.
+#[must_use]
+pub fn ephemeral_containers(pod: &Pod) -> Vec<(Container, Option<String>)> {
+    spec(pod).ephemeral_containers.iter().flatten().map(plain_container).collect()
+}
+
+fn plain_container(e: &EphemeralContainer) -> (Container, Option<String>) {
+    let c = Container {
+        name: e.name.clone(),
+        image: e.image.clone(),
+        image_pull_policy: e.image_pull_policy.clone(),
+        command: e.command.clone(),
+        args: e.args.clone(),
+        working_dir: e.working_dir.clone(),
+        env: e.env.clone(),
+        env_from: e.env_from.clone(),
+        volume_mounts: e.volume_mounts.clone(),
+        security_context: e.security_context.clone(),
+        stdin: e.stdin,
+        stdin_once: e.stdin_once,
+        tty: e.tty,
+        termination_message_path: e.termination_message_path.clone(),
+        termination_message_policy: e.termination_message_policy.clone(),
+        ..Container::default()
+    };
+    (c, e.target_container_name.clone())
+}
+
+/// All containers with their kinds: init, regular, ephemeral.
+#[must_use]
+pub fn all_containers(pod: &Pod) -> Vec<(ContainerKind, Container)> {
+    init_containers(pod)
+        .map(|(k, c)| (k, c.clone()))
+        .chain(spec(pod).containers.iter().map(|c| (ContainerKind::Regular, c.clone())))
+        .chain(ephemeral_containers(pod).into_iter().map(|(c, _)| (ContainerKind::Ephemeral, c)))
+        .collect()
+}
+
+/// One container by name.
+#[must_use]
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, std::borrow::Cow<'a, Container>)> {
+    use std::borrow::Cow;
+    if let Some((k, c)) = init_containers(pod).find(|(_, c)| c.name == name) {
+        return Some((k, Cow::Borrowed(c)));
+    }
+    if let Some(c) = spec(pod).containers.iter().find(|c| c.name == name) {
+        return Some((ContainerKind::Regular, Cow::Borrowed(c)));
+    }
+    ephemeral_containers(pod)
+        .into_iter()
+        .find(|(c, _)| c.name == name)
+        .map(|(c, _)| (ContainerKind::Ephemeral, Cow::Owned(c)))
+}
+
+/// Whether the API says that the pod is over.
+#[must_use]
+pub fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+/// When it was created.
+#[must_use]
+pub fn created_at(pod: &Pod) -> Time {
+    pod.metadata.creation_timestamp.as_ref().map(Time::from).unwrap_or_default()
+}
+
+/// The grace period of its deletion, in seconds.
+#[must_use]
+pub fn grace_s(pod: &Pod) -> i64 {
+    pod.metadata.deletion_grace_period_seconds.or(spec(pod).termination_grace_period_seconds).unwrap_or(30).max(0)
+}
+
+/// What the pod requests: the larger of its init containers one by one and of all that run together,
+/// plus overhead (kubernetes pkg/api/v1/resource `PodRequests`).
+#[must_use]
+pub fn requests(pod: &Pod) -> Amounts {
+    let of = |c: &Container| {
+        let r = c.resources.as_ref();
+        // Limits stand in for requests that are not given, as the API server defaults them.
+        let mut a = amount::amounts(r.and_then(|r| r.limits.as_ref()));
+        a.extend(amount::amounts(r.and_then(|r| r.requests.as_ref())));
+        a
+    };
+    let mut running = Amounts::new();
+    for c in &spec(pod).containers {
+        add(&mut running, &of(c));
+    }
+    let mut sidecars = Amounts::new();
+    let mut peak = Amounts::new();
+    for (kind, c) in init_containers(pod) {
+        let mut now = sidecars.clone();
+        add(&mut now, &of(c));
+        if kind == ContainerKind::Sidecar {
+            add(&mut sidecars, &of(c));
+        }
+        max(&mut peak, &now);
+    }
+    add(&mut running, &sidecars);
+    max(&mut running, &peak);
+    if let Some(r) = spec(pod).resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        running.extend(amount::amounts(Some(r)));
+    }
+    add(&mut running, &amount::amounts(spec(pod).overhead.as_ref()));
+    running
+}
+
+/// Adds amounts.
+pub fn add(to: &mut Amounts, more: &Amounts) {
+    for (k, v) in more {
+        *to.entry(k.clone()).or_default() += v;
+    }
+}
+
+fn max(to: &mut Amounts, other: &Amounts) {
+    for (k, v) in other {
+        let e = to.entry(k.clone()).or_default();
+        *e = (*e).max(*v);
+    }
+}
+
+/// Extended resources that a container asks for, in whole devices.
+#[must_use]
+pub fn extended_resources(c: &Container) -> BTreeMap<String, usize> {
+    c.resources
+        .iter()
+        .flat_map(|r| r.limits.iter().flatten())
+        .filter(|(name, _)| is_extended(name))
+        .map(|(name, q)| (name.clone(), usize::try_from(amount::units(q)).unwrap_or(0)))
+        .filter(|(_, n)| *n > 0)
+        .collect()
+}
+
+/// The pod's quality of service class
+/// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>).
+#[must_use]
+pub fn qos_class(pod: &Pod) -> &'static str {
+    let mut any = false;
+    let mut guaranteed = true;
+    for (_, c) in all_containers(pod).into_iter().filter(|(k, _)| *k != ContainerKind::Ephemeral) {
+        let r = c.resources.unwrap_or_default();
+        let (requests, limits) = (amount::amounts(r.requests.as_ref()), amount::amounts(r.limits.as_ref()));
+        for name in ["cpu", "memory"] {
+            let limit = limits.get(name).copied().unwrap_or(0);
+            let request = requests.get(name).copied().unwrap_or(limit);
+            any |= limit > 0 || request > 0;
+            guaranteed &= limit > 0 && limit == request;
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Prefix that tells our hashes from those of an upstream kubelet, whose containers are taken over as
+/// they are.
+pub const HASH_PREFIX: &str = "carrack-";
+
+/// What makes a container another one: a change of it restarts the container. As upstream's, it
+/// covers the name and the image.
+#[must_use]
+pub fn container_hash(c: &Container) -> String {
+    let text = format!("{}\0{}", c.name, c.image.as_deref().unwrap_or_default());
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    format!("{HASH_PREFIX}{hash:08x}")
+}
+
+/// Hostname in the pod: its own choice or its name, cut to what Linux takes.
+#[must_use]
+pub fn hostname(pod: &Pod) -> String {
+    let s = spec(pod);
+    let name = s
+        .hostname_override
+        .as_deref()
+        .or(s.hostname.as_deref().filter(|h| !h.is_empty()))
+        .unwrap_or_else(|| pod.name());
+    name.chars().take(63).collect::<String>().trim_end_matches(['-', '.']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn qos_and_requests() {
+        let r = |req: &str, lim: &str| json!({"requests": {"cpu": req, "memory": "1Gi"}, "limits": {"cpu": lim, "memory": "1Gi"}});
+        for (spec, qos, cpu) in [
+            (json!({"containers": [{"name": "a"}]}), "BestEffort", 0),
+            (json!({"containers": [{"name": "a", "resources": r("1", "1")}]}), "Guaranteed", 1000),
+            (json!({"containers": [{"name": "a", "resources": r("500m", "1")}]}), "Burstable", 500),
+            (
+                json!({"containers": [{"name": "a", "resources": r("1", "1")}, {"name": "b", "resources": r("1", "1")}],
+                       "initContainers": [{"name": "i", "resources": r("3", "3")}]}),
+                "Guaranteed",
+                3000,
+            ),
+            (
+                json!({"containers": [{"name": "a", "resources": r("1", "1")}],
+                       "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": r("1", "1")},
+                                          {"name": "i", "resources": r("2", "2")}],
+                       "overhead": {"cpu": "100m"}}),
+                "Guaranteed",
+                3100,
+            ),
+        ] {
+            let p = pod(spec);
+            assert_eq!(qos_class(&p), qos);
+            assert_eq!(requests(&p).get("cpu").copied().unwrap_or(0), cpu);
+        }
+    }
+
+    #[test]
+    fn limits_stand_in_for_requests() {
+        let p = pod(json!({"containers": [{"name": "a", "resources": {"limits": {"example.com/x": "2"}}}]}));
+        assert_eq!(requests(&p)["example.com/x"], 2000);
+        assert_eq!(extended_resources(&spec(&p).containers[0])["example.com/x"], 2);
+    }
+}

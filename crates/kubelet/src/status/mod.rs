@@ -1,0 +1,4 @@
+//! What the kubelet tells the API: the status of pods, and the Node.
+
+pub mod node;
+pub mod pod;

@@ -1,0 +1,363 @@
+//! The Node object: its registration, its status, its Lease
+//! (kubernetes pkg/kubelet/nodestatus/setters.go for names and reasons).
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
+    NodeSystemInfo,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::amount::{self, Amounts};
+use crate::config::NodeConfig;
+use crate::runtime::{HostFacts, ImageRecord, RuntimeInfo};
+
+/// Namespace of the nodes' leases.
+pub const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// How many images a Node lists, the largest first.
+const MAX_IMAGES: usize = 50;
+
+/// What the node itself can give, without devices.
+#[must_use]
+pub fn allocatable(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, Quantity> {
+    let huge: u64 = host.hugepages_bytes.values().sum();
+    let mut out = BTreeMap::from([
+        ("cpu".to_owned(), amount::plain(u64::from(host.cpus))),
+        ("memory".to_owned(), amount::kibibytes(host.memory_bytes.saturating_sub(huge))),
+        // What the eviction threshold leaves of the disk, as upstream's default does.
+        (
+            "ephemeral-storage".to_owned(),
+            amount::plain(host.disk_bytes / 100 * (100 - config.disk_pressure_percent.min(100))),
+        ),
+        ("pods".to_owned(), amount::plain(u64::from(config.max_pods))),
+    ]);
+    for (size, bytes) in &host.hugepages_bytes {
+        out.insert(hugepage_resource(*size), amount::plain(*bytes));
+    }
+    out
+}
+
+fn hugepage_resource(size: u64) -> String {
+    match size {
+        s if s >= 1 << 30 => format!("hugepages-{}Gi", s >> 30),
+        s if s >= 1 << 20 => format!("hugepages-{}Mi", s >> 20),
+        s => format!("hugepages-{}Ki", s >> 10),
+    }
+}
+
+/// The same in thousandths.
+#[must_use]
+pub fn allocatable_amounts(host: &HostFacts, config: &NodeConfig) -> Amounts {
+    amount::amounts(Some(&allocatable(host, config)))
+}
+
+/// What the status rests on.
+pub struct Inputs<'a> {
+    /// Now.
+    pub now: Time,
+    /// The machine.
+    pub host: &'a HostFacts,
+    /// The runtime; none while it has not answered.
+    pub runtime: Option<&'a RuntimeInfo>,
+    /// Why the runtime cannot be reached, if so.
+    pub runtime_error: Option<&'a str>,
+    /// Devices: capacity and allocatable.
+    pub devices: &'a BTreeMap<String, (usize, usize)>,
+    /// Images.
+    pub images: &'a [ImageRecord],
+    /// The node's settings.
+    pub config: &'a NodeConfig,
+}
+
+/// Addresses of the node as text.
+#[must_use]
+pub fn addresses(host: &HostFacts, config: &NodeConfig) -> Vec<String> {
+    let list = if config.node_ips.is_empty() { &host.addresses } else { &config.node_ips };
+    // One of each family, as statuses show.
+    let mut out = Vec::new();
+    out.extend(list.iter().find(|a| a.is_ipv4()).map(ToString::to_string));
+    out.extend(list.iter().find(|a| a.is_ipv6()).map(ToString::to_string));
+    if list.first().is_some_and(|a| a.is_ipv6()) {
+        out.reverse();
+    }
+    out
+}
+
+fn condition(
+    old: Option<&NodeStatus>,
+    now: Time,
+    type_: &str,
+    holds: bool,
+    reason: &str,
+    message: &str,
+) -> NodeCondition {
+    let status = if holds { "True" } else { "False" };
+    let before = old.and_then(|s| s.conditions.iter().flatten().find(|c| c.type_ == type_));
+    NodeCondition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        last_heartbeat_time: Some(now.meta()),
+        last_transition_time: match before {
+            Some(c) if c.status == status => c.last_transition_time.clone(),
+            _ => Some(now.meta()),
+        },
+    }
+}
+
+fn conditions(i: &Inputs<'_>, old: Option<&NodeStatus>) -> Vec<NodeCondition> {
+    let h = i.host;
+    let memory = h.memory_available_bytes < i.config.memory_pressure_bytes;
+    let disk = h.disk_bytes > 0
+        && (h.disk_available_bytes < h.disk_bytes / 100 * i.config.disk_pressure_percent
+            || (h.inodes > 0 && h.inodes_free < h.inodes / 20));
+    let pids = h.pids_max > 0 && h.pids > h.pids_max / 100 * 95;
+    let not_ready = match (i.runtime, i.runtime_error) {
+        (_, Some(e)) => Some(format!("container runtime is down: {e}")),
+        (None, None) => Some("container runtime status check may not have completed yet".into()),
+        (Some(r), None) => r
+            .not_ready
+            .as_ref()
+            .map(|e| format!("container runtime is not ready: {e}"))
+            .or_else(|| r.network_not_ready.as_ref().map(|e| format!("container runtime network not ready: {e}"))),
+    };
+    let one = |type_: &str, holds: bool, yes: (&str, &str), no: (&str, &str)| {
+        let (reason, message) = if holds { yes } else { no };
+        condition(old, i.now, type_, holds, reason, message)
+    };
+    let mut out = vec![
+        one(
+            "MemoryPressure",
+            memory,
+            ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+            ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ),
+        one(
+            "DiskPressure",
+            disk,
+            ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ),
+        one(
+            "PIDPressure",
+            pids,
+            ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+            ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ),
+    ];
+    out.push(match not_ready {
+        None => condition(old, i.now, "Ready", true, "KubeletReady", "kubelet is posting ready status"),
+        Some(message) => condition(old, i.now, "Ready", false, "KubeletNotReady", &message),
+    });
+    // Conditions that others own stay.
+    for c in old.iter().flat_map(|s| s.conditions.iter().flatten()) {
+        if !out.iter().any(|o| o.type_ == c.type_) {
+            out.push(c.clone());
+        }
+    }
+    out
+}
+
+/// The whole status, from the last one.
+#[must_use]
+pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
+    let mut status = old.cloned().unwrap_or_default();
+    let mut allocatable = allocatable(i.host, i.config);
+    let mut capacity = allocatable.clone();
+    capacity.insert("memory".into(), amount::kibibytes(i.host.memory_bytes));
+    capacity.insert("ephemeral-storage".into(), amount::kibibytes(i.host.disk_bytes));
+    // What others advertised here by hand stays.
+    for (list, old) in [
+        (&mut capacity, old.and_then(|s| s.capacity.as_ref())),
+        (&mut allocatable, old.and_then(|s| s.allocatable.as_ref())),
+    ] {
+        for (name, q) in old.into_iter().flatten().filter(|(n, _)| crate::devices::is_extended(n)) {
+            list.insert(name.clone(), q.clone());
+        }
+    }
+    for (name, (all, healthy)) in i.devices {
+        capacity.insert(name.clone(), amount::plain(*all as u64));
+        allocatable.insert(name.clone(), amount::plain(*healthy as u64));
+    }
+    status.capacity = Some(capacity);
+    status.allocatable = Some(allocatable);
+    status.conditions = Some(conditions(i, old));
+    let mut list: Vec<NodeAddress> = addresses(i.host, i.config)
+        .into_iter()
+        .map(|address| NodeAddress { type_: "InternalIP".into(), address })
+        .collect();
+    let hostname = if i.host.hostname.is_empty() { &i.config.node_name } else { &i.host.hostname };
+    list.push(NodeAddress { type_: "Hostname".into(), address: hostname.clone() });
+    status.addresses = Some(list);
+    status.daemon_endpoints =
+        Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(i.config.port) }) });
+    let runtime_version = i
+        .runtime
+        .map(|r| format!("{}://{}", r.name, r.version))
+        .or_else(|| old.and_then(|s| s.node_info.as_ref()).map(|n| n.container_runtime_version.clone()));
+    status.node_info = Some(NodeSystemInfo {
+        architecture: i.host.architecture.clone(),
+        boot_id: i.host.boot_id.clone(),
+        container_runtime_version: runtime_version.unwrap_or_default(),
+        kernel_version: i.host.kernel_version.clone(),
+        kube_proxy_version: String::new(),
+        kubelet_version: i.config.version.clone(),
+        machine_id: i.host.machine_id.clone(),
+        operating_system: "linux".into(),
+        os_image: i.host.os_image.clone(),
+        system_uuid: i.host.system_uuid.clone(),
+        swap: None,
+    });
+    let mut images: Vec<&ImageRecord> = i.images.iter().filter(|r| !r.names.is_empty()).collect();
+    images.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.names.cmp(&b.names)));
+    status.images = Some(
+        images
+            .into_iter()
+            .take(MAX_IMAGES)
+            .map(|r| ContainerImage {
+                names: Some(r.names.iter().take(5).cloned().collect()),
+                size_bytes: i64::try_from(r.size_bytes).ok(),
+            })
+            .collect(),
+    );
+    status
+}
+
+/// Whether two statuses differ in more than heartbeats.
+#[must_use]
+pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let strip = |s: &NodeStatus| {
+        let mut s = s.clone();
+        for c in s.conditions.iter_mut().flatten() {
+            c.last_heartbeat_time = None;
+        }
+        s
+    };
+    strip(a) != strip(b)
+}
+
+/// Labels that this kubelet puts on its Node.
+#[must_use]
+pub fn labels(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, String> {
+    let hostname = config.node_name.clone();
+    let mut out = BTreeMap::from([
+        ("kubernetes.io/hostname".to_owned(), hostname),
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("kubernetes.io/arch".to_owned(), host.architecture.clone()),
+        ("beta.kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("beta.kubernetes.io/arch".to_owned(), host.architecture.clone()),
+    ]);
+    out.extend(config.labels.clone());
+    out
+}
+
+/// The Node to register.
+#[must_use]
+pub fn node(i: &Inputs<'_>) -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some(i.config.node_name.clone()),
+            labels: Some(labels(i.host, i.config)),
+            annotations: Some(BTreeMap::from([(
+                "volumes.kubernetes.io/controller-managed-attach-detach".to_owned(),
+                "true".to_owned(),
+            )])),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec { taints: Some(i.config.taints.clone()).filter(|t| !t.is_empty()), ..NodeSpec::default() }),
+        status: Some(node_status(i, None)),
+    }
+}
+
+/// The node's Lease, renewed now.
+#[must_use]
+pub fn lease(now: Time, config: &NodeConfig, node_uid: Option<&str>, old: Option<&Lease>) -> Lease {
+    let duration_s = i32::try_from(config.lease_period.as_secs() * 4).unwrap_or(40);
+    let mut lease = old.cloned().unwrap_or_else(|| Lease {
+        metadata: ObjectMeta {
+            name: Some(config.node_name.clone()),
+            namespace: Some(LEASE_NAMESPACE.into()),
+            ..ObjectMeta::default()
+        },
+        spec: None,
+    });
+    if let Some(uid) = node_uid {
+        // The Lease goes with the Node.
+        lease.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: config.node_name.clone(),
+            uid: uid.to_owned(),
+            ..OwnerReference::default()
+        }]);
+    }
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(config.node_name.clone()),
+        lease_duration_seconds: Some(duration_s),
+        renew_time: Some(now.meta_micro()),
+        ..lease.spec.unwrap_or_default()
+    });
+    lease
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> HostFacts {
+        HostFacts {
+            cpus: 2,
+            memory_bytes: 4 << 30,
+            memory_available_bytes: 2 << 30,
+            disk_bytes: 100 << 30,
+            disk_available_bytes: 50 << 30,
+            hugepages_bytes: BTreeMap::from([(2 << 20, 512 << 20)]),
+            addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            ..HostFacts::default()
+        }
+    }
+
+    fn check(host: &HostFacts, runtime: Option<&RuntimeInfo>, error: Option<&str>) -> BTreeMap<String, String> {
+        let config = NodeConfig { node_name: "n".into(), ..NodeConfig::default() };
+        let devices = BTreeMap::from([("d.io/kvm".to_owned(), (10, 7))]);
+        let i = Inputs {
+            now: Time::from_unix_s(1),
+            host,
+            runtime,
+            runtime_error: error,
+            devices: &devices,
+            images: &[],
+            config: &config,
+        };
+        let s = node_status(&i, None);
+        assert_eq!(s.capacity.as_ref().unwrap()["d.io/kvm"].0, "10");
+        assert_eq!(s.allocatable.as_ref().unwrap()["d.io/kvm"].0, "7");
+        assert_eq!(s.allocatable.as_ref().unwrap()["hugepages-2Mi"].0, (512 << 20).to_string());
+        assert!(!differs(&s, &node_status(&Inputs { now: Time::from_unix_s(9), ..i }, Some(&s))));
+        s.conditions.unwrap().into_iter().map(|c| (c.type_, c.status)).collect()
+    }
+
+    #[test]
+    fn conditions_follow_the_machine_and_the_runtime() {
+        let ok = RuntimeInfo::default();
+        let no_net = RuntimeInfo { network_not_ready: Some("cni".into()), ..RuntimeInfo::default() };
+        let low_memory = HostFacts { memory_available_bytes: 1 << 20, ..host() };
+        let full_disk = HostFacts { disk_available_bytes: 1 << 30, ..host() };
+        for (host, runtime, error, expected) in [
+            (host(), Some(&ok), None, ["True", "False", "False"]),
+            (host(), None, None, ["False", "False", "False"]),
+            (host(), Some(&no_net), None, ["False", "False", "False"]),
+            (host(), Some(&ok), Some("refused"), ["False", "False", "False"]),
+            (low_memory, Some(&ok), None, ["True", "True", "False"]),
+            (full_disk, Some(&ok), None, ["True", "False", "True"]),
+        ] {
+            let got = check(&host, runtime, error);
+            assert_eq!([&got["Ready"], &got["MemoryPressure"], &got["DiskPressure"]], expected);
+        }
+    }
+}

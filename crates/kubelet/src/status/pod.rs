@@ -1,0 +1,368 @@
+//! The status of a pod, computed whole from its spec and what the runtime shows
+//! (kubernetes pkg/kubelet/kubelet_pods.go `generateAPIPodStatus` for the values).
+//!
+//! Conditions that others own (readiness gates and the like) are carried over. A terminal phase is
+//! told only when everything of the pod is stopped, and is never taken back.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
+
+use crate::pods::plan::{Facts, initialized, newest};
+use crate::runtime::{ContainerRecord, ContainerState};
+use crate::spec::pod::{self, ContainerKind, spec};
+
+/// Why a container does not run yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// CamelCase reason.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// How admission stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// Not decided, or waiting for what this says.
+    NotYet(Option<String>),
+    /// Yes.
+    Yes,
+    /// No, with reason and message.
+    No(String, String),
+}
+
+/// What a status rests on.
+pub struct Inputs<'a> {
+    /// Now.
+    pub now: Time,
+    /// Spec and runtime.
+    pub facts: Facts<'a>,
+    /// Why containers wait, by name.
+    pub waiting: &'a BTreeMap<String, Waiting>,
+    /// Admission.
+    pub admitted: &'a Admitted,
+    /// Everything of the pod is stopped for good.
+    pub stopped: bool,
+    /// Why the kubelet itself ended it, with reason and message.
+    pub ended_because: Option<&'a (String, String)>,
+    /// Addresses of the node.
+    pub host_ips: &'a [String],
+    /// Addresses of the pod.
+    pub pod_ips: &'a [String],
+}
+
+/// Condition that shows what a pod waits for before it may start.
+pub const ADMITTED: &str = "carrack.io/Admitted";
+
+fn terminated(r: &ContainerRecord) -> Option<ApiState> {
+    let ContainerState::Exited { code, reason, message, finished_at } = &r.state else { return None };
+    Some(ApiState {
+        terminated: Some(ContainerStateTerminated {
+            container_id: Some(container_id(&r.id)),
+            exit_code: *code,
+            reason: Some(match (reason.as_str(), code) {
+                ("", 0) => "Completed".into(),
+                ("", _) => "Error".into(),
+                (r, _) => r.to_owned(),
+            }),
+            message: Some(message.clone()).filter(|m| !m.is_empty()),
+            started_at: r.started_at.map(Time::meta),
+            finished_at: Some(finished_at.meta()),
+            signal: None,
+        }),
+        ..ApiState::default()
+    })
+}
+
+fn container_id(id: &str) -> String {
+    format!("containerd://{id}")
+}
+
+fn waiting_state(reason: &str, message: &str) -> ApiState {
+    ApiState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(reason.to_owned()).filter(|r| !r.is_empty()),
+            message: Some(message.to_owned()).filter(|m| !m.is_empty()),
+        }),
+        ..ApiState::default()
+    }
+}
+
+fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_done: bool) -> ContainerStatus {
+    let old = old_status(i.facts.pod, kind, &c.name);
+    let latest = newest(i.facts.containers, &c.name);
+    let before = |r: &ContainerRecord| {
+        i.facts
+            .containers
+            .iter()
+            .filter(|o| o.name == c.name && o.attempt < r.attempt)
+            .max_by_key(|o| (o.attempt, o.created_at))
+            .and_then(|o| terminated(o))
+    };
+    let mut s = ContainerStatus {
+        name: c.name.clone(),
+        image: c.image.clone().unwrap_or_default(),
+        restart_count: old.map_or(0, |o| o.restart_count),
+        last_state: Some(old.and_then(|o| o.last_state.clone()).unwrap_or_default()),
+        started: Some(false),
+        ..ContainerStatus::default()
+    };
+    let waiting = i.waiting.get(&c.name);
+    let Some(r) = latest else {
+        let was_there = old.is_some_and(|o| o.container_id.as_ref().is_some_and(|id| !id.is_empty()));
+        s.state = Some(match waiting {
+            Some(w) => waiting_state(&w.reason, &w.message),
+            None if was_there && (i.stopped || i.facts.ran_before.contains_key(&c.name)) => {
+                match old.and_then(|o| o.state.clone()).filter(|st| st.terminated.is_some()) {
+                    Some(state) => state,
+                    None => ApiState {
+                        terminated: Some(ContainerStateTerminated {
+                            exit_code: 137,
+                            reason: Some("ContainerStatusUnknown".into()),
+                            message: Some("The container could not be located when the pod was terminated".into()),
+                            ..ContainerStateTerminated::default()
+                        }),
+                        ..ApiState::default()
+                    },
+                }
+            }
+            None if kind == ContainerKind::Regular && !init_done => waiting_state("PodInitializing", ""),
+            None if kind == ContainerKind::Regular => waiting_state("ContainerCreating", ""),
+            None => waiting_state("PodInitializing", ""),
+        });
+        if was_there {
+            s.container_id = old.and_then(|o| o.container_id.clone());
+            s.image_id = old.map(|o| o.image_id.clone()).unwrap_or_default();
+        }
+        return s;
+    };
+    s.restart_count = i32::try_from(r.attempt).unwrap_or(i32::MAX);
+    s.image = if r.image.is_empty() { s.image } else { r.image.clone() };
+    s.image_id.clone_from(&r.image_ref);
+    s.container_id = Some(container_id(&r.id));
+    if let Some(last) = before(r) {
+        s.last_state = Some(last);
+    }
+    match &r.state {
+        ContainerState::Running => {
+            let verdict = i.facts.verdicts.get(&r.id).copied().unwrap_or_default();
+            s.state = Some(ApiState {
+                running: Some(ContainerStateRunning { started_at: r.started_at.map(Time::meta) }),
+                ..ApiState::default()
+            });
+            s.started = Some(verdict.started);
+            s.ready = verdict.started && verdict.ready && !i.stopped;
+        }
+        ContainerState::Created => {
+            s.state = Some(match waiting {
+                Some(w) => waiting_state(&w.reason, &w.message),
+                None => waiting_state("ContainerCreating", ""),
+            });
+        }
+        // What the runtime cannot tell stays as it was told before.
+        ContainerState::Unknown => {
+            s.state = old.and_then(|o| o.state.clone()).or_else(|| Some(waiting_state("ContainerStatusUnknown", "")));
+        }
+        ContainerState::Exited { code, .. } => match waiting {
+            Some(w) if !i.stopped => {
+                s.state = Some(waiting_state(&w.reason, &w.message));
+                s.last_state = terminated(r);
+            }
+            _ => {
+                s.state = terminated(r);
+                s.ready = *code == 0 && kind == ContainerKind::Init;
+            }
+        },
+    }
+    s
+}
+
+fn old_status<'a>(pod: &'a Pod, kind: ContainerKind, name: &str) -> Option<&'a ContainerStatus> {
+    let s = pod.status.as_ref()?;
+    let list = match kind {
+        ContainerKind::Init | ContainerKind::Sidecar => s.init_container_statuses.as_ref(),
+        ContainerKind::Regular => s.container_statuses.as_ref(),
+        ContainerKind::Ephemeral => s.ephemeral_container_statuses.as_ref(),
+    };
+    list?.iter().find(|c| c.name == name)
+}
+
+fn has_run(s: &ContainerStatus) -> bool {
+    let over = |st: &Option<ApiState>| st.as_ref().is_some_and(|s| s.terminated.is_some());
+    s.state.as_ref().is_some_and(|st| st.running.is_some()) || over(&s.state) || over(&s.last_state)
+}
+
+fn phase(i: &Inputs<'_>, regular: &[ContainerStatus], init_done: bool) -> &'static str {
+    match i.facts.pod.status.as_ref().and_then(|s| s.phase.as_deref()) {
+        Some("Succeeded") => return "Succeeded",
+        Some("Failed") => return "Failed",
+        _ => {}
+    }
+    if matches!(i.admitted, Admitted::No(..)) {
+        return "Failed";
+    }
+    if i.stopped {
+        let good = !regular.is_empty()
+            && regular
+                .iter()
+                .all(|s| s.state.as_ref().and_then(|st| st.terminated.as_ref()).is_some_and(|t| t.exit_code == 0));
+        return if good && i.ended_because.is_none() { "Succeeded" } else { "Failed" };
+    }
+    if init_done && !regular.is_empty() && regular.iter().all(has_run) { "Running" } else { "Pending" }
+}
+
+struct Conditions<'a> {
+    list: Vec<PodCondition>,
+    now: Time,
+    pod: &'a Pod,
+}
+
+impl Conditions<'_> {
+    fn set(&mut self, type_: &str, holds: bool, reason: &str, message: &str) {
+        let status = if holds { "True" } else { "False" };
+        let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+        let new = PodCondition {
+            type_: type_.into(),
+            status: status.into(),
+            reason: text(reason),
+            message: text(message),
+            last_transition_time: Some(self.now.meta()),
+            observed_generation: self.pod.metadata.generation,
+            last_probe_time: None,
+        };
+        match self.list.iter_mut().find(|c| c.type_ == type_) {
+            Some(c) => {
+                let since = if c.status == new.status { c.last_transition_time.clone() } else { None };
+                *c = new;
+                if since.is_some() {
+                    c.last_transition_time = since;
+                }
+            }
+            None => self.list.push(new),
+        }
+    }
+}
+
+/// Computes the status.
+#[must_use]
+pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
+    let pod = i.facts.pod;
+    let init_done = initialized(&i.facts) || (i.stopped && i.facts.containers.iter().any(|c| is_regular(pod, &c.name)));
+    let mut status = pod.status.clone().unwrap_or_default();
+    let init: Vec<ContainerStatus> =
+        pod::init_containers(pod).map(|(k, c)| container_status(i, k, c, init_done)).collect();
+    let regular: Vec<ContainerStatus> =
+        spec(pod).containers.iter().map(|c| container_status(i, ContainerKind::Regular, c, init_done)).collect();
+    let ephemeral: Vec<ContainerStatus> = pod::ephemeral_containers(pod)
+        .iter()
+        .map(|(c, _)| container_status(i, ContainerKind::Ephemeral, c, init_done))
+        .collect();
+    let phase = phase(i, &regular, init_done);
+    let over = matches!(phase, "Succeeded" | "Failed");
+
+    let mut conditions = Conditions { list: status.conditions.take().unwrap_or_default(), now: i.now, pod };
+    conditions.set("PodReadyToStartContainers", !i.pod_ips.is_empty() && !over && !i.stopped, "", "");
+    let waiting_init: Vec<&str> = pod::init_containers(pod)
+        .zip(&init)
+        .filter(|((kind, _), s)| match kind {
+            ContainerKind::Sidecar => s.started != Some(true),
+            _ => !s.ready,
+        })
+        .map(|(_, s)| s.name.as_str())
+        .collect();
+    if init_done || phase == "Succeeded" {
+        let reason = if phase == "Succeeded" { "PodCompleted" } else { "" };
+        conditions.set("Initialized", true, reason, "");
+    } else {
+        let message = format!("containers with incomplete status: [{}]", waiting_init.join(" "));
+        conditions.set("Initialized", false, "ContainersNotInitialized", &message);
+    }
+    let unready: Vec<&str> = regular
+        .iter()
+        .filter(|s| !s.ready)
+        .map(|s| s.name.as_str())
+        .chain(
+            pod::init_containers(pod)
+                .zip(&init)
+                .filter(|((k, _), s)| *k == ContainerKind::Sidecar && !s.ready)
+                .map(|(_, s)| s.name.as_str()),
+        )
+        .collect();
+    let gate = spec(pod)
+        .readiness_gates
+        .iter()
+        .flatten()
+        .find(|g| !conditions.list.iter().any(|c| c.type_ == g.condition_type && c.status == "True"));
+    let not_ready = match phase {
+        "Succeeded" => Some(("PodCompleted", String::new())),
+        "Failed" => Some(("PodFailed", String::new())),
+        _ if !unready.is_empty() => {
+            Some(("ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" "))))
+        }
+        _ => None,
+    };
+    let gate_message = gate.map(|g| {
+        ("ReadinessGatesNotReady", format!("the status of pod readiness gate \"{}\" is not \"True\"", g.condition_type))
+    });
+    match not_ready.clone().or(gate_message) {
+        Some((reason, message)) => conditions.set("Ready", false, reason, &message),
+        None => conditions.set("Ready", true, "", ""),
+    }
+    match not_ready {
+        Some((reason, message)) => conditions.set("ContainersReady", false, reason, &message),
+        None => conditions.set("ContainersReady", true, "", ""),
+    }
+    conditions.set("PodScheduled", true, "", "");
+    match i.admitted {
+        Admitted::NotYet(Some(message)) => conditions.set(ADMITTED, false, "Waiting", message),
+        // Told only of pods that had to wait.
+        Admitted::Yes if conditions.list.iter().any(|c| c.type_ == ADMITTED) => conditions.set(ADMITTED, true, "", ""),
+        _ => {}
+    }
+    status.conditions = Some(conditions.list);
+    status.phase = Some(phase.into());
+    match (i.admitted, i.ended_because) {
+        (Admitted::No(reason, message), _) => {
+            status.reason = Some(reason.clone());
+            status.message = Some(format!("Pod was rejected: {message}"));
+        }
+        (_, Some((reason, message))) => {
+            status.reason = Some(reason.clone());
+            status.message = Some(message.clone());
+        }
+        _ => {}
+    }
+    status.observed_generation = pod.metadata.generation;
+    status.host_ip = i.host_ips.first().cloned();
+    status.host_ips = Some(i.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    // The last addresses stay when the sandbox is gone.
+    if !i.pod_ips.is_empty() {
+        status.pod_ip = i.pod_ips.first().cloned();
+        status.pod_ips = Some(i.pod_ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect());
+    }
+    status.qos_class = Some(status.qos_class.unwrap_or_else(|| pod::qos_class(pod).into()));
+    if status.start_time.is_none() {
+        status.start_time = Some(i.now.meta());
+    }
+    if matches!(i.admitted, Admitted::No(..)) && i.facts.containers.is_empty() {
+        return status;
+    }
+    let list = |l: Vec<ContainerStatus>| Some(l).filter(|l| !l.is_empty());
+    status.init_container_statuses = list(init);
+    status.container_statuses = list(regular);
+    status.ephemeral_container_statuses = list(ephemeral);
+    status
+}
+
+fn is_regular(pod: &Pod, name: &str) -> bool {
+    spec(pod).containers.iter().any(|c| c.name == name)
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+//! Tables for the status of a pod.
+
+use super::*;
+use crate::pods::plan::Verdict;
+use crate::runtime::{PodRef, SandboxRecord};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+fn record(name: &str, attempt: u32, state: ContainerState) -> ContainerRecord {
+    ContainerRecord {
+        id: format!("{name}{attempt}"),
+        sandbox_id: "s".into(),
+        pod: PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() },
+        name: name.into(),
+        attempt,
+        state,
+        created_at: Time(i64::from(attempt)),
+        started_at: Some(Time::from_unix_s(1)),
+        image: "i".into(),
+        image_ref: "sha256:1".into(),
+        hash: String::new(),
+    }
+}
+
+fn exited(code: i32) -> ContainerState {
+    ContainerState::Exited { code, reason: String::new(), message: String::new(), finished_at: Time::from_unix_s(2) }
+}
+
+struct Case {
+    spec: Value,
+    status: Value,
+    containers: Vec<ContainerRecord>,
+    waiting: BTreeMap<String, Waiting>,
+    admitted: Admitted,
+    stopped: bool,
+    ended_because: Option<(String, String)>,
+    verdicts: BTreeMap<String, Verdict>,
+}
+
+impl Case {
+    fn new(containers: Vec<ContainerRecord>) -> Self {
+        Self {
+            spec: json!({"containers": [{"name": "a", "image": "i"}]}),
+            status: json!({}),
+            containers,
+            waiting: BTreeMap::new(),
+            admitted: Admitted::Yes,
+            stopped: false,
+            ended_because: None,
+            verdicts: BTreeMap::new(),
+        }
+    }
+    fn status(&self) -> PodStatus {
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"uid": "u", "namespace": "n", "name": "p"}, "spec": self.spec, "status": self.status}),
+        )
+        .unwrap();
+        let sandbox = SandboxRecord {
+            id: "s".into(),
+            pod: pod::pod_ref(&pod),
+            attempt: 0,
+            ready: true,
+            created_at: Time(0),
+            ips: vec![],
+        };
+        let containers: Vec<_> = self.containers.iter().collect();
+        pod_status(&Inputs {
+            now: Time::from_unix_s(100),
+            facts: Facts {
+                pod: &pod,
+                sandboxes: &[&sandbox],
+                containers: &containers,
+                stopped: &BTreeSet::new(),
+                verdicts: &self.verdicts,
+                ran_before: &BTreeMap::new(),
+            },
+            waiting: &self.waiting,
+            admitted: &self.admitted,
+            stopped: self.stopped,
+            ended_because: self.ended_because.as_ref(),
+            host_ips: &["192.0.2.1".into()],
+            pod_ips: &["10.0.0.2".into()],
+        })
+    }
+    /// Phase, then the conditions that hold by their initials, then container states.
+    fn text(&self) -> String {
+        let s = self.status();
+        let mut out = s.phase.clone().unwrap_or_default();
+        for (name, letter) in [("Initialized", 'I'), ("Ready", 'R'), ("ContainersReady", 'C')] {
+            if s.conditions.iter().flatten().any(|c| c.type_ == name && c.status == "True") {
+                out.push_str(&format!(" {letter}"));
+            }
+        }
+        for c in s.init_container_statuses.iter().flatten().chain(s.container_statuses.iter().flatten()) {
+            let st = c.state.clone().unwrap_or_default();
+            let state = match (st.running, st.waiting, st.terminated) {
+                (Some(_), ..) => "running".to_owned(),
+                (_, Some(w), _) => w.reason.unwrap_or_default(),
+                (.., Some(t)) => format!("{}({})", t.reason.unwrap_or_default(), t.exit_code),
+                _ => "?".into(),
+            };
+            out.push_str(&format!(" {}={state}x{}", c.name, c.restart_count));
+        }
+        out
+    }
+}
+
+#[test]
+fn a_pods_way() {
+    let crash =
+        BTreeMap::from([("a".to_owned(), Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() })]);
+    let running = || vec![record("a", 0, ContainerState::Running)];
+    for (case, expected) in [
+        (Case::new(vec![]), "Pending I a=ContainerCreatingx0"),
+        (
+            Case { admitted: Admitted::NotYet(Some("kvm".into())), ..Case::new(vec![]) },
+            "Pending I a=ContainerCreatingx0",
+        ),
+        (Case { admitted: Admitted::No("OutOfcpu".into(), "m".into()), ..Case::new(vec![]) }, "Failed I"),
+        (Case::new(running()), "Running I R C a=runningx0"),
+        (
+            Case {
+                verdicts: BTreeMap::from([("a0".into(), Verdict { ready: false, ..Verdict::default() })]),
+                ..Case::new(running())
+            },
+            "Running I a=runningx0",
+        ),
+        (
+            Case {
+                spec: json!({"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "g"}]}),
+                ..Case::new(running())
+            },
+            "Running I C a=runningx0",
+        ),
+        (
+            Case {
+                spec: json!({"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "g"}]}),
+                status: json!({"conditions": [{"type": "g", "status": "True"}]}),
+                ..Case::new(running())
+            },
+            "Running I R C a=runningx0",
+        ),
+        (Case::new(vec![record("a", 0, exited(1))]), "Running I a=Error(1)x0"),
+        (Case { waiting: crash, ..Case::new(vec![record("a", 3, exited(1))]) }, "Running I a=CrashLoopBackOffx3"),
+        (Case { stopped: true, ..Case::new(vec![record("a", 0, exited(0))]) }, "Succeeded I a=Completed(0)x0"),
+        (Case { stopped: true, ..Case::new(vec![record("a", 0, exited(1))]) }, "Failed I a=Error(1)x0"),
+        (
+            Case {
+                stopped: true,
+                ended_because: Some(("DeadlineExceeded".into(), "m".into())),
+                ..Case::new(vec![record("a", 0, exited(0))])
+            },
+            "Failed I a=Completed(0)x0",
+        ),
+        (
+            Case {
+                spec: json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}),
+                ..Case::new(vec![record("i", 0, ContainerState::Running)])
+            },
+            "Pending i=runningx0 a=PodInitializingx0",
+        ),
+        // A phase that is over stays.
+        (Case { status: json!({"phase": "Failed"}), ..Case::new(running()) }, "Failed I a=runningx0"),
+    ] {
+        assert_eq!(case.text(), expected);
+    }
+}
+
+#[test]
+fn others_conditions_and_transition_times_are_kept() {
+    let case = Case {
+        status: json!({"conditions": [
+            {"type": "kubevirt.io/virtual-machine-unpaused", "status": "True"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:05Z"},
+            {"type": "ContainersReady", "status": "False", "lastTransitionTime": "1970-01-01T00:00:05Z"}]}),
+        ..Case::new(vec![record("a", 0, ContainerState::Running)])
+    };
+    let s = case.status();
+    let since = |name: &str| {
+        let c = s.conditions.iter().flatten().find(|c| c.type_ == name).unwrap();
+        c.last_transition_time.as_ref().map(|t| Time::from(t).unix_s())
+    };
+    assert_eq!(since("Ready"), Some(5), "unchanged");
+    assert_eq!(since("ContainersReady"), Some(100), "changed now");
+    assert_eq!(since("kubevirt.io/virtual-machine-unpaused"), None, "not ours");
+}
