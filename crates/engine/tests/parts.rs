@@ -1,0 +1,244 @@
+//! The parts that cores embed, against an API server of a few lines: leader election, events, informers.
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, CallId, Effect, Effects, EventRecord, EventRecorder, Informer, Input,
+    LeaderElector, Method, Never, Rng, Selector, StatusError, Time, TimerId, WatchId, WatchItem,
+};
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+fn refuse(code: u16, reason: &str) -> ApiError {
+    ApiError::Status(Box::new(StatusError { code, reason: reason.into(), ..StatusError::default() }))
+}
+
+/// Objects by path, with optimistic concurrency.
+#[derive(Default)]
+struct Api {
+    objects: BTreeMap<String, Value>,
+    revision: u64,
+    down: bool,
+}
+
+impl Api {
+    fn serve(&mut self, r: &ApiRequest) -> Result<ApiResponse, ApiError> {
+        if self.down {
+            return Err(ApiError::Transport("down".into()));
+        }
+        let mut path = r.path.clone();
+        let body: Value = serde_json::from_slice(&r.body).unwrap_or_default();
+        if r.method == Method::Post {
+            path = format!("{path}/{}", body["metadata"]["name"].as_str().expect("a name"));
+        }
+        let old = self.objects.get(&path).cloned();
+        let new = match (r.method, old) {
+            (Method::Get, Some(o)) => return Ok(reply(&o)),
+            (Method::Post, Some(_)) => return Err(refuse(409, "AlreadyExists")),
+            (Method::Post, None) => body,
+            (Method::Put, Some(o)) if o["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"] => body,
+            (Method::Put, Some(_)) => return Err(refuse(409, "Conflict")),
+            (Method::Patch, Some(mut o)) => {
+                for (k, v) in body.as_object().expect("a map") {
+                    o[k] = v.clone();
+                }
+                o
+            }
+            _ => return Err(refuse(404, "NotFound")),
+        };
+        self.revision += 1;
+        let mut new = new;
+        new["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        self.objects.insert(path, new.clone());
+        Ok(reply(&new))
+    }
+}
+
+fn reply(object: &Value) -> ApiResponse {
+    ApiResponse { status: 200, body: Bytes::from(object.to_string()) }
+}
+
+struct Candidate {
+    elector: LeaderElector,
+    fx: Effects<Never>,
+    timers: Vec<(Time, TimerId)>,
+}
+
+impl Candidate {
+    fn new(name: &str) -> Self {
+        Self { elector: LeaderElector::new("kube-system", "l", name), fx: Effects::new(), timers: Vec::new() }
+    }
+    fn settle(&mut self, now: Time, api: &mut Api) {
+        while let Some(effect) = self.fx.pop() {
+            match effect {
+                Effect::Api(id, r) => {
+                    let result = api.serve(&r);
+                    self.elector.step::<Never, _>(now, &Input::Api { id, result }, &mut self.fx);
+                }
+                Effect::Timer(id, at) => self.timers.push((at, id)),
+                _ => {}
+            }
+        }
+    }
+    fn tick(&mut self, now: Time, api: &mut Api) {
+        for (at, id) in std::mem::take(&mut self.timers) {
+            if at <= now {
+                self.elector.step::<Never, _>(now, &Input::Timer(id), &mut self.fx);
+                self.settle(now, api);
+            } else {
+                self.timers.push((at, id));
+            }
+        }
+    }
+}
+
+#[test]
+fn never_two_leaders_and_a_dead_one_is_followed() {
+    let mut api = Api::default();
+    let mut now = Time::from_unix_s(1000);
+    let (mut a, mut b) = (Candidate::new("a"), Candidate::new("b"));
+    a.elector.start(now, &mut a.fx);
+    a.settle(now, &mut api);
+    b.elector.start(now, &mut b.fx);
+    b.settle(now, &mut api);
+    assert!(a.elector.leading(now) && !b.elector.leading(now));
+    // Both live: a stays.
+    for _ in 0..60 {
+        now = now + Duration::from_secs(1);
+        a.tick(now, &mut api);
+        b.tick(now, &mut api);
+        assert!(a.elector.leading(now) && !b.elector.leading(now));
+    }
+    // a is paused: b follows, and by then a knows that it no longer leads.
+    let paused = now;
+    while !b.elector.leading(now) {
+        assert!(now.since(paused) < Duration::from_secs(30), "nobody follows");
+        now = now + Duration::from_secs(1);
+        b.tick(now, &mut api);
+        assert!(!(a.elector.leading(now) && b.elector.leading(now)), "two leaders");
+    }
+    assert!(now.since(paused) >= Duration::from_secs(13), "the old leader's time was not over");
+    assert!(a.elector.lost(now));
+    // b is cut off from the API: it stops by itself.
+    api.down = true;
+    for _ in 0..11 {
+        now = now + Duration::from_secs(1);
+        b.tick(now, &mut api);
+    }
+    assert!(b.elector.lost(now));
+}
+
+#[test]
+fn like_events_become_one_and_one_object_cannot_flood() {
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}})).expect("a pod");
+    let mut api = Api::default();
+    let mut fx = Effects::<Never>::new();
+    let mut recorder = EventRecorder::new("test", Rng::new(1));
+    let now = Time::from_unix_s(1000);
+    let settle = |recorder: &mut EventRecorder, fx: &mut Effects<Never>, api: &mut Api| {
+        while let Some(Effect::Api(id, r)) = fx.pop() {
+            let result = api.serve(&r);
+            assert!(recorder.step::<Never, _>(now, &Input::Api { id, result }, fx));
+        }
+    };
+    for _ in 0..3 {
+        recorder.record(now, EventRecord::warning(&pod, "Failed", "no image"), &mut fx);
+        settle(&mut recorder, &mut fx, &mut api);
+    }
+    assert_eq!(api.objects.len(), 1);
+    assert_eq!(api.objects.values().next().map(|e| e["count"].clone()), Some(json!(3)));
+    // After a restart of the recorder the count goes on.
+    let mut recorder = EventRecorder::new("test", Rng::new(2));
+    recorder.record(now, EventRecord::warning(&pod, "Failed", "no image"), &mut fx);
+    settle(&mut recorder, &mut fx, &mut api);
+    recorder.record(now, EventRecord::warning(&pod, "Failed", "no image"), &mut fx);
+    settle(&mut recorder, &mut fx, &mut api);
+    assert_eq!(api.objects.len(), 1);
+    assert!(api.objects.values().all(|e| e["count"].as_i64() >= Some(2)));
+    for i in 0..100 {
+        recorder.record(now, EventRecord::normal(&pod, "Loop", format!("{i}")), &mut fx);
+        settle(&mut recorder, &mut fx, &mut api);
+    }
+    assert_eq!(api.objects.len(), 1 + 23, "a burst of 25, of which two were the failure");
+}
+
+#[test]
+fn an_informer_keeps_what_it_knows_while_reads_fail() {
+    let now = Time::from_unix_s(1000);
+    let mut fx = Effects::<Never>::new();
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    let list = |names: &[&str], rv: u64| {
+        let items: Vec<_> = names
+            .iter()
+            .map(|n| json!({"metadata": {"namespace": "ns", "name": n, "uid": n, "resourceVersion": "1"}}))
+            .collect();
+        reply(&json!({"metadata": {"resourceVersion": rv.to_string()}, "items": items}))
+    };
+    let call = |fx: &mut Effects<Never>| -> CallId {
+        match fx.pop() {
+            Some(Effect::Api(id, _)) => id,
+            other => unreachable_effect(&other),
+        }
+    };
+    let watch = |fx: &mut Effects<Never>| -> WatchId {
+        match fx.pop() {
+            Some(Effect::Watch(id, _)) => id,
+            other => unreachable_effect(&other),
+        }
+    };
+    let timer = |fx: &mut Effects<Never>| -> TimerId {
+        match fx.pop() {
+            Some(Effect::Timer(id, _)) => id,
+            other => unreachable_effect(&other),
+        }
+    };
+    let names = |i: &Informer<Pod>| i.cache().keys().map(|k| k.name.clone()).collect::<Vec<_>>().join(",");
+    let api = |id, result| Input::<Never>::Api { id, result };
+
+    pods.start(&mut fx);
+    let id = call(&mut fx);
+    pods.step(now, &api(id, Err(ApiError::Transport("lost".into()))), &mut fx).expect("its own");
+    assert!(!pods.synced());
+    let id = timer(&mut fx);
+    pods.step::<Never, _>(now, &Input::Timer(id), &mut fx).expect("its own");
+    let id = call(&mut fx);
+    pods.step(now, &api(id, Ok(list(&["a", "b"], 5))), &mut fx).expect("its own");
+    assert!(pods.synced());
+    assert_eq!((names(&pods).as_str(), pods.revision()), ("a,b", 5));
+    // The history expired while it was cut off: it lists anew, and until then knows what it knew.
+    let id = watch(&mut fx);
+    let gone = WatchItem::Closed(Some(refuse(410, "Expired")));
+    pods.step::<Never, _>(now, &Input::Watch { id, item: gone }, &mut fx).expect("its own");
+    assert_eq!(names(&pods), "a,b");
+    let id = timer(&mut fx);
+    pods.step::<Never, _>(now, &Input::Timer(id), &mut fx).expect("its own");
+    let id = call(&mut fx);
+    pods.step(now, &api(id, Err(ApiError::Transport("lost".into()))), &mut fx).expect("its own");
+    assert_eq!(names(&pods), "a,b");
+    let id = timer(&mut fx);
+    pods.step::<Never, _>(now, &Input::Timer(id), &mut fx).expect("its own");
+    // A list with an object that cannot be read takes nothing out.
+    let id = call(&mut fx);
+    let broken = json!({"metadata": {"resourceVersion": "8"}, "items": [{"metadata": {"name": 5}}]});
+    pods.step(now, &api(id, Ok(reply(&broken))), &mut fx).expect("its own");
+    assert_eq!(names(&pods), "a,b");
+    // A complete one does.
+    let id = watch(&mut fx);
+    let gone = WatchItem::Closed(Some(refuse(410, "Expired")));
+    pods.step::<Never, _>(now, &Input::Watch { id, item: gone }, &mut fx).expect("its own");
+    let id = timer(&mut fx);
+    pods.step::<Never, _>(now, &Input::Timer(id), &mut fx).expect("its own");
+    let id = call(&mut fx);
+    let deltas = pods.step(now, &api(id, Ok(list(&["b", "c"], 9))), &mut fx).expect("its own");
+    assert_eq!((names(&pods).as_str(), deltas.len()), ("b,c", 2), "c came, a went, b did not change");
+}
+
+#[expect(clippy::panic, reason = "a test fails by panicking")]
+fn unreachable_effect<T>(effect: &Option<Effect<Never>>) -> T {
+    panic!("unexpected effect {effect:?}")
+}
