@@ -1,5 +1,8 @@
 //! The command line, as types. Flags follow kubectl's and k3s's names where they mean the same.
 
+pub mod roles;
+pub mod up;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +41,8 @@ pub struct Cli {
 /// What `carrack` does.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Start a whole cluster on this machine
+    Up(up::UpArgs),
     /// Stop the cluster and leave nothing of it running
     Down(DownArgs),
     /// Print the path of the administrator's kubeconfig
@@ -48,6 +53,12 @@ pub enum Command {
     Version(VersionArgs),
     /// Build and import the images that Carrack brings along
     Image(ImageArgs),
+    /// Run the role apiserver: the Kubernetes API on the embedded store
+    Apiserver(roles::ApiserverArgs),
+    /// Run the role scheduler: chooses a node for each pod
+    Scheduler(roles::SchedulerArgs),
+    /// Run the role controllers: garbage collection, namespaces, service accounts
+    Controllers(roles::ControllersArgs),
 }
 
 /// Where a cluster lives on this machine.
@@ -76,6 +87,22 @@ fn resolve_existing(path: &Path) -> PathBuf {
         (Ok(real), _, _) => real,
         (Err(_), Some(parent), Some(name)) => resolve_existing(parent).join(name),
         _ => path.to_owned(),
+    }
+}
+
+/// Where images are built.
+#[derive(Debug, Clone, Args)]
+pub struct ImagesDir {
+    /// Directory for built images, which are built again only when what they are made from changed; images below the
+    /// data directory without it
+    #[arg(long, value_name = "DIR", env = "CARRACK_IMAGES_DIR")]
+    pub images_dir: Option<PathBuf>,
+}
+
+impl ImagesDir {
+    /// The directory.
+    pub fn path(&self, layout: &Layout) -> PathBuf {
+        self.images_dir.clone().unwrap_or_else(|| layout.images_dir())
     }
 }
 
@@ -131,7 +158,10 @@ Examples:
   export KUBECONFIG=$(carrack kubeconfig)
 
   # Print the file itself, for another machine
-  carrack kubeconfig --raw")]
+  carrack kubeconfig --raw
+
+  # Make the credentials of a role that runs as a process of its own
+  carrack kubeconfig --user scheduler > scheduler.yaml")]
 pub struct KubeconfigArgs {
     /// Where the cluster lives
     #[command(flatten)]
@@ -139,6 +169,27 @@ pub struct KubeconfigArgs {
     /// Print the file's content instead of its path
     #[arg(long)]
     pub raw: bool,
+    /// Print the kubeconfig of a role that is to run as a process of its own
+    #[arg(long, value_enum, value_name = "ROLE")]
+    pub user: Option<User>,
+    /// With --user kubelet or virt-handler: name of the node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+}
+
+/// A role with credentials of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum User {
+    /// The scheduler
+    Scheduler,
+    /// The controllers
+    Controllers,
+    /// virt-controller
+    VirtController,
+    /// The kubelet of a node
+    Kubelet,
+    /// The virt-handler of a node
+    VirtHandler,
 }
 
 /// `carrack console`
@@ -215,6 +266,9 @@ pub struct ImageBuildArgs {
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
+    /// Where images are built
+    #[command(flatten)]
+    pub images_dir: ImagesDir,
     /// Where the cluster lives
     #[command(flatten)]
     pub data_dir: DataDir,

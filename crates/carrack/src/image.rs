@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use carrack_images::{Built, containerd};
-use carrack_noderuntime::Layout;
 use serde::Serialize;
 
 use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
@@ -39,7 +38,7 @@ async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for image in &args.images {
         progress.step(format!("building the image {}", name(*image)));
-        let built = build_one(&layout, *image)?;
+        let built = build_one(&args.images_dir.path(&layout), *image)?;
         let imported = !args.no_import && containerd::ensure(&socket, &built).await?;
         lines.push(Line {
             reference: built.reference,
@@ -53,21 +52,20 @@ async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
     output::print(args.output, &lines, || lines.iter().map(|line| format!("{}\n", line.reference)).collect())
 }
 
-/// Builds one image in the layout's images directory, or finds it unchanged there.
+/// Builds one image in `dir`, or finds it unchanged there.
 ///
 /// # Errors
 /// A Debian package is missing, or a file cannot be read or written.
-pub fn build_one(layout: &Layout, image: BuiltIn) -> anyhow::Result<Built> {
-    let dir = layout.images_dir();
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+pub fn build_one(dir: &Path, image: BuiltIn) -> anyhow::Result<Built> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let built = match image {
-        BuiltIn::Pause => carrack_images::build_pause(&dir)?,
+        BuiltIn::Pause => carrack_images::build_pause(dir)?,
         BuiltIn::VirtLauncher => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            carrack_images::build_virt_launcher(&dir, &program)?
+            carrack_images::build_virt_launcher(dir, &program)?
         }
-        BuiltIn::Busybox => carrack_images::build_busybox(&dir)?,
-        BuiltIn::Demo => carrack_images::build_demo_guest(&dir)?,
+        BuiltIn::Busybox => carrack_images::build_busybox(dir)?,
+        BuiltIn::Demo => carrack_images::build_demo_guest(dir)?,
     };
     Ok(built)
 }

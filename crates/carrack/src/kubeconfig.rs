@@ -5,9 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::{Kubeconfig, Target};
+use carrack_auth::pki::Identity;
 
-use crate::cli::{ClientArgs, KubeconfigArgs};
-use crate::output;
+use crate::cli::{ClientArgs, KubeconfigArgs, User};
+use crate::{output, roles};
+
+/// The name of cluster and context in kubeconfigs.
+pub const CLUSTER: &str = "carrack";
 
 /// Prints the path, or the file.
 pub fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
@@ -15,11 +19,32 @@ pub fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
     if !path.exists() {
         bail!("{} does not exist: no cluster was started there yet (carrack up)", path.display());
     }
+    if let Some(user) = args.user {
+        return print_for(args, user);
+    }
     if args.raw {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         return output::write_all(&text);
     }
     output::write_all(format!("{}\n", path.display()).as_bytes())
+}
+
+/// Makes a role's certificate, or finds it, and prints a kubeconfig with it.
+fn print_for(args: &KubeconfigArgs, user: User) -> anyhow::Result<()> {
+    let layout = args.data_dir.layout()?;
+    let node = || roles::node_name(args.node_name.as_deref());
+    let identity = match user {
+        User::Scheduler => Identity::Scheduler,
+        User::Controllers => Identity::ControllerManager,
+        User::VirtController => Identity::VirtController,
+        User::Kubelet => Identity::Node { node: node()? },
+        User::VirtHandler => Identity::VirtHandler { node: node()? },
+    };
+    let admin = Kubeconfig::load(&layout.kubeconfig())?.resolve(None)?;
+    let pki = roles::apiserver::open_pki(&layout)?;
+    let pair = pki.client(&identity, roles::apiserver::now_unix_s())?;
+    let kubeconfig = Kubeconfig::for_certificate(CLUSTER, &identity.user(), &admin.server, pki.ca_pem(), &pair);
+    output::write_all(format!("{}\n", kubeconfig.to_text().trim_end()).as_bytes())
 }
 
 /// The server to talk to and the credentials for it.

@@ -15,8 +15,11 @@ mod down;
 mod image;
 mod kubeconfig;
 mod logging;
+mod network;
 mod output;
 mod progress;
+mod roles;
+mod up;
 mod version;
 
 use std::process::ExitCode;
@@ -47,11 +50,15 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
+        Command::Up(args) => up::run(&args),
         Command::Down(args) => block_on(down::run(args)),
         Command::Kubeconfig(args) => kubeconfig::run(&args),
         Command::Console(args) => block_on(console::run(args)),
         Command::Version(args) => version::run(&args),
         Command::Image(args) => block_on(image::run(args)),
+        Command::Apiserver(args) => block_on(roles::apiserver::alone(args)),
+        Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
+        Command::Controllers(args) => block_on(roles::controllers::alone(args)),
     }
 }
 

@@ -135,12 +135,6 @@ impl Layout {
         self.data_dir.join("carrack.lock")
     }
 
-    /// What `carrack up` was told, for `carrack down` and the next `up`.
-    #[must_use]
-    pub fn settings_file(&self) -> PathBuf {
-        self.data_dir.join("settings.json")
-    }
-
     /// Everything of our containerd.
     #[must_use]
     pub fn containerd_dir(&self) -> PathBuf {

@@ -1,0 +1,180 @@
+//! The arguments of the roles as processes of their own.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::DataDir;
+
+/// How a role reaches the API server, and what it logs.
+#[derive(Debug, Clone, Args)]
+pub struct RoleArgs {
+    /// Path of the kubeconfig with this role's credentials (see carrack kubeconfig --user)
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub kubeconfig: PathBuf,
+    /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
+    #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
+    pub log_level: String,
+}
+
+/// `carrack apiserver`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Serves the Kubernetes API on the embedded store below the data directory, and makes the cluster's certificates there.
+
+Examples:
+  # The API alone
+  carrack apiserver --data-dir /srv/api --https-port 7443")]
+pub struct ApiserverArgs {
+    /// Where store and certificates live
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    pub https_port: u16,
+    /// Address range of services
+    #[arg(long, value_name = "CIDR", default_value = "10.43.0.0/16", value_parser = super::parse_cidr)]
+    pub service_cidr: String,
+    /// Another name or address for the certificate
+    #[arg(long, value_name = "NAME")]
+    pub tls_san: Vec<String>,
+    /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
+    #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
+    pub log_level: String,
+}
+
+/// `carrack scheduler`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  carrack kubeconfig --user scheduler > scheduler.yaml
+  carrack scheduler --kubeconfig scheduler.yaml")]
+pub struct SchedulerArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Which pods to schedule: those whose spec.schedulerName is this
+    #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
+    pub scheduler_name: String,
+}
+
+/// `carrack controllers`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Runs the garbage collector and the namespace and service account controllers. Of several, one works at a time: they
+elect it by the Lease kube-system/kube-controller-manager.
+
+Examples:
+  carrack kubeconfig --user controllers > controllers.yaml
+  carrack controllers --kubeconfig controllers.yaml")]
+pub struct ControllersArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Work without election; only ever one may then run
+    #[arg(long)]
+    pub no_leader_elect: bool,
+}
+
+/// `carrack virt-controller`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Of several, one works at a time: they elect it by the Lease kubevirt/virt-controller.
+
+Examples:
+  carrack kubeconfig --user virt-controller > virt-controller.yaml
+  carrack virt-controller --kubeconfig virt-controller.yaml")]
+pub struct VirtControllerArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Image of virt-launcher
+    #[arg(long, value_name = "IMAGE")]
+    pub launcher_image: Option<String>,
+    /// Work without election; only ever one may then run
+    #[arg(long)]
+    pub no_leader_elect: bool,
+}
+
+/// What an agent of a node takes.
+#[derive(Debug, Clone, Args)]
+pub struct AgentArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Where the node's state lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Name of this node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Certificate to serve with, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: PathBuf,
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: PathBuf,
+    /// Certificate authority of the API server's client certificate, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: PathBuf,
+}
+
+/// `carrack kubelet`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Runs the pods of one node on a containerd that is there already.
+
+Examples:
+  carrack kubelet --kubeconfig kubelet.yaml --node-name n1 \\
+      --container-runtime-endpoint /run/containerd/containerd.sock \\
+      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt")]
+pub struct KubeletArgs {
+    /// What every agent takes
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Address of this node; the one of the default route without it
+    #[arg(long, value_name = "ADDRESS")]
+    pub node_ip: Option<IpAddr>,
+    /// Port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = 10250)]
+    pub port: u16,
+    /// Socket of the container runtime; ours below the data directory without it
+    #[arg(long, value_name = "SOCKET")]
+    pub container_runtime_endpoint: Option<PathBuf>,
+}
+
+/// `carrack virt-handler`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Drives the guests of one node, and serves their consoles and the device plugins for kvm, tun and vhost-net.
+
+Examples:
+  carrack virt-handler --kubeconfig virt-handler.yaml --node-name n1 \\
+      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt")]
+pub struct VirtHandlerArgs {
+    /// What every agent takes
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = 8186)]
+    pub port: u16,
+}
+
+/// `carrack virt-launcher`
+#[derive(Debug, Clone, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Runs inside the pod of one virtual machine. virt-controller writes its arguments."
+)]
+pub struct VirtLauncherArgs {
+    /// Its own arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    pub arguments: Vec<String>,
+}

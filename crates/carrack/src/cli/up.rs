@@ -1,0 +1,84 @@
+//! The arguments of `carrack up`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{DataDir, ImagesDir, parse_cidr};
+
+/// `carrack up`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+All roles run in this one process, and containerd beside it. When the process ends, also by kill -9, containers and
+guests run on, and the next `carrack up` takes them over. `carrack down` stops everything.
+
+Files, below the data directory:
+  kubeconfig.yaml       the administrator's credentials (mode 0600)
+  logs/carrack.log      what a detached cluster has to say; logs/containerd.log
+  store/, pki/          all objects; certificates and keys
+  containerd/           images, containers
+
+Examples:
+  # In the foreground; Ctrl+C ends it and leaves containers and guests running
+  carrack up
+
+  # In the background; returns when the node is ready
+  carrack up --detach
+
+  # A second cluster on the same machine
+  carrack up --detach --data-dir /srv/two --https-port 7443 --kubelet-port 11250 --virt-handler-port 9186 \\
+      --pod-cidr 10.52.0.0/24")]
+pub struct UpArgs {
+    /// Where the cluster lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Where images are built
+    #[command(flatten)]
+    pub images_dir: ImagesDir,
+    /// Start in the background, and return when the node is ready
+    #[arg(short, long)]
+    pub detach: bool,
+    /// With --detach: seconds to wait for the node to be ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub timeout: u64,
+    /// Name of this node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Address of this node; the one of the default route without it
+    #[arg(long, value_name = "ADDRESS")]
+    pub node_ip: Option<IpAddr>,
+    /// Address on which the API server, the kubelet and virt-handler listen
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Port of the API server
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    pub https_port: u16,
+    /// Port of the kubelet
+    #[arg(long, value_name = "PORT", default_value_t = 10250)]
+    pub kubelet_port: u16,
+    /// Port of virt-handler
+    #[arg(long, value_name = "PORT", default_value_t = 8186)]
+    pub virt_handler_port: u16,
+    /// Address range of this node's pods
+    #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/24", value_parser = parse_cidr)]
+    pub pod_cidr: String,
+    /// Address range of services
+    #[arg(long, value_name = "CIDR", default_value = "10.43.0.0/16", value_parser = parse_cidr)]
+    pub service_cidr: String,
+    /// Another name or address for the API server's certificate
+    #[arg(long, value_name = "NAME")]
+    pub tls_san: Vec<String>,
+    /// Label of the node, as KEY=VALUE
+    #[arg(long, value_name = "LABEL")]
+    pub node_label: Vec<String>,
+    /// Also write the kubeconfig to this file
+    #[arg(long, value_name = "FILE")]
+    pub write_kubeconfig: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
+    #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
+    pub log_level: String,
+    /// Report progress on standard output for the process that waits; set by --detach
+    #[arg(long, hide = true)]
+    pub report: bool,
+}

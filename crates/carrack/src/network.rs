@@ -1,0 +1,65 @@
+//! This machine's addresses, as far as a node needs them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use anyhow::{Context as _, bail};
+
+/// The address under which others reach this machine: the one it would send from towards the outside. Nothing is sent.
+///
+/// Without a default route it is the loopback address, which does for a cluster of one node.
+pub fn own_address() -> IpAddr {
+    // An address for documentation: any outside one has the same route.
+    let outside = SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), 9));
+    let found = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect(outside)?;
+        socket.local_addr()
+    });
+    match found {
+        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    }
+}
+
+/// The first usable address of a range, which the `kubernetes` service has.
+///
+/// # Errors
+/// The range makes no sense.
+pub fn first_address(cidr: &str) -> anyhow::Result<IpAddr> {
+    let address = cidr.split('/').next().unwrap_or_default();
+    let address: Ipv4Addr = address.parse().with_context(|| format!("{cidr:?} is no address range"))?;
+    Ok(IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() + 1)))
+}
+
+/// Refuses ranges that overlap: packets for one would go to the other.
+///
+/// # Errors
+/// They overlap.
+pub fn refuse_overlap(one: &str, two: &str) -> anyhow::Result<()> {
+    let range = |cidr: &str| -> Option<(u32, u32)> {
+        let (address, bits) = cidr.split_once('/')?;
+        let mask = u32::MAX.checked_shl(32 - bits.parse::<u32>().ok()?).unwrap_or(0);
+        let first = address.parse::<Ipv4Addr>().ok()?.to_bits() & mask;
+        Some((first, first | !mask))
+    };
+    match (range(one), range(two)) {
+        (Some((first, last)), Some((other_first, other_last))) if first <= other_last && other_first <= last => {
+            bail!("the address ranges {one} and {two} overlap")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        assert_eq!(first_address("10.43.0.0/16").expect("an address").to_string(), "10.43.0.1");
+        let check = |one, two, good: bool| assert_eq!(refuse_overlap(one, two).is_ok(), good, "{one} {two}");
+        check("10.42.0.0/24", "10.43.0.0/16", true);
+        check("10.42.0.0/24", "10.42.0.128/25", false);
+        check("10.0.0.0/8", "10.43.0.0/16", false);
+        check("10.42.0.0/24", "10.42.1.0/24", true);
+    }
+}

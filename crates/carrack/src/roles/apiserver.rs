@@ -1,0 +1,203 @@
+#![expect(clippy::disallowed_methods, reason = "shell: the API server's clock is read here")]
+//! The API server: store, certificates, the server's logic, and its HTTPS socket.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use carrack_apiserver::serve::{self, Settings, TlsNodeProxy};
+use carrack_apiserver::{ApiServer, Config, Env, LocalApi};
+use carrack_auth::Authenticator;
+use carrack_auth::kubeconfig::Kubeconfig;
+use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::tls::{self, Reloadable, Trust};
+use carrack_auth::token::{Issuer, SigningKey, Verifier};
+use carrack_engine::Rng;
+use carrack_engine::shell::random_seed;
+use carrack_noderuntime::Layout;
+use carrack_store::EmbeddedStore;
+use carrack_store::embedded::Options;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::roles::ApiserverArgs;
+use crate::kubeconfig::CLUSTER;
+use crate::{logging, network};
+
+/// The issuer of service account tokens, which is also their audience.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// How the API server is reached.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Where it listens.
+    pub bind: SocketAddr,
+    /// The first address of the service range, which is the `kubernetes` service's.
+    pub service_address: IpAddr,
+    /// Other addresses of this machine that go into the certificate.
+    pub addresses: Vec<IpAddr>,
+    /// Other names that go into the certificate.
+    pub names: Vec<String>,
+}
+
+/// An API server that has everything but a socket's first request.
+pub struct Role {
+    /// The server, for in-process clients.
+    pub server: ApiServer,
+    listener: TcpListener,
+    tls: rustls::ServerConfig,
+    nodes: Arc<TlsNodeProxy>,
+}
+
+/// The wall clock and the operating system's randomness.
+struct ProcessEnv(Mutex<Rng>);
+
+impl Env for ProcessEnv {
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).u64()
+    }
+}
+
+/// Seconds since the epoch.
+#[must_use]
+pub fn now_unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Opens the certificates, making what is missing.
+///
+/// # Errors
+/// They cannot be used.
+pub fn open_pki(layout: &Layout) -> anyhow::Result<Pki> {
+    let dir = layout.pki_dir();
+    Pki::open_or_create(&dir, now_unix_s()).with_context(|| format!("cannot use the certificates in {}", dir.display()))
+}
+
+impl Role {
+    /// Opens store and socket, and makes the server. No request is answered before [`Self::run`].
+    ///
+    /// # Errors
+    /// The store is damaged or in use, the port is taken, a certificate cannot be made.
+    pub async fn open(
+        layout: &Layout,
+        pki: &Pki,
+        endpoint: &Endpoint,
+        apis: Vec<Arc<dyn LocalApi>>,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(endpoint.bind).await.with_context(|| {
+            format!("the API server cannot listen on {}: choose another --https-port", endpoint.bind)
+        })?;
+        let dir = layout.store_dir();
+        let store = tokio::task::spawn_blocking({
+            let dir = dir.clone();
+            move || EmbeddedStore::open(&dir, Options::default())
+        })
+        .await?
+        .with_context(|| format!("cannot open the store in {}", dir.display()))?;
+
+        let key =
+            SigningKey::from_pem(pki.service_account_key()).context("the key of service account tokens is unusable")?;
+        let verifier = Verifier::new(ISSUER, vec![key.verifying_key().clone()]);
+        let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
+        let mut config = Config::new(Arc::new(store), Arc::new(env));
+        config.authenticator = Some(Authenticator::new(verifier));
+        config.issuer = Some(Issuer::new(ISSUER, key));
+        config.apis = apis;
+        config.ca_pem = pki.ca_pem().to_owned();
+
+        let certificate = pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?;
+        let tls = tls::server_config(Reloadable::new(&certificate)?, pki.ca_pem())?;
+        let client = pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?;
+        let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(Reloadable::new(&client)?))?;
+        Ok(Self { server: ApiServer::new(config), listener, tls, nodes: Arc::new(TlsNodeProxy::new(nodes)) })
+    }
+
+    /// Serves until `stop`, and sees to the objects that every cluster begins with.
+    ///
+    /// # Errors
+    /// The listener failed, or the first objects cannot be written.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let server = self.server.clone();
+        let bootstrap = async move {
+            server
+                .bootstrap()
+                .await
+                .map_err(|status| anyhow::anyhow!("the first objects cannot be written: {status:?}"))
+        };
+        let serving = serve::serve(
+            self.server,
+            self.listener,
+            self.tls,
+            self.nodes,
+            Settings::default(),
+            stop.clone().cancelled_owned(),
+        );
+        let (bootstrapped, served) = tokio::join!(
+            async {
+                let outcome = bootstrap.await;
+                if outcome.is_err() {
+                    stop.cancel();
+                }
+                outcome
+            },
+            serving
+        );
+        bootstrapped?;
+        served.context("the API server's socket failed")
+    }
+}
+
+/// `carrack apiserver`
+///
+/// # Errors
+/// As for [`Role::open`] and [`Role::run`].
+pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
+    logging::start(&args.log_level)?;
+    let layout = args.data_dir.layout()?;
+    std::fs::create_dir_all(layout.data_dir())
+        .with_context(|| format!("cannot create {}", layout.data_dir().display()))?;
+    let pki = open_pki(&layout)?;
+    let endpoint = Endpoint {
+        bind: SocketAddr::new(args.bind_address, args.https_port),
+        service_address: network::first_address(&args.service_cidr)?,
+        addresses: vec![network::own_address()],
+        names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
+    };
+    let stop = super::until_signal()?;
+    let role = Role::open(&layout, &pki, &endpoint, Vec::new()).await?;
+    write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
+    tracing::info!(address = %endpoint.bind, "the API server listens");
+    role.run(stop).await
+}
+
+/// Writes the administrator's kubeconfig.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_kubeconfig(endpoint: &Endpoint, pki: &Pki, path: &Path) -> anyhow::Result<()> {
+    let admin = pki.client(&Identity::Admin, now_unix_s())?;
+    let (address, port) = (endpoint.bind.ip(), endpoint.bind.port());
+    let host = if address.is_unspecified() { "127.0.0.1".to_owned() } else { address.to_string() };
+    let server = format!("https://{host}:{port}");
+    Kubeconfig::for_certificate(CLUSTER, &Identity::Admin.user(), &server, pki.ca_pem(), &admin)
+        .write(path)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn sans(endpoint: &Endpoint) -> Sans {
+    let mut sans = Sans::apiserver(endpoint.service_address);
+    for address in &endpoint.addresses {
+        sans = sans.with_address(*address);
+    }
+    for name in &endpoint.names {
+        sans = sans.with_name(name);
+    }
+    sans
+}

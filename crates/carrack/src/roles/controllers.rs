@@ -1,0 +1,78 @@
+//! The controllers of the core kinds.
+
+use std::sync::Arc;
+
+use carrack_controllers::{GarbageCollector, NamespaceController, RootCaController, ServiceAccountController};
+use carrack_engine::shell::{NoDoer, random_seed, run_core};
+use carrack_engine::{LeaderElector, Manager, Rng, Transport};
+use carrack_schema::table;
+use carrack_types::resource::Resource;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::roles::ControllersArgs;
+
+/// Runs them until `stop`. With `elect_as`, only while they hold the Lease under that identity.
+///
+/// # Errors
+/// Why they cannot go on; a lost election is one.
+pub async fn run(
+    ca_pem: &str,
+    elect_as: Option<&str>,
+    transport: Arc<dyn Transport>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut manager = Manager::new("controllers", Rng::new(random_seed()))
+        .with(GarbageCollector::new(collected()))
+        .with(NamespaceController::new(collected()))
+        .with(ServiceAccountController)
+        .with(RootCaController::new(ca_pem));
+    if let Some(identity) = elect_as {
+        manager = manager.with_elector(LeaderElector::new("kube-system", "kube-controller-manager", identity));
+    }
+    run_core(manager, transport, NoDoer, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+}
+
+/// `carrack controllers`
+///
+/// # Errors
+/// As for [`run`].
+pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
+    let ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
+    let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
+    super::alone(&args.role, |transport, stop| async move { run(&ca_pem, identity.as_deref(), transport, stop).await })
+        .await
+}
+
+/// The built-in kinds whose objects can have owners and can be deleted with their namespace. Events age out by
+/// themselves, and reading them all would cost more than everything else together.
+fn collected() -> Vec<Resource> {
+    let rows = table::builtin().iter().filter(|row| {
+        let is_stored_here = !row.is_virtual && row.storage.0 == row.group && row.storage.1 == row.plural;
+        is_stored_here && row.plural != "events" && row.allows("watch") && row.allows("delete")
+    });
+    rows.filter_map(|row| {
+        Some(Resource {
+            group: row.group.clone(),
+            version: row.storage_version()?.name.clone(),
+            plural: row.plural.clone(),
+            kind: row.kind.clone(),
+            namespaced: row.namespaced,
+        })
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_collected_and_reviews_are_not() {
+        let plurals: Vec<_> = collected().into_iter().map(|resource| resource.plural).collect();
+        assert!(plurals.iter().any(|plural| plural == "pods"));
+        assert!(plurals.iter().any(|plural| plural == "secrets"));
+        for absent in ["events", "tokenreviews", "bindings", "componentstatuses"] {
+            assert!(plurals.iter().all(|plural| plural != absent), "{absent}");
+        }
+    }
+}

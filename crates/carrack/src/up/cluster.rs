@@ -1,0 +1,207 @@
+#![expect(clippy::disallowed_methods, reason = "shell: assembles the process and measures its start")]
+//! The cluster's process: what starts when, and what ends in which order.
+//!
+//! ```text
+//!   lock ─► certificates, store, socket ─► API server ─► scheduler, controllers, virt-controller
+//!      └──► containerd ─► pause image ─► kubelet, virt-handler ─► virt-launcher image ─► node ready
+//!
+//!   the end:  roles, then the API server that they talk to; containerd and all containers stay
+//! ```
+//!
+//! Roles talk to the API server in the process, each as its own user, through the same authorization as over HTTPS.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use carrack_apiserver::ApiServer;
+use carrack_auth::pki::Pki;
+use carrack_auth::{Caller, caller};
+use carrack_engine::{ApiRequest, Method, Transport};
+use carrack_noderuntime::process::ProcessId;
+use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host};
+use rustix::fs::{FlockOperation, flock};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::report::Report;
+use super::tasks::keep;
+use crate::cli::BuiltIn;
+use crate::cli::up::UpArgs;
+use crate::image;
+use crate::network;
+use crate::roles::{self, apiserver};
+
+/// How long roles may take to end.
+const ROLES_END: Duration = Duration::from_secs(5);
+
+/// What this process is told and finds out about its machine.
+struct Machine {
+    layout: Layout,
+    facts: HostFacts,
+    node_name: String,
+    node_ip: IpAddr,
+}
+
+/// Runs the cluster until `stop`.
+pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyhow::Result<()> {
+    let began = Instant::now();
+    network::refuse_overlap(&args.pod_cidr, &args.service_cidr)?;
+    let layout = args.data_dir.layout()?;
+    let facts = match host::probe(&layout) {
+        Ok(facts) => facts,
+        Err(problems) => return super::refuse(&problems),
+    };
+    let _lock = lock(&layout)?;
+    let node_name = roles::node_name(args.node_name.as_deref())?;
+    let node_ip = args.node_ip.unwrap_or_else(network::own_address);
+    let machine = Machine { layout, facts, node_name, node_ip };
+
+    report.step("starting the API server");
+    let pki = apiserver::open_pki(&machine.layout)?;
+    let endpoint = apiserver::Endpoint {
+        bind: SocketAddr::new(args.bind_address, args.https_port),
+        service_address: network::first_address(&args.service_cidr)?,
+        addresses: vec![node_ip],
+        names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
+    };
+    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, Vec::new()).await?;
+    let server = api.server.clone();
+    for path in [Some(machine.layout.kubeconfig()), args.write_kubeconfig.clone()].into_iter().flatten() {
+        apiserver::write_kubeconfig(&endpoint, &pki, &path)?;
+    }
+
+    let (roles_stop, api_stop) = (stop.child_token(), CancellationToken::new());
+    let mut serving = tokio::spawn(api.run(api_stop.clone()));
+    let mut tasks = JoinSet::new();
+    start_control_plane(&mut tasks, &server, pki.ca_pem(), &roles_stop);
+
+    let node = start_node(args, &machine, &server, &pki, &mut tasks, &roles_stop, &report, began);
+    let outcome = tokio::select! {
+        ended = &mut serving => Some(ended),
+        started = node => match started {
+            Ok(()) => tokio::select! {
+                () = stop.cancelled() => None,
+                ended = &mut serving => Some(ended),
+            },
+            Err(error) => {
+                roles_stop.cancel();
+                api_stop.cancel();
+                return Err(error);
+            }
+        },
+        () = stop.cancelled() => None,
+    };
+    roles_stop.cancel();
+    if tokio::time::timeout(ROLES_END, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
+        tracing::warn!("some roles did not end within {} s", ROLES_END.as_secs());
+    }
+    api_stop.cancel();
+    let ended = match outcome {
+        Some(ended) => ended,
+        None => serving.await,
+    };
+    remove_pidfile(&machine.layout);
+    match ended.context("the API server panicked")? {
+        Ok(()) if stop.is_cancelled() => Ok(()),
+        Ok(()) => bail!("the API server ended by itself"),
+        Err(error) => Err(error),
+    }
+}
+
+/// The roles that only talk to the API server.
+fn start_control_plane(tasks: &mut JoinSet<()>, server: &ApiServer, ca_pem: &str, stop: &CancellationToken) {
+    let no_groups: [String; 0] = [];
+    let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
+    tasks.spawn(keep("scheduler", stop.clone(), move || {
+        let (api, token) = (api.clone(), token.clone());
+        async move { roles::scheduler::run(carrack_scheduler::DEFAULT_SCHEDULER_NAME, api, token).await }
+    }));
+    let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups)), stop.clone());
+    let ca_pem = ca_pem.to_owned();
+    tasks.spawn(keep("controllers", stop.clone(), move || {
+        let (api, token, ca_pem) = (api.clone(), token.clone(), ca_pem.clone());
+        async move { roles::controllers::run(&ca_pem, None, api, token).await }
+    }));
+}
+
+/// containerd, the node's agents and the images that every node needs. Returns when the node is ready.
+#[expect(clippy::too_many_arguments, reason = "the one place where everything meets")]
+async fn start_node(
+    args: &UpArgs,
+    machine: &Machine,
+    server: &ApiServer,
+    _pki: &Pki,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+    report: &Report,
+    began: Instant,
+) -> anyhow::Result<()> {
+    report.step("starting containerd");
+    let settings = NodeSettings { pod_cidr: args.pod_cidr.clone(), sandbox_image: carrack_images::reference("pause") };
+    let containerd = Containerd::start(&machine.layout, &machine.facts, &settings).await?;
+    tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
+    let token = stop.clone();
+    tasks.spawn(async move {
+        if let Err(error) = containerd.supervise(token).await {
+            tracing::error!(%error, "containerd is not watched any more");
+        }
+    });
+    let images = args.images_dir.path(&machine.layout);
+    provide(&machine.layout, &images, BuiltIn::Pause).await?;
+    report.step("preparing the image of virt-launcher");
+    provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
+    wait_ready(server).await;
+    report.ready(&format!(
+        "the cluster is ready after {:.1} s: node {} at {}",
+        began.elapsed().as_secs_f64(),
+        machine.node_name,
+        machine.node_ip
+    ));
+    Ok(())
+}
+
+fn client(server: &ApiServer, caller: Caller) -> Arc<dyn Transport> {
+    Arc::new(server.client_of(caller))
+}
+
+/// Builds an image where it is not there yet, and loads it into containerd.
+async fn provide(layout: &Layout, dir: &Path, image: BuiltIn) -> anyhow::Result<()> {
+    let dir = dir.to_owned();
+    let built = tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;
+    let imported = carrack_images::containerd::ensure(&layout.containerd_socket(), &built).await?;
+    tracing::info!(image = built.reference, imported, "image is there");
+    Ok(())
+}
+
+async fn wait_ready(server: &ApiServer) {
+    let api = client(server, Caller::new("system:admin", [caller::GROUP_MASTERS]));
+    while api.send(ApiRequest::new(Method::Get, "/readyz")).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
+/// ends.
+fn lock(layout: &Layout) -> anyhow::Result<File> {
+    let path = layout.lockfile();
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let pid =
+            ProcessId::from_pidfile(&layout.pidfile()).map_or(String::new(), |other| format!(" (pid {})", other.pid));
+        bail!("the cluster in {} runs already{pid}", layout.data_dir().display());
+    }
+    let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
+    let pidfile = layout.pidfile();
+    own.write_pidfile(&pidfile).with_context(|| format!("cannot write {}", pidfile.display()))?;
+    Ok(file)
+}
+
+fn remove_pidfile(layout: &Layout) {
+    if let Err(error) = fs::remove_file(layout.pidfile()) {
+        tracing::warn!(%error, "the pidfile stays");
+    }
+}

@@ -1,0 +1,75 @@
+//! How far the start has come: for the log, and for the process that waits for a detached one.
+//!
+//! A line on standard output: `step <text>` when something begins, `ready <text>` at the end. After that, or when
+//! nobody reads any more, nothing is written.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tells how far the start has come.
+#[derive(Debug, Clone)]
+pub struct Report {
+    heard: Arc<AtomicBool>,
+}
+
+/// A line of a report.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// Something begins.
+    Step(&'a str),
+    /// All of it is done.
+    Ready(&'a str),
+}
+
+impl Report {
+    /// To the log, and to standard output if somebody waits there.
+    pub fn new(heard: bool) -> Self {
+        Self { heard: Arc::new(AtomicBool::new(heard)) }
+    }
+
+    /// Something begins.
+    pub fn step(&self, text: &str) {
+        tracing::info!("{text}");
+        self.write("step", text);
+    }
+
+    /// The cluster is ready.
+    pub fn ready(&self, text: &str) {
+        tracing::info!("{text}");
+        self.write("ready", text);
+        self.heard.store(false, Ordering::Relaxed);
+    }
+
+    fn write(&self, kind: &str, text: &str) {
+        if !self.heard.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut stdout = std::io::stdout().lock();
+        if writeln!(stdout, "{kind} {text}").and_then(|()| stdout.flush()).is_err() {
+            self.heard.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads a line.
+pub fn parse(line: &str) -> Option<Line<'_>> {
+    match line.split_once(' ')? {
+        ("step", text) => Some(Line::Step(text)),
+        ("ready", text) => Some(Line::Ready(text)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        assert_eq!(parse("step a b"), Some(Line::Step("a b")));
+        assert_eq!(parse("ready x"), Some(Line::Ready("x")));
+        assert_eq!(parse("hello"), None);
+        assert_eq!(parse(""), None);
+    }
+}
