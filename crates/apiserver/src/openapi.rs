@@ -1,21 +1,28 @@
 //! `/openapi/v2` and `/openapi/v3`: documents made from the catalog, kept until it changes.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use carrack_schema::openapi;
 use carrack_schema::table::ResourceInfo;
-use http::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
 
 use crate::accept::ranges;
-use crate::body::{Body, Response, json, typed};
+use crate::body::{Body, Response, typed};
 use crate::catalog::Catalog;
 use crate::server::ApiServer;
 use crate::status::Status;
 
 /// The media type of the protobuf form, which older clients ask for and nothing else.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// What the protobuf form is called in answers: Go refuses a media type with `@` in it, and with it
+/// Debian's kubectl the whole answer.
+const V2_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// The name without the version, and newer clients' spelling of it.
 const V2_PROTOBUF_ALIASES: [&str; 3] = [
     V2_PROTOBUF,
@@ -23,7 +30,8 @@ const V2_PROTOBUF_ALIASES: [&str; 3] = [
     "application/com.github.googleapis.gnostic.openapiv2+protobuf",
 ];
 
-/// Documents by name, for one generation of the catalog.
+/// Documents by name, for one generation of the catalog. They are large and rarely asked for, so they
+/// are kept, and mostly sent, compressed.
 #[derive(Default)]
 pub(crate) struct Documents {
     kept: Mutex<(u64, BTreeMap<String, Bytes>)>,
@@ -39,7 +47,7 @@ impl Documents {
             return document.clone();
         }
         let rows: Vec<&ResourceInfo> = catalog.rows().iter().map(|row| &**row).collect();
-        let document = Bytes::from(make(&rows));
+        let document = compressed(&make(&rows));
         kept.1.insert(name.to_owned(), document.clone());
         document
     }
@@ -56,73 +64,77 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
                 let paths: Vec<(String, String)> = openapi::v3_paths(rows)
                     .into_iter()
                     .map(|path| {
-                        let hash = v3_hash(&catalog, &path);
+                        let (group, version) = openapi::split_path(&path).unwrap_or_default();
+                        let hash = openapi::v3_hash(group, version, rows);
                         (path, hash)
                     })
                     .collect();
                 openapi::v3_index(&paths)
             });
-            Ok(with_etag(json(200, Body::Full(document.clone())), &document, headers))
+            send(HeaderValue::from_static("application/json"), &document, headers)
         }
         _ => {
             let name = path.strip_prefix("/openapi/v3/").ok_or_else(Status::no_such_path)?;
-            let (group, version) = group_version(name).ok_or_else(Status::no_such_path)?;
+            let (group, version) = openapi::split_path(name).ok_or_else(Status::no_such_path)?;
             if !catalog.serves(group, version) {
                 return Err(Status::no_such_path());
             }
             let document = documents.get(&catalog, name, |rows| openapi::v3_document(group, version, rows));
-            Ok(with_etag(json(200, Body::Full(document.clone())), &document, headers))
+            send(HeaderValue::from_static("application/json"), &document, headers)
         }
     }
-}
-
-fn group_version(path: &str) -> Option<(&str, &str)> {
-    match path.strip_prefix("api/") {
-        Some(version) => Some(("", version)),
-        None => path.strip_prefix("apis/")?.split_once('/'),
-    }
-}
-
-/// What a document is made of, in short: clients keep documents by this. Rows of built-in groups never
-/// change within one build; those of custom groups change with the catalog.
-fn v3_hash(catalog: &Catalog, path: &str) -> String {
-    let custom = group_version(path)
-        .is_some_and(|(group, _)| catalog.rows().iter().any(|row| row.group == group && row.is_custom));
-    let generation = if custom { catalog.generation } else { 0 };
-    let mut seed = format!("{}/{generation}/{path}", env!("CARGO_PKG_VERSION"));
-    if custom {
-        for row in catalog.rows().iter().filter(|row| row.is_custom) {
-            seed.push_str(&format!("{row:?}"));
-        }
-    }
-    format!("{:016X}", fnv(seed.as_bytes()))
 }
 
 fn v2(documents: &Documents, catalog: &Arc<Catalog>, headers: &HeaderMap) -> Result<Response, Status> {
     for range in ranges(headers) {
         if V2_PROTOBUF_ALIASES.contains(&range.media_type.as_str()) {
             let document = documents.get(catalog, "v2.pb", openapi::v2_protobuf);
-            let content_type = HeaderValue::from_static(V2_PROTOBUF);
-            return Ok(with_etag(typed(200, content_type, Body::Full(document.clone())), &document, headers));
+            let content_type = HeaderValue::from_static(V2_PROTOBUF_ANSWER);
+            return send(content_type, &document, headers);
         }
         if range.takes_json() {
             let document = documents.get(catalog, "v2", openapi::v2_json);
-            return Ok(with_etag(json(200, Body::Full(document.clone())), &document, headers));
+            return send(HeaderValue::from_static("application/json"), &document, headers);
         }
     }
     Err(Status::not_acceptable("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf"))
 }
 
-fn with_etag(mut response: Response, document: &Bytes, headers: &HeaderMap) -> Response {
+fn compressed(document: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // Writing to memory cannot fail; a client would see an empty document.
+    encoder.write_all(document).and_then(|()| encoder.finish()).unwrap_or_default().into()
+}
+
+/// Sends a compressed document as the client takes it.
+fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Result<Response, Status> {
     let etag = format!("\"{:016X}\"", fnv(document));
-    if headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes()) {
-        *response.status_mut() = http::StatusCode::NOT_MODIFIED;
-        *response.body_mut() = Body::Full(Bytes::new());
+    let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
+    let gzip = headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| coding.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case("gzip")));
+    let body = if unchanged {
+        Bytes::new()
+    } else if gzip {
+        document.clone()
+    } else {
+        let mut plain = Vec::new();
+        GzDecoder::new(&document[..]).read_to_end(&mut plain).map_err(Status::internal)?;
+        plain.into()
+    };
+    let mut response = typed(if unchanged { 304 } else { 200 }, content_type, Body::Full(body));
+    let head = response.headers_mut();
+    if gzip && !unchanged {
+        head.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
+    head.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     if let Ok(etag) = HeaderValue::from_str(&etag) {
-        response.headers_mut().insert(ETAG, etag);
+        head.insert(ETAG, etag);
     }
-    response
+    Ok(response)
 }
 
 /// A 64-bit FNV-1a hash: names a document's content, and protects nothing.

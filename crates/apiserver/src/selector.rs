@@ -184,7 +184,8 @@ impl Parser<'_> {
 
 fn check_key(key: &str) -> Result<(), String> {
     let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
-    let ok = !name.is_empty()
+    let ok = !key.starts_with('/')
+        && !name.is_empty()
         && name.len() <= 63
         && prefix.len() <= 253
         && name_like(name)

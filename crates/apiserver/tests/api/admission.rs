@@ -1,0 +1,135 @@
+//! Admission: what pods get from their namespace's service account, priority and tolerations.
+
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::Status;
+use carrack_auth::Caller;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[test]
+fn pods_find_their_credentials() {
+    let cluster = Cluster::new();
+    let made = cluster.post(PODS, &pod("p")).expect(201);
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    let volume = &made["spec"]["volumes"][0];
+    let name = volume["name"].as_str().expect("name");
+    assert!(name.starts_with("kube-api-access-"), "{name}");
+    let sources: Vec<String> =
+        volume["projected"]["sources"].as_array().expect("sources").iter().flat_map(|s| s.as_object().expect("source").keys().cloned()).collect();
+    assert_eq!(sources, ["serviceAccountToken", "configMap", "downwardAPI"]);
+    let mount = &made["spec"]["containers"][0]["volumeMounts"][0];
+    assert_eq!((mount["name"].as_str(), mount["mountPath"].as_str()), (Some(name), Some("/var/run/secrets/kubernetes.io/serviceaccount")));
+    let mut without = pod("q");
+    without["spec"]["automountServiceAccountToken"] = false.into();
+    assert!(cluster.post(PODS, &without).expect(201)["spec"]["volumes"].is_null());
+    let mut other = pod("r");
+    other["spec"]["serviceAccountName"] = "nobody".into();
+    cluster.post(PODS, &other).refused(
+        403,
+        "Forbidden",
+        "pods \"r\" is forbidden: error looking up service account default/nobody: serviceaccounts \"nobody\" not found",
+    );
+}
+
+#[test]
+fn priorities() {
+    let cluster = Cluster::new();
+    let made = cluster.post(PODS, &pod("p")).expect(201);
+    assert_eq!((made["spec"]["priority"].as_i64(), made["spec"]["preemptionPolicy"].as_str()), (Some(0), Some("PreemptLowerPriority")));
+    let mut critical = pod("q");
+    critical["spec"]["priorityClassName"] = "system-node-critical".into();
+    assert_eq!(cluster.post(PODS, &critical).expect(201)["spec"]["priority"], 2_000_001_000);
+    let mut unknown = pod("r");
+    unknown["spec"]["priorityClassName"] = "none".into();
+    cluster.post(PODS, &unknown).refused(403, "Forbidden", "no PriorityClass with name none was found");
+}
+
+#[test]
+fn tolerations() {
+    let cluster = Cluster::new();
+    let made = cluster.post(PODS, &pod("p")).expect(201);
+    let keys: Vec<_> = made["spec"]["tolerations"].as_array().expect("tolerations").iter().map(|t| (&t["key"], &t["tolerationSeconds"])).collect();
+    assert_eq!(keys, [(&json!("node.kubernetes.io/not-ready"), &json!(300)), (&json!("node.kubernetes.io/unreachable"), &json!(300))]);
+}
+
+#[test]
+fn claims_get_the_default_class() {
+    let cluster = Cluster::new();
+    let class = json!({
+        "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "example.com/p",
+    });
+    cluster.post("/apis/storage.k8s.io/v1/storageclasses", &class).expect(201);
+    let claim = json!({
+        "metadata": {"name": "c"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let made = cluster.post("/api/v1/namespaces/default/persistentvolumeclaims", &claim).expect(201);
+    assert_eq!(made["spec"]["storageClassName"], "fast");
+    assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
+    assert_eq!(made["status"]["phase"], "Pending");
+}
+
+#[test]
+fn nothing_is_created_where_there_is_no_namespace() {
+    let cluster = Cluster::new();
+    cluster.post("/api/v1/namespaces/none/configmaps", &config_map("m", "x")).refused(404, "NotFound", "namespaces \"none\" not found");
+}
+
+#[test]
+fn a_node_writes_its_own_objects_only() {
+    let cluster = Cluster::new();
+    let node = |name: &str| json!({"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}});
+    let send = |caller: &str, method: Method, path: &str, body: &Value| {
+        let headers = [("content-type", if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" })];
+        cluster.request(Caller::node(caller), method, path, &headers, body.to_string().into())
+    };
+    let made = send("n1", Method::POST, "/api/v1/nodes", &node("n1")).expect(201);
+    assert_eq!(made["status"]["capacity"]["cpu"], "4");
+    send("n1", Method::POST, "/api/v1/nodes", &node("n2")).refused(403, "Forbidden", "is not allowed to modify node");
+    cluster.running_pod("p");
+    let status = json!({"status": {"phase": "Running"}});
+    send("n1", Method::PATCH, &format!("{PODS}/p/status"), &status).expect(200);
+    send("n2", Method::PATCH, &format!("{PODS}/p/status"), &status).refused(403, "Forbidden", "can only update pod status for pods with spec.nodeName set to itself");
+}
+
+/// A plugin as crates/virt registers them.
+struct Painter;
+
+impl AdmissionPlugin for Painter {
+    fn name(&self) -> &'static str {
+        "Painter"
+    }
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        if attributes.is("", "configmaps") {
+            attributes.object["data"]["painted"] = "yes".into();
+        }
+        Ok(())
+    }
+    fn validate(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        if attributes.is("", "configmaps") && attributes.object["data"]["v"] == "bad" {
+            return Err(Status::invalid("", "ConfigMap", &attributes.name, &[(
+                "FieldValueInvalid".to_owned(),
+                "data.v".to_owned(),
+                "Invalid value: \"bad\": not this one".to_owned(),
+            )]));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn registered_plugins_take_part() {
+    let cluster = Cluster::with(|config| config.plugins.push(Box::new(Painter)));
+    let made = cluster.post(CONFIG_MAPS, &config_map("m", "good")).expect(201);
+    assert_eq!(made["data"]["painted"], "yes");
+    let refused = cluster
+        .post(CONFIG_MAPS, &config_map("n", "bad"))
+        .refused(422, "Invalid", "ConfigMap \"n\" is invalid: data.v: Invalid value: \"bad\": not this one");
+    assert_eq!(refused["details"]["causes"][0]["field"], "data.v");
+    cluster.merge(&format!("{CONFIG_MAPS}/m"), &json!({"data": {"v": "bad"}})).refused(422, "Invalid", "data.v");
+}

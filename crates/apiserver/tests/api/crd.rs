@@ -1,0 +1,192 @@
+//! The life of a CustomResourceDefinition and of its resources.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, names};
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const SHIPS: &str = "/apis/sea.example.com/v1/namespaces/default/ships";
+
+fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "ships.sea.example.com"},
+        "spec": {
+            "group": "sea.example.com", "scope": "Namespaced",
+            "names": {"plural": "ships", "kind": "Ship", "shortNames": ["sh"], "categories": ["all"]},
+            "versions": [
+                {
+                    "name": "v1", "served": true, "storage": true,
+                    "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.masts", "statusReplicasPath": ".status.masts"}},
+                    "additionalPrinterColumns": [{"name": "Masts", "type": "integer", "jsonPath": ".spec.masts"}],
+                    "schema": {"openAPIV3Schema": {
+                        "type": "object",
+                        "required": ["spec"],
+                        "properties": {
+                            "spec": {
+                                "type": "object", "required": ["cargo"],
+                                "properties": {
+                                    "masts": {"type": "integer", "minimum": 1, "maximum": 7, "default": 3},
+                                    "cargo": {"type": "string", "enum": ["tea", "tin"]},
+                                },
+                            },
+                            "status": {"type": "object", "properties": {"masts": {"type": "integer"}}},
+                        },
+                    }},
+                },
+                {
+                    "name": "v1alpha1", "served": true, "storage": false,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                },
+            ],
+        },
+    })
+}
+
+fn ship(name: &str) -> Value {
+    json!({"apiVersion": "sea.example.com/v1", "kind": "Ship", "metadata": {"name": name}, "spec": {"cargo": "tea"}})
+}
+
+#[test]
+fn served_at_once() {
+    let cluster = Cluster::new();
+    cluster.get(SHIPS).expect(404);
+    let made = cluster.post(CRDS, &definition()).expect(201);
+    let condition = |kind: &str| {
+        made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
+    };
+    assert_eq!((condition("NamesAccepted"), condition("Established")), (Some("True".into()), Some("True".into())));
+    assert_eq!(made["status"]["acceptedNames"]["listKind"], "ShipList");
+    assert_eq!(made["status"]["storedVersions"], json!(["v1"]));
+    assert_eq!(cluster.get(SHIPS).expect(200)["kind"], "ShipList");
+    let resources = cluster.get("/apis/sea.example.com/v1").expect(200);
+    let listed: Vec<_> = resources["resources"].as_array().expect("resources").iter().map(|r| r["name"].as_str().unwrap_or("")).collect();
+    assert!(["ships", "ships/status", "ships/scale"].iter().all(|name| listed.contains(name)), "{listed:?}");
+    let groups = cluster.get("/apis").expect(200);
+    let group = groups["groups"].as_array().expect("groups").iter().find(|g| g["name"] == "sea.example.com").expect("group");
+    assert_eq!(group["preferredVersion"]["version"], "v1");
+}
+
+#[test]
+fn objects_are_defaulted_pruned_and_validated() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    let mut object = ship("a");
+    object["spec"]["extra"] = "dropped".into();
+    object["status"] = json!({"masts": 9});
+    let reply = cluster.post(SHIPS, &object);
+    let warning = reply.headers.get("warning").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+    let made = reply.expect(201);
+    assert!(warning.contains("unknown field \\\"spec.extra\\\""), "{warning}");
+    assert_eq!(made["spec"], json!({"cargo": "tea", "masts": 3}));
+    assert!(made["status"].is_null());
+    assert_eq!(made["metadata"]["generation"], 1);
+    cluster.post(&format!("{SHIPS}?fieldValidation=Strict"), &object).refused(400, "BadRequest", "unknown field \"spec.extra\"");
+    for (spec, field) in [
+        (json!({"cargo": "gold"}), "spec.cargo"),
+        (json!({"cargo": "tea", "masts": 8}), "spec.masts"),
+        (json!({"cargo": "tea", "masts": "two"}), "spec.masts"),
+        (json!({}), "spec.cargo"),
+    ] {
+        let mut bad = ship("b");
+        bad["spec"] = spec;
+        let refused = cluster.post(SHIPS, &bad).refused(422, "Invalid", field);
+        assert_eq!(refused["details"]["causes"][0]["field"], field);
+        assert_eq!(refused["details"]["kind"], "Ship");
+    }
+}
+
+#[test]
+fn status_and_scale() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let path = format!("{SHIPS}/a");
+    let done = cluster
+        .merge(&format!("{path}/status"), &json!({"metadata": {"labels": {"a": "b"}}, "spec": {"masts": 5}, "status": {"masts": 2}}))
+        .expect(200);
+    assert_eq!((done["spec"]["masts"].as_i64(), done["status"]["masts"].as_i64()), (Some(3), Some(2)));
+    assert_eq!((done["metadata"]["generation"].as_i64(), &done["metadata"]["labels"]), (Some(1), &Value::Null));
+    let scale = cluster.get(&format!("{path}/scale")).expect(200);
+    assert_eq!((scale["spec"]["replicas"].as_i64(), scale["status"]["replicas"].as_i64()), (Some(3), Some(2)));
+    let scaled = cluster.merge(&format!("{path}/scale"), &json!({"spec": {"replicas": 4}})).expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 4);
+    let object = cluster.get(&path).expect(200);
+    assert_eq!((object["spec"]["masts"].as_i64(), object["metadata"]["generation"].as_i64()), (Some(4), Some(2)));
+    cluster.patch(&path, "application/strategic-merge-patch+json", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
+}
+
+#[test]
+fn versions_are_views_of_one_object() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let other = "/apis/sea.example.com/v1alpha1/namespaces/default/ships";
+    let seen = cluster.get(&format!("{other}/a")).expect(200);
+    assert_eq!((seen["apiVersion"].as_str(), seen["spec"]["cargo"].as_str()), (Some("sea.example.com/v1alpha1"), Some("tea")));
+    let list = cluster.get(other).expect(200);
+    assert_eq!((list["apiVersion"].as_str(), list["items"][0]["apiVersion"].as_str()), (Some("sea.example.com/v1alpha1"), Some("sea.example.com/v1alpha1")));
+    let mut watch = cluster.watch(&format!("{other}?watch=true"));
+    assert_eq!(watch.events()[0]["object"]["apiVersion"], "sea.example.com/v1alpha1");
+}
+
+#[test]
+fn tables_have_the_columns_of_the_definition() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let table = cluster.get_as(SHIPS, "application/json;as=Table;v=v1;g=meta.k8s.io").expect(200);
+    let columns: Vec<_> = table["columnDefinitions"].as_array().expect("columns").iter().map(|c| c["name"].as_str().unwrap_or("")).collect();
+    assert_eq!(columns, ["Name", "Masts"]);
+    assert_eq!(table["rows"][0]["cells"], json!(["a", 3]));
+}
+
+#[test]
+fn a_definition_takes_its_objects_along() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    cluster.delete(&format!("{CRDS}/ships.sea.example.com")).expect(200);
+    cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(404);
+    cluster.get(SHIPS).expect(404);
+    // A new definition of that name begins empty.
+    cluster.post(CRDS, &definition()).expect(201);
+    assert!(names(&cluster.get(SHIPS).expect(200)).is_empty());
+}
+
+#[test]
+fn the_last_object_takes_its_definition_along() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    let mut held = ship("held");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.post(SHIPS, &held).expect(201);
+    cluster.post(SHIPS, &ship("free")).expect(201);
+    cluster.delete(&format!("{CRDS}/ships.sea.example.com")).expect(200);
+    assert_eq!(names(&cluster.get(SHIPS).expect(200)), ["held"]);
+    let waiting = cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(200);
+    assert_eq!(waiting["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
+    cluster.post(SHIPS, &ship("late")).refused(405, "MethodNotAllowed", "create not allowed while custom resource definition is terminating");
+    cluster.merge(&format!("{SHIPS}/held"), &json!({"metadata": {"finalizers": null}})).expect(200);
+    cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(404);
+    cluster.get(SHIPS).expect(404);
+}
+
+#[test]
+fn definitions_that_cannot_be() {
+    let cluster = Cluster::new();
+    let mut wrong_name = definition();
+    wrong_name["metadata"]["name"] = "boats.sea.example.com".into();
+    cluster.post(CRDS, &wrong_name).refused(422, "Invalid", "metadata.name");
+    let mut no_schema = definition();
+    no_schema["spec"]["versions"][0].as_object_mut().expect("version").remove("schema");
+    cluster.post(CRDS, &no_schema).refused(422, "Invalid", "");
+    cluster.post(CRDS, &definition()).expect(201);
+    let mut same_kind = definition();
+    same_kind["metadata"]["name"] = "boats.sea.example.com".into();
+    same_kind["spec"]["names"]["plural"] = "boats".into();
+    let made = cluster.post(CRDS, &same_kind).expect(201);
+    let accepted = made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "NamesAccepted");
+    assert_eq!(accepted.map(|c| (&c["status"], &c["reason"])), Some((&json!("False"), &json!("KindConflict"))));
+    cluster.get("/apis/sea.example.com/v1/boats").expect(404);
+}

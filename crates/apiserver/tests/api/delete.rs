@@ -1,0 +1,163 @@
+//! delete: at once, gracefully, after finalizers, as a collection; namespaces.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, pod, revision};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[test]
+fn plain_objects_go_at_once() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    let status = cluster.delete(&format!("{CONFIG_MAPS}/m")).expect(200);
+    assert_eq!((status["kind"].as_str(), status["status"].as_str()), (Some("Status"), Some("Success")));
+    assert_eq!(status["details"]["uid"], made["metadata"]["uid"]);
+    assert_eq!((status["details"]["name"].as_str(), status["details"]["kind"].as_str()), (Some("m"), Some("configmaps")));
+    cluster.delete(&format!("{CONFIG_MAPS}/m")).refused(404, "NotFound", "configmaps \"m\" not found");
+}
+
+#[test]
+fn preconditions() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    cluster
+        .delete_with(&path, &json!({"preconditions": {"uid": "other"}}))
+        .refused(409, "Conflict", "the UID in the precondition (other) does not match the UID in record");
+    cluster
+        .delete_with(&path, &json!({"preconditions": {"resourceVersion": "1"}}))
+        .refused(409, "Conflict", "the ResourceVersion in the precondition (1) does not match");
+    let right = json!({"preconditions": {"uid": made["metadata"]["uid"], "resourceVersion": revision(&made).to_string()}});
+    cluster.delete_with(&path, &right).expect(200);
+}
+
+#[test]
+fn a_running_pod_is_given_time() {
+    let cluster = Cluster::new();
+    cluster.running_pod("p");
+    let path = format!("{PODS}/p");
+    let marked = cluster.delete(&path).expect(200);
+    assert_eq!(marked["kind"], "Pod");
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2027-01-15T08:00:30Z");
+    assert_eq!(marked["metadata"]["generation"], 2);
+    // Asking again changes nothing; asking for less shortens it, counted from the first request.
+    cluster.env.advance(5);
+    assert_eq!(revision(&cluster.delete(&path).expect(200)), revision(&marked));
+    assert_eq!(revision(&cluster.delete_with(&path, &json!({"gracePeriodSeconds": 60})).expect(200)), revision(&marked));
+    let sooner = cluster.delete_with(&path, &json!({"gracePeriodSeconds": 10})).expect(200);
+    assert_eq!(sooner["metadata"]["deletionTimestamp"], "2027-01-15T08:00:10Z");
+    assert_eq!(sooner["metadata"]["deletionGracePeriodSeconds"], 10);
+    // The node agent says that it is done.
+    let mut watch = cluster.watch(&format!("{PODS}?watch=true&resourceVersion={}", revision(&sooner)));
+    let last = cluster.delete_with(&path, &json!({"gracePeriodSeconds": 0})).expect(200);
+    assert_eq!(last["kind"], "Pod");
+    assert_eq!(watch.summary(), ["DELETED p"]);
+    cluster.get(&path).expect(404);
+}
+
+#[test]
+fn a_pod_that_does_not_run_goes_at_once() {
+    let cluster = Cluster::new();
+    cluster.post(PODS, &pod("waiting")).expect(201);
+    cluster.delete(&format!("{PODS}/waiting")).expect(200);
+    cluster.get(&format!("{PODS}/waiting")).expect(404);
+    cluster.running_pod("ended");
+    cluster.merge(&format!("{PODS}/ended/status"), &json!({"status": {"phase": "Failed"}})).expect(200);
+    cluster.delete(&format!("{PODS}/ended")).expect(200);
+    cluster.get(&format!("{PODS}/ended")).expect(404);
+    cluster.running_pod("forced");
+    cluster.delete(&format!("{PODS}/forced?gracePeriodSeconds=0")).expect(200);
+    cluster.get(&format!("{PODS}/forced")).expect(404);
+}
+
+#[test]
+fn finalizers_hold_an_object() {
+    let cluster = Cluster::new();
+    let mut object = config_map("m", "x");
+    object["metadata"]["finalizers"] = json!(["example.com/a", "example.com/b"]);
+    cluster.post(CONFIG_MAPS, &object).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    let marked = cluster.delete(&path).expect(200);
+    assert_eq!((marked["kind"].as_str(), marked["metadata"]["deletionGracePeriodSeconds"].as_i64()), (Some("ConfigMap"), Some(0)));
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let added = json!({"metadata": {"finalizers": ["example.com/a", "example.com/b", "example.com/c"]}});
+    cluster.merge(&path, &added).refused(422, "Invalid", "no new finalizers can be added if the object is being deleted");
+    cluster.merge(&path, &json!({"metadata": {"deletionTimestamp": null, "finalizers": ["example.com/b"]}})).expect(200);
+    assert!(cluster.get(&path).expect(200)["metadata"]["deletionTimestamp"].is_string());
+    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&labelSelector=x"));
+    assert!(watch.summary().is_empty());
+    cluster.merge(&path, &json!({"metadata": {"finalizers": null}})).expect(200);
+    cluster.get(&path).expect(404);
+}
+
+#[test]
+fn a_graceful_pod_with_a_finalizer_waits_for_both() {
+    let cluster = Cluster::new();
+    cluster.running_pod("p");
+    let path = format!("{PODS}/p");
+    cluster.merge(&path, &json!({"metadata": {"finalizers": ["example.com/a"]}})).expect(200);
+    cluster.delete(&path).expect(200);
+    let stopped = cluster.delete_with(&path, &json!({"gracePeriodSeconds": 0})).expect(200);
+    assert_eq!(stopped["metadata"]["deletionGracePeriodSeconds"], 0);
+    cluster.merge(&path, &json!({"metadata": {"finalizers": []}})).expect(200);
+    cluster.get(&path).expect(404);
+}
+
+#[test]
+fn propagation_becomes_a_finalizer() {
+    let cluster = Cluster::new();
+    for (policy, want) in [("Orphan", json!(["orphan"])), ("Foreground", json!(["foregroundDeletion"]))] {
+        cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+        let path = format!("{CONFIG_MAPS}/m");
+        let marked = cluster.delete_with(&path, &json!({"propagationPolicy": policy})).expect(200);
+        assert_eq!(marked["metadata"]["finalizers"], want);
+        // Changing one's mind is allowed.
+        cluster.delete_with(&path, &json!({"propagationPolicy": "Background"})).expect(200);
+        cluster.get(&path).expect(404);
+    }
+    cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    cluster
+        .delete_with(&format!("{CONFIG_MAPS}/m"), &json!({"propagationPolicy": "Sideways"}))
+        .refused(422, "Invalid", "propagationPolicy");
+}
+
+#[test]
+fn collections() {
+    let cluster = Cluster::new();
+    for (name, color) in [("a", "red"), ("b", "blue"), ("c", "red")] {
+        let mut object = config_map(name, "x");
+        object["metadata"]["labels"] = json!({"color": color});
+        cluster.post(CONFIG_MAPS, &object).expect(201);
+    }
+    let deleted = cluster.delete(&format!("{CONFIG_MAPS}?labelSelector=color%3Dred")).expect(200);
+    assert_eq!(names(&deleted), ["a", "c"]);
+    assert_eq!(names(&cluster.get(CONFIG_MAPS).expect(200)), ["b"]);
+}
+
+#[test]
+fn namespaces_end_in_two_steps() {
+    let cluster = Cluster::new();
+    let made = cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).expect(201);
+    assert_eq!((made["status"]["phase"].as_str(), &made["spec"]["finalizers"]), (Some("Active"), &json!(["kubernetes"])));
+    assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "n");
+    let inside = "/api/v1/namespaces/n/configmaps";
+    cluster.post(inside, &config_map("m", "x")).expect(201);
+    let ending = cluster.delete("/api/v1/namespaces/n").expect(200);
+    assert_eq!(ending["status"]["phase"], "Terminating");
+    let refused = cluster.post(inside, &config_map("late", "x")).refused(
+        403,
+        "Forbidden",
+        "configmaps \"late\" is forbidden: unable to create new content in namespace n because it is being terminated",
+    );
+    assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    // The namespace controller empties it, then lets it go.
+    cluster.delete(inside).expect(200);
+    let mut done: Value = cluster.get("/api/v1/namespaces/n").expect(200);
+    done["spec"]["finalizers"] = json!([]);
+    cluster.put("/api/v1/namespaces/n/finalize", &done).expect(200);
+    cluster.get("/api/v1/namespaces/n").expect(404);
+    cluster.post(inside, &config_map("m", "x")).refused(404, "NotFound", "namespaces \"n\" not found");
+    cluster.delete("/api/v1/namespaces/default").refused(403, "Forbidden", "this namespace may not be deleted");
+}

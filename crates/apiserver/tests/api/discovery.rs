@@ -1,0 +1,123 @@
+//! Discovery, OpenAPI, health, version; groups served by code.
+
+use std::sync::Arc;
+
+use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, body};
+use futures::future::BoxFuture;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::Cluster;
+
+const AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+
+#[test]
+fn the_old_form() {
+    let cluster = Cluster::new();
+    assert_eq!(cluster.get("/api").expect(200)["versions"], json!(["v1"]));
+    let groups = cluster.get("/apis").expect(200);
+    let names: Vec<_> = groups["groups"].as_array().expect("groups").iter().map(|g| g["name"].as_str().unwrap_or("")).collect();
+    for group in ["apps", "batch", "rbac.authorization.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"] {
+        assert!(names.contains(&group), "{group}");
+    }
+    assert!(!names.contains(&""));
+    let core = cluster.get("/api/v1").expect(200);
+    let pods = core["resources"].as_array().expect("resources").iter().find(|r| r["name"] == "pods").expect("pods").clone();
+    assert_eq!((&pods["kind"], &pods["shortNames"], &pods["namespaced"]), (&json!("Pod"), &json!(["po"]), &json!(true)));
+    assert_eq!(cluster.get("/apis/apps").expect(200)["preferredVersion"]["groupVersion"], "apps/v1");
+    cluster.get("/apis/apps/v9").refused(404, "NotFound", "could not find the requested resource");
+    cluster.get("/apis/none").refused(404, "NotFound", "");
+}
+
+#[test]
+fn the_aggregated_form() {
+    let cluster = Cluster::new();
+    for (path, kind) in [("/api", "Pod"), ("/apis", "Deployment")] {
+        let document = cluster.get_as(path, AGGREGATED);
+        assert_eq!(document.headers["content-type"], "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+        let document = document.expect(200);
+        assert_eq!((document["kind"].as_str(), document["apiVersion"].as_str()), (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io/v2")));
+        let found = document["items"]
+            .as_array()
+            .expect("items")
+            .iter()
+            .flat_map(|group| group["versions"].as_array().expect("versions"))
+            .flat_map(|version| version["resources"].as_array().expect("resources"))
+            .any(|resource| resource["responseKind"]["kind"] == kind);
+        assert!(found, "{kind}");
+    }
+    let beta = cluster.get_as("/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList").expect(200);
+    assert_eq!(beta["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+}
+
+#[test]
+fn health_and_version() {
+    let cluster = Cluster::new();
+    for path in ["/healthz", "/livez", "/readyz", "/readyz/ping"] {
+        assert_eq!(cluster.get(path).expect(200), json!("ok"), "{path}");
+    }
+    let verbose = cluster.get("/readyz?verbose").expect(200);
+    assert!(verbose.as_str().is_some_and(|text| text.contains("[+]bootstrap ok") && text.contains("readyz check passed")));
+    let version = cluster.get("/version").expect(200);
+    assert_eq!(version["minor"], "36");
+    let text = cluster.get("/metrics").expect(200);
+    assert!(text.as_str().is_some_and(|text| text.contains("apiserver_request_total")));
+}
+
+#[test]
+fn open_api() {
+    let cluster = Cluster::new();
+    let index = cluster.get("/openapi/v3").expect(200);
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().expect("url").to_owned();
+    let document = cluster.get(&url).expect(200);
+    assert!(document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
+    assert!(document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"].is_object());
+    cluster.get("/openapi/v3/apis/none/v1").expect(404);
+    let v2 = cluster.get_as("/openapi/v2", "application/json").expect(200);
+    assert!(v2["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
+    let reply = cluster.get_as("/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf");
+    assert_eq!(reply.code, 200);
+    assert_eq!(reply.headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+}
+
+/// A group as crates/virt serves subresources.kubevirt.io.
+struct Harbour(Vec<LocalGroupVersion>);
+
+impl LocalApi for Harbour {
+    fn group_versions(&self) -> &[LocalGroupVersion] {
+        &self.0
+    }
+    fn handle<'a>(&'a self, request: LocalRequest<'a>) -> BoxFuture<'a, Response> {
+        Box::pin(async move {
+            let name = request.resource.name.clone().unwrap_or_default();
+            let what = request.resource.subresource.clone().unwrap_or_default();
+            let text = format!("{} {} {name} {what} for {}", request.method, request.info.verb, request.caller.user);
+            body::json(202, Body::Full(Value::String(text).to_string().into()))
+        })
+    }
+}
+
+#[test]
+fn groups_served_by_code() {
+    let harbour = Harbour(vec![LocalGroupVersion {
+        group: "harbour.example.com".to_owned(),
+        version: "v1".to_owned(),
+        resources: vec![
+            json!({"name": "ships/moor", "singularName": "", "namespaced": true, "kind": "Ship", "verbs": ["update"]}),
+            json!({"name": "ships/sail", "singularName": "", "namespaced": true, "kind": "Ship", "verbs": ["update"]}),
+        ],
+    }]);
+    let cluster = Cluster::with(|config| config.apis.push(Arc::new(harbour)));
+    let path = "/apis/harbour.example.com/v1/namespaces/default/ships/a/moor";
+    assert_eq!(cluster.put(path, &json!({})).expect(202), json!("PUT update a moor for admin"));
+    // The pipeline has asked whether the caller may, before the code sees the request.
+    cluster
+        .user("jane", Method::PUT, path, &json!({}))
+        .refused(403, "Forbidden", "cannot update resource \"ships/moor\" in API group \"harbour.example.com\"");
+    let list = cluster.get("/apis/harbour.example.com/v1").expect(200);
+    assert_eq!(list["resources"][0]["name"], "ships/moor");
+    let aggregated = cluster.get_as("/apis", AGGREGATED).expect(200);
+    let group = aggregated["items"].as_array().expect("items").iter().find(|g| g["metadata"]["name"] == "harbour.example.com").expect("group").clone();
+    assert_eq!(group["versions"][0]["resources"][0]["subresources"].as_array().map(Vec::len), Some(2));
+}

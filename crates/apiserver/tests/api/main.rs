@@ -1,0 +1,14 @@
+//! The API server's logic, asked over HTTP requests in the process and polled by hand: nothing in it
+//! may need a runtime.
+
+mod admission;
+mod crd;
+mod delete;
+mod discovery;
+mod harness;
+mod model;
+mod rbac;
+mod reads;
+mod subresources;
+mod watch;
+mod writes;

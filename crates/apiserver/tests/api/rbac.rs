@@ -1,0 +1,120 @@
+//! Authorization of every request, escalation, impersonation, reviews.
+
+use bytes::Bytes;
+use carrack_auth::Caller;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map};
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+fn reader(cluster: &Cluster) {
+    let role = json!({
+        "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}],
+    });
+    cluster.post(&format!("{RBAC}/namespaces/default/roles"), &role).expect(201);
+    let binding = json!({
+        "metadata": {"name": "jane-reads"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+    });
+    cluster.post(&format!("{RBAC}/namespaces/default/rolebindings"), &binding).expect(201);
+}
+
+#[test]
+fn nobody_may_do_anything_until_somebody_says_so() {
+    let cluster = Cluster::new();
+    let list = || cluster.user("jane", Method::GET, CONFIG_MAPS, &Value::Null);
+    list().refused(
+        403,
+        "Forbidden",
+        "configmaps is forbidden: User \"jane\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\"",
+    );
+    reader(&cluster);
+    // The next request sees the binding.
+    list().expect(200);
+    cluster
+        .user("jane", Method::POST, CONFIG_MAPS, &config_map("m", "x"))
+        .refused(403, "Forbidden", "User \"jane\" cannot create resource \"configmaps\"");
+    cluster
+        .user("jane", Method::GET, "/api/v1/configmaps", &Value::Null)
+        .refused(403, "Forbidden", "at the cluster scope");
+    cluster
+        .user("jane", Method::GET, "/api/v1/namespaces/kube-system/configmaps/x", &Value::Null)
+        .refused(403, "Forbidden", "configmaps \"x\" is forbidden: User \"jane\" cannot get resource \"configmaps\" in API group \"\" in the namespace \"kube-system\"");
+    cluster.user("jane", Method::GET, "/metrics", &Value::Null).refused(403, "Forbidden", "forbidden: User \"jane\" cannot get path \"/metrics\"");
+    cluster.user("jane", Method::GET, "/version", &Value::Null).expect(200);
+    cluster.delete(&format!("{RBAC}/namespaces/default/rolebindings/jane-reads")).expect(200);
+    list().refused(403, "Forbidden", "");
+}
+
+#[test]
+fn anonymous_sees_health_alone() {
+    let cluster = Cluster::new();
+    let ask = |path: &str| cluster.request(Caller::anonymous(), Method::GET, path, &[], Bytes::new());
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        assert_eq!(ask(path).code, 200, "{path}");
+    }
+    ask("/api/v1/nodes").refused(403, "Forbidden", "User \"system:anonymous\" cannot list resource \"nodes\"");
+}
+
+#[test]
+fn nobody_grants_what_they_do_not_hold() {
+    let cluster = Cluster::new();
+    let role = json!({
+        "metadata": {"name": "role-maker"},
+        "rules": [{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create"]}],
+    });
+    cluster.post(&format!("{RBAC}/clusterroles"), &role).expect(201);
+    let binding = json!({
+        "metadata": {"name": "jane-makes-roles"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "role-maker"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+    });
+    cluster.post(&format!("{RBAC}/clusterrolebindings"), &binding).expect(201);
+    let mine = json!({
+        "metadata": {"name": "all"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    });
+    cluster
+        .user("jane", Method::POST, &format!("{RBAC}/clusterroles"), &mine)
+        .refused(403, "Forbidden", "is attempting to grant RBAC permissions not currently held");
+}
+
+#[test]
+fn acting_as_somebody_else() {
+    let cluster = Cluster::new();
+    reader(&cluster);
+    let as_jane = |caller: Caller, path: &str| {
+        cluster.request(caller, Method::GET, path, &[("impersonate-user", "jane")], Bytes::new())
+    };
+    as_jane(Caller::new("admin", ["system:masters"]), CONFIG_MAPS).expect(200);
+    as_jane(Caller::new("admin", ["system:masters"]), "/api/v1/nodes").refused(403, "Forbidden", "User \"jane\"");
+    as_jane(Caller::new("joe", [""; 0]), CONFIG_MAPS).refused(403, "Forbidden", "User \"joe\" cannot impersonate resource \"users\"");
+}
+
+#[test]
+fn reviews() {
+    let cluster = Cluster::new();
+    reader(&cluster);
+    let attributes = json!({"namespace": "default", "verb": "list", "resource": "configmaps"});
+    let own = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let review = json!({"spec": {"resourceAttributes": attributes}});
+    let answer = cluster.user("jane", Method::POST, own, &review).expect(201);
+    assert_eq!((answer["status"]["allowed"].as_bool(), answer["kind"].as_str()), (Some(true), Some("SelfSubjectAccessReview")));
+    let answer = cluster.user("joe", Method::POST, own, &review).expect(201);
+    assert_eq!(answer["status"]["allowed"], false);
+    let of_others = json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
+    let answer = cluster.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &of_others).expect(201);
+    assert_eq!(answer["status"]["allowed"], true);
+    let me = cluster.user("jane", Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).expect(201);
+    assert_eq!(me["status"]["userInfo"]["username"], "jane");
+    assert_eq!(me["status"]["userInfo"]["groups"], json!(["system:authenticated"]));
+    let rules = cluster
+        .user("jane", Method::POST, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", &json!({"spec": {"namespace": "default"}}))
+        .expect(201);
+    let resources: Vec<_> = rules["status"]["resourceRules"].as_array().expect("rules").iter().map(|r| &r["resources"]).collect();
+    assert!(resources.contains(&&json!(["configmaps"])), "{resources:?}");
+}

@@ -1,0 +1,150 @@
+//! get and list: selectors, paging, revisions, forms.
+
+use serde_json::json;
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, revision};
+
+fn with_five() -> Cluster {
+    let cluster = Cluster::new();
+    for (i, color) in ["red", "blue", "red", "blue", "red"].iter().enumerate() {
+        let mut object = config_map(&format!("m{i}"), color);
+        object["metadata"]["labels"] = json!({"color": color, "n": i.to_string()});
+        cluster.post(CONFIG_MAPS, &object).expect(201);
+    }
+    cluster
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    let cluster = Cluster::new();
+    for (path, message) in [
+        (format!("{CONFIG_MAPS}/x"), "configmaps \"x\" not found"),
+        ("/apis/apps/v1/namespaces/default/deployments/x".to_owned(), "deployments.apps \"x\" not found"),
+        ("/api/v1/nonsense".to_owned(), "the server could not find the requested resource"),
+        ("/apis/no.such/v1/things".to_owned(), "the server could not find the requested resource"),
+        ("/api/v1/namespaces/default/pods/p/nonsense".to_owned(), "the server could not find the requested resource"),
+    ] {
+        cluster.get(&path).refused(404, "NotFound", message);
+    }
+    let status = cluster.get(&format!("{CONFIG_MAPS}/x")).expect(404);
+    assert_eq!(status["details"], json!({"name": "x", "kind": "configmaps"}));
+}
+
+#[test]
+fn selectors() {
+    let cluster = with_five();
+    for (query, want) in [
+        ("", vec!["m0", "m1", "m2", "m3", "m4"]),
+        ("?labelSelector=color%3Dred", vec!["m0", "m2", "m4"]),
+        ("?labelSelector=color+in+(blue),n!=1", vec!["m3"]),
+        ("?labelSelector=color,n%3E2", vec!["m3", "m4"]),
+        ("?fieldSelector=metadata.name%3Dm2", vec!["m2"]),
+        ("?fieldSelector=metadata.name!%3Dm2&labelSelector=color%3Dred", vec!["m0", "m4"]),
+        ("?fieldSelector=metadata.name%3Dm", vec![]),
+    ] {
+        let list = cluster.get(&format!("{CONFIG_MAPS}{query}")).expect(200);
+        assert_eq!(names(&list), want, "{query}");
+        assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
+    }
+    cluster.get(&format!("{CONFIG_MAPS}?fieldSelector=data.v%3Dred")).refused(400, "BadRequest", "field label not supported: data.v");
+    cluster.get(&format!("{CONFIG_MAPS}?labelSelector=a+b")).refused(400, "BadRequest", "unable to parse requirement");
+    let all = cluster.get("/api/v1/configmaps?labelSelector=color%3Dblue").expect(200);
+    assert_eq!(names(&all), ["m1", "m3"]);
+}
+
+#[test]
+fn pages_are_of_one_state() {
+    let cluster = with_five();
+    for filter in ["", "&labelSelector=color"] {
+        let first = cluster.get(&format!("{CONFIG_MAPS}?limit=2{filter}")).expect(200);
+        assert_eq!(names(&first), ["m0", "m1"]);
+        let remaining = first["metadata"]["remainingItemCount"].as_u64();
+        assert_eq!(remaining, filter.is_empty().then_some(3));
+        // What happens between the pages is not seen in them.
+        cluster.post(CONFIG_MAPS, &config_map("m11", "late")).expect(201);
+        cluster.delete(&format!("{CONFIG_MAPS}/m3")).expect(200);
+        let token = first["metadata"]["continue"].as_str().expect("continue");
+        let second = cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}{filter}")).expect(200);
+        assert_eq!(names(&second), ["m2", "m3"]);
+        assert_eq!(revision(&second), revision(&first));
+        let token = second["metadata"]["continue"].as_str().expect("continue");
+        let last = cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}{filter}")).expect(200);
+        assert_eq!(names(&last), ["m4"]);
+        assert!(last["metadata"]["continue"].is_null() && last["metadata"]["remainingItemCount"].is_null());
+        cluster.delete(&format!("{CONFIG_MAPS}/m11")).expect(200);
+        let mut again = config_map("m3", "blue");
+        again["metadata"]["labels"] = json!({"color": "blue"});
+        cluster.post(CONFIG_MAPS, &again).expect(201);
+    }
+    cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue=nonsense")).refused(400, "BadRequest", "continue key is not valid");
+}
+
+#[test]
+fn a_compacted_page_has_expired() {
+    let cluster = with_five();
+    let first = cluster.get(&format!("{CONFIG_MAPS}?limit=2")).expect(200);
+    cluster.post(CONFIG_MAPS, &config_map("late", "x")).expect(201);
+    use carrack_store::Store as _;
+    let newest = cluster.store.revision();
+    crate::harness::now(cluster.store.compact(newest)).expect("compact");
+    let token = first["metadata"]["continue"].as_str().expect("continue");
+    cluster
+        .get(&format!("{CONFIG_MAPS}?limit=2&continue={token}"))
+        .refused(410, "Expired", "The provided continue parameter is too old");
+}
+
+#[test]
+fn revisions() {
+    let cluster = with_five();
+    let before = revision(&cluster.get(CONFIG_MAPS).expect(200));
+    cluster.delete(&format!("{CONFIG_MAPS}/m0")).expect(200);
+    let exact = format!("{CONFIG_MAPS}?resourceVersion={before}&resourceVersionMatch=Exact");
+    let old = cluster.get(&exact).expect(200);
+    assert_eq!((names(&old).len(), revision(&old)), (5, before));
+    for query in ["resourceVersion=0".to_owned(), format!("resourceVersion={before}")] {
+        assert_eq!(names(&cluster.get(&format!("{CONFIG_MAPS}?{query}")).expect(200)).len(), 4, "{query}");
+    }
+    let future = cluster.get(&format!("{CONFIG_MAPS}?resourceVersion=999999")).refused(504, "Timeout", "Too large resource version");
+    assert_eq!(future["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    cluster.get(&format!("{CONFIG_MAPS}?resourceVersion=x")).refused(422, "Invalid", "resourceVersion");
+}
+
+#[test]
+fn forms() {
+    let cluster = with_five();
+    let table = cluster.get_as(CONFIG_MAPS, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json").expect(200);
+    assert_eq!((table["kind"].as_str(), table["apiVersion"].as_str()), (Some("Table"), Some("meta.k8s.io/v1")));
+    assert_eq!(table["rows"].as_array().map(Vec::len), Some(5));
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let columns: Vec<_> = table["columnDefinitions"].as_array().expect("columns").iter().map(|c| &c["name"]).collect();
+    assert_eq!(columns, ["Name", "Data", "Age"]);
+    let partial = cluster
+        .get_as(&format!("{CONFIG_MAPS}/m0"), "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+        .expect(200);
+    assert_eq!(partial["kind"], "PartialObjectMetadata");
+    assert!(partial["data"].is_null());
+    let list = cluster
+        .get_as(CONFIG_MAPS, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+        .expect(200);
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert!(list["items"][0]["data"].is_null());
+    cluster.get_as(CONFIG_MAPS, "application/vnd.kubernetes.protobuf").refused(406, "NotAcceptable", "application/json");
+}
+
+#[test]
+fn an_event_is_seen_through_both_groups() {
+    let cluster = Cluster::new();
+    let event = json!({
+        "metadata": {"name": "e", "namespace": "default"},
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "note": "hello", "reason": "Started", "type": "Normal", "action": "Start",
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "k", "reportingInstance": "k-1",
+    });
+    cluster.post("/apis/events.k8s.io/v1/namespaces/default/events", &event).expect(201);
+    let core = cluster.get("/api/v1/namespaces/default/events/e").expect(200);
+    assert_eq!((core["message"].as_str(), core["involvedObject"]["name"].as_str()), (Some("hello"), Some("p")));
+    let list = cluster.get("/api/v1/events?fieldSelector=involvedObject.name%3Dp").expect(200);
+    assert_eq!(names(&list), ["e"]);
+    let new = cluster.get("/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Dp").expect(200);
+    assert_eq!((new["items"][0]["note"].as_str(), new["items"][0]["apiVersion"].as_str()), (Some("hello"), Some("events.k8s.io/v1")));
+}

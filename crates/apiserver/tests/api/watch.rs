@@ -1,0 +1,180 @@
+//! watch: where it begins, what it shows, how it ends.
+
+use carrack_store::{Revision, Store as _, StoreError};
+use serde_json::json;
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, now, revision};
+
+#[test]
+fn from_the_beginning_from_now_from_then() {
+    let cluster = Cluster::new();
+    let first = cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let mut unset = cluster.watch(&format!("{CONFIG_MAPS}?watch=true"));
+    let mut zero = cluster.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=0"));
+    let mut then = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&resourceVersion={}", revision(&first)));
+    let mut legacy = cluster.watch("/api/v1/watch/namespaces/default/configmaps");
+    assert_eq!(unset.summary(), ["ADDED a"]);
+    assert_eq!(zero.summary(), ["ADDED a"]);
+    assert_eq!(legacy.summary(), ["ADDED a"]);
+    assert!(then.summary().is_empty());
+    cluster.merge(&format!("{CONFIG_MAPS}/a"), &json!({"data": {"v": "2"}})).expect(200);
+    cluster.post(CONFIG_MAPS, &config_map("b", "1")).expect(201);
+    cluster.delete(&format!("{CONFIG_MAPS}/a")).expect(200);
+    for watch in [&mut unset, &mut zero, &mut then] {
+        assert_eq!(watch.summary(), ["MODIFIED a", "ADDED b", "DELETED a"]);
+    }
+}
+
+#[test]
+fn resuming_loses_nothing() {
+    let cluster = Cluster::new();
+    let list = cluster.get(CONFIG_MAPS).expect(200);
+    for i in 0..5 {
+        cluster.post(CONFIG_MAPS, &config_map(&format!("m{i}"), "x")).expect(201);
+    }
+    let mut seen = Vec::new();
+    let mut from = revision(&list);
+    while seen.len() < 5 {
+        // Each watch is cut off after its first event, and the next goes on from there.
+        let event = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}")).events().remove(0);
+        from = revision(&event["object"]);
+        seen.push(event["object"]["metadata"]["name"].as_str().expect("name").to_owned());
+    }
+    assert_eq!(seen, ["m0", "m1", "m2", "m3", "m4"]);
+}
+
+#[test]
+fn a_deletion_carries_its_own_revision() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&resourceVersion={}", revision(&made)));
+    cluster.delete(&format!("{CONFIG_MAPS}/a")).expect(200);
+    let event = watch.events().remove(0);
+    assert_eq!(event["type"], "DELETED");
+    assert!(revision(&event["object"]) > revision(&made));
+    assert_eq!(event["object"]["data"]["v"], "1");
+}
+
+#[test]
+fn objects_enter_and_leave_a_selection() {
+    let cluster = Cluster::new();
+    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&labelSelector=on%3Dyes"));
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let path = format!("{CONFIG_MAPS}/a");
+    let label = |value: serde_json::Value| json!({"metadata": {"labels": {"on": value}}});
+    cluster.merge(&path, &label("yes".into())).expect(200);
+    cluster.merge(&path, &json!({"data": {"v": "2"}})).expect(200);
+    let gone = cluster.merge(&path, &label("no".into())).expect(200);
+    cluster.merge(&path, &json!({"data": {"v": "3"}})).expect(200);
+    let events = watch.events();
+    let types: Vec<_> = events.iter().map(|event| event["type"].as_str().expect("type")).collect();
+    assert_eq!(types, ["ADDED", "MODIFIED", "DELETED"]);
+    // What the client last saw of it, at the revision of the change that took it away.
+    assert_eq!(events[2]["object"]["data"]["v"], "2");
+    assert_eq!(events[2]["object"]["metadata"]["labels"]["on"], "yes");
+    assert_eq!(revision(&events[2]["object"]), revision(&gone));
+}
+
+#[test]
+fn pods_of_a_node() {
+    let cluster = Cluster::new();
+    let mut watch = cluster.watch("/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dn1");
+    cluster.running_pod("here");
+    cluster.post("/api/v1/namespaces/default/pods", &crate::harness::pod("nowhere")).expect(201);
+    assert_eq!(watch.summary(), ["ADDED here"]);
+}
+
+#[test]
+fn one_object() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("ab", "1")).expect(201);
+    let mut by_field = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&fieldSelector=metadata.name%3Da"));
+    let mut by_path = cluster.watch(&format!("{CONFIG_MAPS}/a?watch=true"));
+    assert_eq!(by_field.summary(), ["ADDED a"]);
+    assert_eq!(by_path.summary(), ["ADDED a"]);
+    cluster.delete(&format!("{CONFIG_MAPS}/ab")).expect(200);
+    cluster.delete(&format!("{CONFIG_MAPS}/a")).expect(200);
+    assert_eq!(by_field.summary(), ["DELETED a"]);
+    assert_eq!(by_path.summary(), ["DELETED a"]);
+}
+
+#[test]
+fn streaming_lists_say_where_they_end() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let mut watch = cluster.watch(&format!(
+        "{CONFIG_MAPS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    ));
+    let events = watch.events();
+    assert_eq!(events.len(), 2);
+    assert_eq!((events[0]["type"].as_str(), events[1]["type"].as_str()), (Some("ADDED"), Some("BOOKMARK")));
+    assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(events[1]["object"]["kind"], "ConfigMap");
+    assert!(revision(&events[1]["object"]) >= revision(&events[0]["object"]));
+}
+
+#[test]
+fn bookmarks_tell_of_progress_elsewhere() {
+    let cluster = Cluster::new();
+    let mut with = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true"));
+    let mut without = cluster.watch(&format!("{CONFIG_MAPS}?watch=true"));
+    assert!(with.summary().is_empty());
+    let other = cluster.running_pod("p");
+    let events = with.events();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["type"], "BOOKMARK");
+    assert!(revision(&events[0]["object"]) >= revision(&other));
+    assert!(without.summary().is_empty());
+    // Not one for every change, though.
+    cluster.running_pod("q");
+    assert!(with.summary().is_empty());
+    cluster.env.advance(60);
+    cluster.running_pod("r");
+    assert_eq!(with.summary(), ["BOOKMARK -"]);
+}
+
+#[test]
+fn history_that_is_gone() {
+    let cluster = Cluster::new();
+    let old = revision(&cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201));
+    cluster.delete(&format!("{CONFIG_MAPS}/a")).expect(200);
+    cluster.post(CONFIG_MAPS, &config_map("b", "1")).expect(201);
+    now(cluster.store.compact(Revision(cluster.store.revision().0))).expect("compact");
+    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&resourceVersion={old}"));
+    let events = watch.events();
+    assert_eq!((events[0]["type"].as_str(), events[0]["object"]["code"].as_u64()), (Some("ERROR"), Some(410)));
+    assert_eq!(events[0]["object"]["reason"], "Expired");
+    assert!(watch.ended);
+}
+
+#[test]
+fn a_watch_that_falls_behind_says_so_and_ends() {
+    let cluster = Cluster::new();
+    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true"));
+    cluster.store.interrupt_watches(&StoreError::Lagged);
+    let events = watch.events();
+    assert_eq!((events[0]["type"].as_str(), events[0]["object"]["code"].as_u64()), (Some("ERROR"), Some(410)));
+    assert!(watch.ended);
+    // The server's own indexes recover by themselves.
+    cluster.post(CONFIG_MAPS, &config_map("after", "1")).expect(201);
+}
+
+#[test]
+fn tables_have_headings_once() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("b", "1")).expect(201);
+    let mut watch = cluster.watch_as(&format!("{CONFIG_MAPS}?watch=true"), "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let events = watch.events();
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[0]["object"]["kind"], "Table");
+    assert!(events[0]["object"]["columnDefinitions"].is_array());
+    assert!(events[1]["object"]["columnDefinitions"].is_null());
+    assert_eq!(events[1]["object"]["rows"][0]["object"]["metadata"]["name"], "b");
+    let mut partial = cluster.watch_as(
+        &format!("{CONFIG_MAPS}?watch=true"),
+        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+    );
+    assert_eq!(partial.events()[0]["object"]["kind"], "PartialObjectMetadata");
+}

@@ -1,0 +1,210 @@
+//! create, update, patch: what the server sets, what it refuses, and who wins.
+
+use bytes::Bytes;
+use carrack_auth::Caller;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, pod, revision};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+fn deployment(name: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        },
+    })
+}
+
+#[test]
+fn the_server_sets_metadata() {
+    let cluster = Cluster::new();
+    let mut object = config_map("m", "x");
+    object["metadata"]["uid"] = "mine".into();
+    object["metadata"]["creationTimestamp"] = Value::Null;
+    object["metadata"]["managedFields"] = json!([{"manager": "x"}]);
+    let made = cluster.post(CONFIG_MAPS, &object).expect(201);
+    let metadata = &made["metadata"];
+    assert_eq!((made["kind"].as_str(), made["apiVersion"].as_str()), (Some("ConfigMap"), Some("v1")));
+    assert_eq!(metadata["namespace"], "default");
+    assert_eq!(metadata["uid"].as_str().map(str::len), Some(36));
+    assert_eq!(metadata["creationTimestamp"], "2027-01-15T08:00:00Z");
+    assert!(metadata["managedFields"].is_null());
+    assert_eq!(cluster.get(&format!("{CONFIG_MAPS}/m")).expect(200), made);
+    cluster.post(CONFIG_MAPS, &object).refused(409, "AlreadyExists", "configmaps \"m\" already exists");
+}
+
+#[test]
+fn names_are_generated() {
+    let cluster = Cluster::new();
+    let object = json!({"metadata": {"generateName": "web-"}});
+    let (one, two) = (cluster.post(CONFIG_MAPS, &object).expect(201), cluster.post(CONFIG_MAPS, &object).expect(201));
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    assert!(name(&one).starts_with("web-") && name(&one).len() == 9, "{one}");
+    assert_ne!(name(&one), name(&two));
+}
+
+#[test]
+fn bodies_that_make_no_sense() {
+    let cluster = Cluster::new();
+    let admin = || Caller::new("admin", ["system:masters"]);
+    let send = |content_type: &str, body: &str| {
+        let body = Bytes::from(body.to_owned());
+        cluster.request(admin(), Method::POST, CONFIG_MAPS, &[("content-type", content_type)], body)
+    };
+    send("application/json", "{").refused(400, "BadRequest", "");
+    send("application/json", "[]").refused(400, "BadRequest", "");
+    send("application/xml", "<a/>").refused(415, "UnsupportedMediaType", "application/json");
+    send("application/json", r#"{"apiVersion":"apps/v1","kind":"ConfigMap","metadata":{"name":"x"}}"#)
+        .refused(400, "BadRequest", "the API version in the data (apps/v1) does not match the expected API version (v1)");
+    send("application/json", r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#).refused(400, "BadRequest", "Secret");
+    send("application/json", r#"{"metadata":{"name":"x","namespace":"other"}}"#).refused(400, "BadRequest", "does not match the namespace");
+    send("application/json", r#"{"metadata":{}}"#).refused(422, "Invalid", "name or generateName is required");
+    send("application/json", r#"{"metadata":{"name":"Not A Name"}}"#).refused(422, "Invalid", "metadata.name");
+    send("application/json", r#"{"metadata":{"name":"x","resourceVersion":"5"}}"#).refused(400, "BadRequest", "resourceVersion should not be set");
+    send("application/json", r#"{"metadata":{"name":"x"},"data":{"a":1}}"#).refused(400, "BadRequest", "cannot unmarshal number");
+    let large = format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(3 << 20));
+    send("application/json", &large).refused(413, "RequestEntityTooLarge", "limit is 3145728");
+    let deep = format!(r#"{{"metadata":{{"name":"x"}},"data":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    send("application/json", &deep).refused(400, "BadRequest", "");
+    send("application/yaml", "metadata:\n  name: from-yaml\ndata:\n  a: b\n").expect(201);
+}
+
+#[test]
+fn unknown_and_duplicate_fields() {
+    let cluster = Cluster::new();
+    let body = r#"{"metadata":{"name":"p"},"spec":{"nope":1,"containers":[{"name":"c","image":"i","image":"j"}]}}"#;
+    let send = |mode: &str| {
+        let path = format!("/api/v1/namespaces/default/pods?dryRun=All&fieldValidation={mode}");
+        cluster.request(Caller::apiserver(), Method::POST, &path, &[], Bytes::from(body))
+    };
+    let strict = send("Strict").refused(400, "BadRequest", "strict decoding error");
+    let message = strict["message"].as_str().unwrap_or_default();
+    assert!(message.contains("unknown field \"spec.nope\"") && message.contains("duplicate field"), "{message}");
+    let warned = send("Warn");
+    let warnings: Vec<_> = warned.headers.get_all("warning").iter().filter_map(|v| v.to_str().ok()).collect();
+    assert!(warnings.contains(&"299 - \"unknown field \\\"spec.nope\\\"\""), "{warnings:?}");
+    assert!(warned.expect(201)["spec"]["nope"].is_null());
+    let ignored = send("Ignore");
+    assert!(ignored.headers.get("warning").is_none());
+    ignored.expect(201);
+    send("Sometimes").refused(400, "BadRequest", "fieldValidation");
+}
+
+#[test]
+fn the_newer_object_wins() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CONFIG_MAPS, &config_map("m", "1")).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    let mut mine = made.clone();
+    mine["data"]["v"] = "2".into();
+    let updated = cluster.put(&path, &mine).expect(200);
+    assert!(revision(&updated) > revision(&made));
+    mine["data"]["v"] = "3".into();
+    cluster.put(&path, &mine).refused(
+        409,
+        "Conflict",
+        "Operation cannot be fulfilled on configmaps \"m\": the object has been modified; please apply your changes to the latest version and try again",
+    );
+    // Without a resourceVersion nothing is claimed, and nothing is in the way.
+    let unconditional = json!({"metadata": {"name": "m"}, "data": {"v": "4"}});
+    let forced = cluster.put(&path, &unconditional).expect(200);
+    assert_eq!(forced["metadata"]["uid"], made["metadata"]["uid"]);
+    // Writing what is there already changes nothing.
+    let same = cluster.put(&path, &forced).expect(200);
+    assert_eq!(revision(&same), revision(&forced));
+    let mut other = forced.clone();
+    other["metadata"]["uid"] = "somebody-else".into();
+    cluster.put(&path, &other).refused(409, "Conflict", "Precondition failed: UID in precondition");
+    cluster.put(&format!("{CONFIG_MAPS}/n"), &config_map("n", "x")).refused(404, "NotFound", "configmaps \"n\" not found");
+    cluster.put(&path, &config_map("n", "x")).refused(400, "BadRequest", "the name of the object (n) does not match the name on the URL (m)");
+    cluster.merge(&path, &json!({"metadata": {"resourceVersion": "1"}, "data": {"v": "5"}})).refused(409, "Conflict", "has been modified");
+}
+
+#[test]
+fn generation_counts_changes_of_the_spec() {
+    let cluster = Cluster::new();
+    let made = cluster.post(DEPLOYMENTS, &deployment("d")).expect(201);
+    assert_eq!(made["metadata"]["generation"], 1);
+    let path = format!("{DEPLOYMENTS}/d");
+    let labeled = cluster.merge(&path, &json!({"metadata": {"labels": {"x": "y"}}})).expect(200);
+    assert_eq!(labeled["metadata"]["generation"], 1);
+    let scaled = cluster.merge(&path, &json!({"spec": {"replicas": 3}})).expect(200);
+    assert_eq!(scaled["metadata"]["generation"], 2);
+    let status = cluster.merge(&format!("{path}/status"), &json!({"status": {"replicas": 3}, "spec": {"replicas": 9}})).expect(200);
+    assert_eq!((status["metadata"]["generation"].as_i64(), status["spec"]["replicas"].as_i64()), (Some(2), Some(3)));
+    assert_eq!(status["status"]["replicas"], 3);
+    let main = cluster.merge(&path, &json!({"status": {"replicas": 7}})).expect(200);
+    assert_eq!(main["status"]["replicas"], 3);
+}
+
+#[test]
+fn patches() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &json!({"metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}})).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    for (kind, patch, want) in [
+        ("application/merge-patch+json", json!({"data": {"a": null, "c": "3"}}), json!({"b": "2", "c": "3"})),
+        ("application/strategic-merge-patch+json", json!({"data": {"b": null, "d": "4"}}), json!({"c": "3", "d": "4"})),
+        (
+            "application/json-patch+json",
+            json!([{"op": "test", "path": "/data/c", "value": "3"}, {"op": "replace", "path": "/data/c", "value": "5"}]),
+            json!({"c": "5", "d": "4"}),
+        ),
+    ] {
+        assert_eq!(cluster.patch(&path, kind, &patch).expect(200)["data"], want, "{kind}");
+    }
+    let failing = json!([{"op": "test", "path": "/data/c", "value": "nope"}]);
+    cluster.patch(&path, "application/json-patch+json", &failing).refused(422, "Invalid", "");
+    cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
+    cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(400, "BadRequest", "does not match the name on the URL");
+    cluster.merge(&format!("{CONFIG_MAPS}/none"), &json!({})).refused(404, "NotFound", "configmaps \"none\" not found");
+}
+
+#[test]
+fn strategic_patches_merge_lists_by_their_keys() {
+    let cluster = Cluster::new();
+    cluster.post(DEPLOYMENTS, &deployment("d")).expect(201);
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "new"}, {"name": "side", "image": "s"}]}}}});
+    let patched = cluster.patch(&format!("{DEPLOYMENTS}/d"), "application/strategic-merge-patch+json", &patch).expect(200);
+    let containers = patched["spec"]["template"]["spec"]["containers"].as_array().expect("containers").clone();
+    let images: Vec<_> = containers.iter().map(|c| (c["name"].as_str(), c["image"].as_str())).collect();
+    assert!(images.contains(&(Some("c"), Some("new"))) && images.contains(&(Some("side"), Some("s"))), "{images:?}");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let cluster = Cluster::new();
+    let made = cluster.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("m", "1")).expect(201);
+    assert!(made["metadata"]["uid"].is_string());
+    cluster.get(&format!("{CONFIG_MAPS}/m")).expect(404);
+    cluster.post(CONFIG_MAPS, &config_map("m", "1")).expect(201);
+    let path = format!("{CONFIG_MAPS}/m?dryRun=All");
+    assert_eq!(cluster.merge(&path, &json!({"data": {"v": "2"}})).expect(200)["data"]["v"], "2");
+    cluster.delete(&path).expect(200);
+    assert_eq!(cluster.get(&format!("{CONFIG_MAPS}/m")).expect(200)["data"]["v"], "1");
+    cluster.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("m", "1")).refused(400, "BadRequest", "invalid dry run");
+}
+
+#[test]
+fn verbs_that_a_resource_does_not_have() {
+    let cluster = Cluster::new();
+    cluster.post(&format!("{CONFIG_MAPS}/m"), &json!({})).refused(405, "MethodNotAllowed", "does not allow this method");
+    cluster.delete("/api/v1/namespaces").refused(405, "MethodNotAllowed", "does not allow this method");
+    cluster.post("/api/v1/configmaps", &config_map("m", "x")).refused(405, "MethodNotAllowed", "does not allow this method");
+    cluster.post("/api/v1", &json!({})).refused(405, "MethodNotAllowed", "");
+}
+
+#[test]
+fn a_pod_begins_pending() {
+    let cluster = Cluster::new();
+    let mut wanted = pod("p");
+    wanted["status"] = json!({"phase": "Running"});
+    let made = cluster.post("/api/v1/namespaces/default/pods", &wanted).expect(201);
+    assert_eq!((made["status"]["phase"].as_str(), made["status"]["qosClass"].as_str()), (Some("Pending"), Some("BestEffort")));
+    assert_eq!(made["spec"]["restartPolicy"], "Always");
+    assert_eq!(made["spec"]["terminationGracePeriodSeconds"], 30);
+}
