@@ -1,0 +1,79 @@
+//! Admission of virtual machines: what is completed, and what is refused with which fault.
+//!
+//! Everything here is a function of the object (and of chance, for a firmware UUID). Faults carry KubeVirt's field
+//! paths, such as `spec.template.spec.domain.devices.disks[0].name`. What this version cannot do is refused by name
+//! rather than left out in silence: a guest that asked for EFI must not find a BIOS.
+
+mod defaults;
+mod disks;
+mod domain;
+mod networks;
+mod plugin;
+mod spec;
+mod vm;
+mod volumes;
+
+pub use defaults::{complete_instance, complete_machine};
+pub use plugin::VirtAdmission;
+pub use spec::check_instance_spec;
+pub use vm::{check_instance_update, check_machine};
+
+/// One thing that is wrong with an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Machine-readable reason, such as `FieldValueInvalid`.
+    pub reason: &'static str,
+    /// Path of the field.
+    pub field: String,
+    /// What is wrong with it, for people, without the path.
+    pub message: String,
+}
+
+/// Faults found so far.
+#[derive(Debug, Default)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn add(&mut self, reason: &'static str, field: impl Into<String>, message: impl Into<String>) {
+        self.0.push(Fault { reason, field: field.into(), message: message.into() });
+    }
+    /// A value that may not be.
+    pub(crate) fn invalid(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add("FieldValueInvalid", field, message);
+    }
+    /// A value that must be there.
+    pub(crate) fn required(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add("FieldValueRequired", field, message);
+    }
+    /// A value that is there already.
+    pub(crate) fn duplicate(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add("FieldValueDuplicate", field, message);
+    }
+    /// A value that makes sense but is not served.
+    pub(crate) fn unsupported(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add("FieldValueNotSupported", field, message);
+    }
+    /// All of them, in the order found.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<Fault> {
+        self.0
+    }
+}
+
+/// Whether a text is a DNS label (RFC 1123).
+pub(crate) fn is_dns_label(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    !text.is_empty()
+        && text.len() <= 63
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether a value is one of several; an absent one is.
+pub(crate) fn is_one_of(value: Option<&str>, known: &[&str]) -> bool {
+    value.is_none_or(|value| known.contains(&value))
+}
+
+#[cfg(test)]
+mod tests;

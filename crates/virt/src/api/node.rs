@@ -1,0 +1,75 @@
+//! Calls that the handler on the instance's node answers.
+
+use carrack_apiserver::body::json as json_reply;
+use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Status};
+use carrack_types::kubevirt::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::Node;
+
+use super::lifecycle::is_running;
+use super::objects::Call;
+
+/// The handler's port.
+pub const HANDLER_PORT: u16 = 8186;
+
+/// Why a call makes no sense for an instance as it is, if it does not.
+pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &'static str)> {
+    const NOT_RUNNING: &str = "VMI is not running";
+    let devices = &vmi.spec.domain.devices;
+    match sub {
+        "console" if devices.autoattach_serial_console == Some(false) => {
+            Some((400, "No serial consoles are present."))
+        }
+        "vnc" if devices.autoattach_graphics_device == Some(false) => Some((400, "No graphics devices are present.")),
+        _ if !is_running(vmi) => Some((409, NOT_RUNNING)),
+        "pause" if vmi.is_paused() => Some((409, "VMI is already paused")),
+        "unpause" if !vmi.is_paused() => Some((409, "VMI is not paused")),
+        "softreboot" if vmi.is_paused() => Some((409, "VMI is paused")),
+        "softreboot" if !can_be_asked_to_reboot(vmi) => {
+            Some((409, "VMI neither have the agent connected nor the ACPI feature enabled"))
+        }
+        _ => None,
+    }
+}
+
+fn can_be_asked_to_reboot(vmi: &VirtualMachineInstance) -> bool {
+    let agent = vmi.condition("AgentConnected").is_some_and(|condition| condition.status == "True");
+    let features = vmi.spec.domain.features.as_ref();
+    let acpi = features.and_then(|features| features.acpi.as_ref()).is_none_or(|acpi| acpi.enabled != Some(false));
+    agent || acpi
+}
+
+/// Sends the request on.
+pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &str) -> Result<Response, Status> {
+    let vmi: VirtualMachineInstance = call.get().await?;
+    match refusal(&vmi, sub) {
+        Some((400, why)) => return Err(Status::bad_request(why)),
+        Some((_, why)) => {
+            return Err(Status::conflict("kubevirt.io", "virtualmachineinstance", call.name, why));
+        }
+        None => {}
+    }
+    let node = vmi.status.as_ref().map_or("", |status| status.node_name.as_str());
+    let host = address(&call.get_at::<Node>(&format!("/api/v1/nodes/{node}")).await?)
+        .ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
+    let mut path =
+        format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
+    // portforward/<port>[/<protocol>]
+    for part in &request.resource.rest {
+        if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(Status::bad_request(format!("{part:?} is not understood")));
+        }
+        path.push('/');
+        path.push_str(part);
+    }
+    if request.query.flag("preserveSession") {
+        path.push_str("?preserveSession=true");
+    }
+    let target = NodeTarget { node: node.to_owned(), host, port: HANDLER_PORT, path_and_query: path };
+    Ok(json_reply(200, Body::Node(target)))
+}
+
+fn address(node: &Node) -> Option<String> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    let of = |kind: &str| addresses.iter().find(|address| address.type_ == kind).map(|found| found.address.clone());
+    of("InternalIP").or_else(|| of("ExternalIP")).or_else(|| of("Hostname"))
+}
