@@ -77,7 +77,6 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let (roles_stop, api_stop) = (stop.child_token(), CancellationToken::new());
     let mut serving = tokio::spawn(api.run(api_stop.clone()));
     let mut tasks = JoinSet::new();
-    start_control_plane(&mut tasks, &server, pki.ca_pem(), &roles_stop);
 
     let node = start_node(args, &machine, &server, &pki, &mut tasks, &roles_stop, &report, began);
     let outcome = tokio::select! {
@@ -134,15 +133,22 @@ async fn start_node(
     args: &UpArgs,
     machine: &Machine,
     server: &ApiServer,
-    _pki: &Pki,
+    pki: &Pki,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
     report: &Report,
     began: Instant,
 ) -> anyhow::Result<()> {
-    report.step("starting containerd");
     let settings = NodeSettings { pod_cidr: args.pod_cidr.clone(), sandbox_image: carrack_images::reference("pause") };
-    let containerd = Containerd::start(&machine.layout, &machine.facts, &settings).await?;
+    let api_ready = async {
+        // Roles that come before the roles of RBAC would only be refused.
+        wait_ready(server).await;
+        tracing::info!("/readyz after {:.0} ms", began.elapsed().as_secs_f64() * 1000.0);
+        report.step("starting containerd");
+    };
+    let (containerd, ()) = tokio::join!(Containerd::start(&machine.layout, &machine.facts, &settings), api_ready);
+    let containerd = containerd?;
+    start_control_plane(tasks, server, pki.ca_pem(), stop);
     tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
     let token = stop.clone();
     tasks.spawn(async move {
@@ -154,7 +160,6 @@ async fn start_node(
     provide(&machine.layout, &images, BuiltIn::Pause).await?;
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
-    wait_ready(server).await;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
         began.elapsed().as_secs_f64(),
