@@ -22,6 +22,7 @@ pub mod probes;
 mod proto;
 pub mod records;
 pub mod runtime;
+pub mod sim;
 pub mod spec;
 pub mod status;
 pub mod volumes;

@@ -253,7 +253,9 @@ impl KubeletCore {
             }
             (Step::Create, Ok(Reply::Made(container))) => {
                 self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
-                w.crash.tried(name, now);
+                if lane.start.attempt > 0 {
+                    w.crash.tried(name, now);
+                }
                 lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
                 lane.step = Step::Start { id: container };
                 true
@@ -430,8 +432,10 @@ impl KubeletCore {
         if self.devices.ever_advertised(resource) {
             return true;
         }
-        let node = self.nodes.cache().get("", &self.config.node_name);
-        let plain = node
+        let plain = self
+            .node
+            .seen
+            .as_ref()
             .and_then(|n| n.status.as_ref()?.allocatable.as_ref()?.get(resource))
             .is_some_and(|q| crate::amount::units(q) > 0);
         !plain

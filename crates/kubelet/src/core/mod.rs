@@ -359,7 +359,7 @@ impl KubeletCore {
         if let Some(bytes) = &loaded.checkpoint {
             match devices::decode(bytes) {
                 Ok((allocations, advertised)) => {
-                    self.devices = Devices::restore(allocations, advertised, same_boot);
+                    self.devices.load(allocations, advertised, same_boot);
                 }
                 Err(error) => tracing::error!(%error, "starting with no device allocations"),
             }
@@ -659,3 +659,6 @@ fn is_absent(e: &OpError) -> bool {
 fn host_ips(core: &KubeletCore) -> Vec<String> {
     node_status::addresses(&core.host, &core.config)
 }
+
+#[cfg(test)]
+mod tests;

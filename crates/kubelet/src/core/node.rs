@@ -24,7 +24,7 @@ pub(super) struct NodeState {
     status_call: Option<CallId>,
     retry_at: Time,
     /// The Node as last seen in the watch or in a reply, whichever is newer.
-    seen: Option<Arc<Node>>,
+    pub seen: Option<Arc<Node>>,
     sent_at: Time,
     lease: Option<Lease>,
     lease_call: Option<CallId>,
@@ -162,6 +162,7 @@ impl KubeletCore {
                         self.node.labels_done = true;
                         self.node.sent_at = now;
                         self.node.seen = reply.json::<Node>().ok().map(Arc::new).or(self.node.seen.take());
+                        self.dirty.extend(self.workers.keys().cloned());
                     }
                     Err(e) if e.is_already_exists() => self.node.registered = true,
                     Err(error) => {

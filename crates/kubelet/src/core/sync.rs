@@ -149,7 +149,7 @@ impl KubeletCore {
             .unwrap_or_else(|| pod::created_at(&w.pod));
         let decision = admission::decide(&admission::Inputs {
             pod: &w.pod,
-            node: self.nodes.cache().get("", &self.config.node_name).map(AsRef::as_ref),
+            node: self.node.seen.as_deref(),
             admitted_before: self.was_admitted(uid, w),
             bound_before_start: bound_at < self.started_at,
             allocatable: &allocatable_amounts(&self.host, &self.config),

@@ -144,18 +144,26 @@ pub struct Devices {
 impl Devices {
     /// From the checkpoint. Grants of an earlier boot are void; the devices stay intended.
     #[must_use]
-    pub fn restore(mut allocations: Allocations, advertised: BTreeSet<String>, same_boot: bool) -> Self {
-        let mut resources: BTreeMap<String, Resource> =
-            advertised.into_iter().map(|r| (r, Resource::default())).collect();
+    pub fn restore(allocations: Allocations, advertised: BTreeSet<String>, same_boot: bool) -> Self {
+        let mut devices = Self::default();
+        devices.load(allocations, advertised, same_boot);
+        devices
+    }
+
+    /// Takes the checkpoint's holdings over, beside plugins that may have registered already.
+    pub fn load(&mut self, mut allocations: Allocations, advertised: BTreeSet<String>, same_boot: bool) {
+        for resource in advertised {
+            self.resources.entry(resource).or_default();
+        }
         for by_container in allocations.values_mut() {
             for (resource, allocation) in by_container.values_mut().flatten() {
-                resources.entry(resource.clone()).or_default();
+                self.resources.entry(resource.clone()).or_default();
                 if !same_boot {
                     allocation.reply = None;
                 }
             }
         }
-        Self { resources, allocations }
+        self.allocations = allocations;
     }
 
     /// A plugin registered.

@@ -1,0 +1,746 @@
+//! The core against a simulated node and a small stand-in for the API, under seeded delays.
+//!
+//! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, Core as _, Effect, Effects, Input, Method, Rng, StatusError, Time, TimerId,
+    WatchId, WatchItem,
+};
+use serde_json::{Value, json};
+
+use super::KubeletCore;
+use crate::config::NodeConfig;
+use crate::effects::{In, Op, Out};
+use crate::sim::SimRuntime;
+
+const KVM: &str = "devices.kubevirt.io/kvm";
+const POD: &str = "/api/v1/namespaces/n/pods/p";
+
+/// Objects by URL path, with a history that watches are fed from.
+#[derive(Default)]
+struct Api {
+    objects: BTreeMap<String, Value>,
+    revision: u64,
+    watches: BTreeMap<WatchId, String>,
+    /// Every change: its revision, its collection, its event.
+    history: Vec<(u64, String, Vec<u8>)>,
+    down: bool,
+    events: Vec<String>,
+    /// Every phase that each pod was told to have.
+    phases: Vec<String>,
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (k, v) in patch {
+        if v.is_null() {
+            target.as_object_mut().unwrap().remove(k);
+        } else {
+            merge(&mut target[k.as_str()], v);
+        }
+    }
+}
+
+fn refused(code: u16, reason: &str) -> ApiError {
+    ApiError::Status(Box::new(StatusError { code, reason: reason.into(), ..StatusError::default() }))
+}
+
+/// The collection of an object's path, or none for a path of something else.
+fn plural(path: &str) -> &str {
+    let parts: Vec<&str> = path.split('/').collect();
+    parts[parts.len() - 2]
+}
+
+impl Api {
+    fn put(&mut self, path: &str, mut object: Value) -> Vec<(WatchId, WatchItem)> {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        let kind = if self.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
+        if plural(path) == "pods"
+            && let Some(phase) = object["status"]["phase"].as_str()
+        {
+            self.phases.push(format!("{}={phase}", object["metadata"]["name"].as_str().unwrap()));
+        }
+        self.objects.insert(path.to_owned(), object.clone());
+        self.notify(path, kind, &object)
+    }
+    fn remove(&mut self, path: &str) -> Vec<(WatchId, WatchItem)> {
+        self.revision += 1;
+        let Some(mut object) = self.objects.remove(path) else { return Vec::new() };
+        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        self.notify(path, "DELETED", &object)
+    }
+    fn notify(&mut self, path: &str, kind: &str, object: &Value) -> Vec<(WatchId, WatchItem)> {
+        let bytes = serde_json::to_vec(&json!({"type": kind, "object": object})).unwrap();
+        self.history.push((self.revision, plural(path).to_owned(), bytes.clone()));
+        self.watches
+            .iter()
+            .filter(|(_, p)| p.as_str() == plural(path))
+            .map(|(id, _)| (*id, WatchItem::Event(bytes.clone().into())))
+            .collect()
+    }
+    fn handle(&mut self, r: &ApiRequest) -> (Result<ApiResponse, ApiError>, Vec<(WatchId, WatchItem)>) {
+        if self.down {
+            return (Err(ApiError::Transport("down".into())), vec![]);
+        }
+        let ok = |v: &Value| Ok(ApiResponse { status: 200, body: serde_json::to_vec(v).unwrap().into() });
+        let path = r.path.split('?').next().unwrap().to_owned();
+        let body: Value = serde_json::from_slice(&r.body).unwrap_or_default();
+        match r.method {
+            Method::Get if ["pods", "nodes", "services"].iter().any(|k| path == format!("/api/v1/{k}")) => {
+                let kind = path.rsplit('/').next().unwrap();
+                let items: Vec<&Value> =
+                    self.objects.iter().filter(|(p, _)| plural(p) == kind).map(|(_, o)| o).collect();
+                let list = json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items});
+                (ok(&list), vec![])
+            }
+            Method::Get => match self.objects.get(&path) {
+                Some(o) => (ok(o), vec![]),
+                None => (Err(refused(404, "NotFound")), vec![]),
+            },
+            Method::Post if path.ends_with("/events") => {
+                self.events.push(body["reason"].as_str().unwrap_or_default().to_owned());
+                (ok(&body), vec![])
+            }
+            Method::Post => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default();
+                let path = format!("{path}/{name}");
+                if self.objects.contains_key(&path) {
+                    return (Err(refused(409, "AlreadyExists")), vec![]);
+                }
+                let mut body = body.clone();
+                body["metadata"]["uid"] = format!("uid-{name}").into();
+                let news = self.put(&path, body);
+                (ok(&self.objects[&path]), news)
+            }
+            Method::Patch | Method::Put if path.contains("/events/") => (ok(&json!({})), vec![]),
+            Method::Patch => {
+                let path = path.trim_end_matches("/status").to_owned();
+                let Some(mut object) = self.objects.get(&path).cloned() else {
+                    return (Err(refused(404, "NotFound")), vec![]);
+                };
+                for field in ["uid", "resourceVersion"] {
+                    let given = &body["metadata"][field];
+                    if !given.is_null() && *given != object["metadata"][field] {
+                        return (Err(refused(409, "Conflict")), vec![]);
+                    }
+                }
+                merge(&mut object, &body);
+                let news = self.put(&path, object);
+                (ok(&self.objects[&path]), news)
+            }
+            Method::Put => {
+                let news = self.put(&path, body);
+                (ok(&self.objects[&path]), news)
+            }
+            Method::Delete => {
+                let Some(object) = self.objects.get(&path) else {
+                    return (Err(refused(404, "NotFound")), vec![]);
+                };
+                if body["preconditions"]["uid"] != object["metadata"]["uid"] {
+                    return (Err(refused(409, "Conflict")), vec![]);
+                }
+                (ok(&json!({})), self.remove(&path))
+            }
+        }
+    }
+}
+
+struct World {
+    core: KubeletCore,
+    fx: Effects<Out>,
+    node: SimRuntime,
+    api: Api,
+    now: Time,
+    rng: Rng,
+    /// What is on its way to the core.
+    arriving: BTreeMap<(Time, u64), Input<In>>,
+    timers: BTreeSet<(Time, TimerId)>,
+    arrivals: u64,
+    life: u64,
+}
+
+fn new_core() -> KubeletCore {
+    KubeletCore::new(NodeConfig { node_name: "sim".into(), ..NodeConfig::default() }, &Rng::new(1))
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut w = Self {
+            core: new_core(),
+            fx: Effects::new(),
+            node: SimRuntime::new("boot-1", &["busybox"]),
+            api: Api::default(),
+            now: Time::from_unix_s(1_000_000),
+            rng: Rng::new(seed),
+            arriving: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            arrivals: 0,
+            life: 0,
+        };
+        w.input(Input::Start);
+        w
+    }
+
+    fn soon(&mut self, input: Input<In>) {
+        let at = self.now + Duration::from_millis(self.rng.below(40));
+        self.arrivals += 1;
+        self.arriving.insert((at, self.arrivals), input);
+    }
+
+    /// Watch events keep their order among themselves.
+    fn tell(&mut self, news: Vec<(WatchId, WatchItem)>) {
+        for (id, item) in news {
+            let last =
+                self.arriving.iter().filter(|(_, i)| matches!(i, Input::Watch { .. })).map(|((t, _), _)| *t).max();
+            let at = (self.now + Duration::from_millis(self.rng.below(40))).max(last.unwrap_or_default());
+            self.arrivals += 1;
+            self.arriving.insert((at, self.arrivals), Input::Watch { id, item });
+        }
+    }
+
+    fn input(&mut self, input: Input<In>) {
+        self.core.step(self.now, input, &mut self.fx);
+        let mut todo = VecDeque::new();
+        while let Some(e) = self.fx.pop() {
+            todo.push_back(e);
+        }
+        for e in todo {
+            match e {
+                Effect::Api(id, r) => {
+                    if std::env::var_os("KUBELET_TRACE").is_some() {
+                        eprintln!("{} {:?} {} {:.300?}", self.now.rfc3339_micros(), r.method, r.path, r.body);
+                    }
+                    self.check_delete(&r);
+                    let (result, news) = self.api.handle(&r);
+                    self.soon(Input::Api { id, result });
+                    self.tell(news);
+                }
+                Effect::Watch(id, r) => {
+                    if self.api.down {
+                        let down = Some(ApiError::Transport("down".into()));
+                        self.soon(Input::Watch { id, item: WatchItem::Closed(down) });
+                    } else {
+                        let kind = r.path.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned();
+                        let after = r.path.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap();
+                        let after: u64 = after.parse().unwrap();
+                        let missed: Vec<_> = self
+                            .api
+                            .history
+                            .iter()
+                            .filter(|(revision, k, _)| *revision > after && *k == kind)
+                            .map(|(_, _, bytes)| (id, WatchItem::Event(bytes.clone().into())))
+                            .collect();
+                        self.api.watches.insert(id, kind);
+                        self.tell(missed);
+                    }
+                }
+                Effect::Unwatch(id) => {
+                    self.api.watches.remove(&id);
+                }
+                Effect::Timer(id, at) => {
+                    self.timers.insert((at, id));
+                }
+                Effect::Own(out) => {
+                    if std::env::var_os("KUBELET_TRACE").is_some() && !matches!(out.op, Op::Relist | Op::Publish(_)) {
+                        eprintln!("{} {:?} {:.160?}", self.now.rfc3339_micros(), out.id, out.op);
+                    }
+                    self.check_op(&out.op);
+                    if let Some(outcome) = self.node.apply(self.now, &out.op) {
+                        self.soon(Input::Own(In::Done(out.id, outcome)));
+                    }
+                }
+                Effect::Exit(reason) => panic!("{reason}"),
+            }
+        }
+        self.check_devices();
+    }
+
+    /// V1: nothing is unmounted under a live container.
+    fn check_op(&self, op: &Op) {
+        if let Op::TearDownVolume { uid, path } = op {
+            assert!(self.node.running(uid).is_empty(), "{path} torn down under a running container");
+        }
+        if let Op::RemovePod { uid, .. } = op {
+            let dir = format!("/pods/{uid}/");
+            assert!(!self.node.volumes.keys().any(|p| p.contains(&dir)), "directories removed under a mount");
+        }
+    }
+
+    /// D5: the object goes only after the network was torn down and nothing runs.
+    fn check_delete(&self, r: &ApiRequest) {
+        if r.method != Method::Delete {
+            return;
+        }
+        let Some(object) = self.api.objects.get(&r.path) else { return };
+        let uid = object["metadata"]["uid"].as_str().unwrap();
+        assert!(self.node.running(uid).is_empty(), "deleted while it runs");
+        for s in self.node.sandboxes.values().filter(|s| s.pod.uid.as_ref() == uid) {
+            assert!(self.node.torn_down.contains(&s.id), "deleted with its network up");
+        }
+    }
+
+    /// D3: no device in two live pods.
+    fn check_devices(&self) {
+        let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
+        for c in self.node.containers.values().filter(|c| c.record.may_run()) {
+            for d in &c.spec.devices {
+                let uid = c.record.pod.uid.as_ref();
+                let other = holders.insert(&d.host_path, uid);
+                assert!(other.is_none_or(|o| o == uid), "{} is held twice", d.host_path);
+            }
+        }
+    }
+
+    fn run(&mut self, seconds: u64) {
+        let end = self.now + Duration::from_secs(seconds);
+        loop {
+            let arrival = self.arriving.first_key_value().map(|(k, _)| k.0);
+            let timer = self.timers.first().map(|(t, _)| *t);
+            let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|t| *t <= end) else { break };
+            self.now = self.now.max(next);
+            if arrival == Some(next) {
+                let (_, input) = self.arriving.pop_first().unwrap();
+                if let Input::Watch { id, .. } = &input
+                    && !self.api.watches.contains_key(id)
+                    && !self.api.down
+                {
+                    continue;
+                }
+                self.input(input);
+            } else {
+                let (_, id) = self.timers.pop_first().unwrap();
+                self.input(Input::Timer(id));
+            }
+        }
+        self.now = end;
+    }
+
+    /// `kill -9` of the kubelet: what was asked for is done, its outcomes are lost.
+    fn restart_kubelet(&mut self) {
+        self.core = new_core();
+        self.fx = Effects::new();
+        self.arriving.clear();
+        self.timers.clear();
+        self.api.watches.clear();
+        self.life += 1;
+        self.input(Input::Start);
+    }
+
+    fn plugins_register(&mut self) {
+        for event in self.node.plugins_again() {
+            self.input(Input::Own(event));
+        }
+    }
+
+    fn plugin_up(&mut self, ids: &[&str]) {
+        for event in self.node.plugin_up(KVM, ids) {
+            self.input(Input::Own(event));
+        }
+    }
+
+    fn set_api_down(&mut self, down: bool) {
+        self.api.down = down;
+        if down {
+            let open: Vec<WatchId> = std::mem::take(&mut self.api.watches).into_keys().collect();
+            for id in open {
+                let item = WatchItem::Closed(Some(ApiError::Transport("reset".into())));
+                self.input(Input::Watch { id, item });
+            }
+        }
+    }
+
+    fn create(&mut self, name: &str, spec: Value) {
+        let path = format!("/api/v1/namespaces/n/pods/{name}");
+        let now = self.now.rfc3339();
+        let news = self.api.put(
+            &path,
+            json!({
+                "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "creationTimestamp": now},
+                "spec": spec,
+                "status": {"phase": "Pending", "conditions": [
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}]}
+            }),
+        );
+        self.tell(news);
+    }
+
+    fn edit(&mut self, path: &str, patch: Value) {
+        let mut object = self.api.objects[path].clone();
+        merge(&mut object, &patch);
+        let news = self.api.put(path, object);
+        self.tell(news);
+    }
+
+    fn delete(&mut self, grace: i64) {
+        let now = self.now.rfc3339();
+        self.edit(POD, json!({"metadata": {"deletionTimestamp": now, "deletionGracePeriodSeconds": grace}}));
+    }
+
+    fn phase(&self) -> &str {
+        self.api.objects.get(POD).map_or("gone", |p| p["status"]["phase"].as_str().unwrap())
+    }
+
+    fn ready(&self, condition: &str) -> bool {
+        self.api.objects[POD]["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|c| c["type"] == condition && c["status"] == "True")
+    }
+
+    fn assert_clean(&self) {
+        assert_eq!(self.phase(), "gone");
+        assert!(self.node.containers.is_empty(), "{:?}", self.node.containers.keys());
+        assert!(self.node.sandboxes.is_empty());
+        assert!(self.node.volumes.is_empty(), "{:?}", self.node.volumes.keys());
+        assert_eq!(self.core.pod_uids().count(), 0);
+        let left: Vec<_> = self.node.records.keys().filter(|k| k.starts_with("pod-")).collect();
+        assert!(left.is_empty(), "{left:?}");
+        assert!(self.core.devices().allocations().is_empty());
+    }
+}
+
+fn plain() -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 5,
+        "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+                        "volumeMounts": [{"name": "e", "mountPath": "/e"}]}],
+        "volumes": [{"name": "e", "emptyDir": {}}]
+    })
+}
+
+fn vm(restart: &str) -> Value {
+    json!({
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": 5,
+        "nodeSelector": {"kubevirt.io/schedulable": "true"},
+        "containers": [{"name": "compute", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+                        "resources": {"limits": {KVM: "1"}}}]
+    })
+}
+
+fn each_seed(f: impl Fn(u64)) {
+    for seed in 0..20 {
+        f(seed);
+    }
+}
+
+#[test]
+fn a_pod_runs_and_is_deleted_without_a_trace() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.create("p", plain());
+        w.run(3);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        assert!(w.ready("Ready"));
+        assert!(w.api.objects.contains_key("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim"));
+        w.delete(5);
+        w.run(20);
+        w.assert_clean();
+        assert!(w.api.phases.iter().any(|p| p == "p=Failed"), "told how it ended: {:?}", w.api.phases);
+    });
+}
+
+#[test]
+fn the_node_is_ready_and_is_not_when_the_runtime_is_away() {
+    let mut w = World::new(0);
+    let ready = |w: &World| {
+        w.api.objects["/api/v1/nodes/sim"]["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|c| c["type"] == "Ready")
+            .unwrap()["status"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    w.run(15);
+    assert_eq!(ready(&w), "True");
+    w.create("p", plain());
+    w.run(3);
+    let before = w.node.running("uid-p");
+    w.node.runtime_down = true;
+    w.run(15);
+    assert_eq!(ready(&w), "False");
+    assert_eq!(w.phase(), "Running", "what cannot be seen is not over");
+    w.node.runtime_down = false;
+    w.run(15);
+    assert_eq!(ready(&w), "True");
+    assert_eq!(w.node.running("uid-p"), before);
+}
+
+#[test]
+fn containers_restart_by_policy_with_a_backoff() {
+    let mut w = World::new(3);
+    w.run(2);
+    w.create("p", plain());
+    w.run(3);
+    for restarts in 1..4 {
+        let id = w.node.running("uid-p")["c"].clone();
+        let now = w.now;
+        w.node.exit(now, &id, 1);
+        w.run(60);
+        let status = &w.api.objects[POD]["status"]["containerStatuses"][0];
+        assert_eq!(status["restartCount"], restarts);
+        assert_eq!(status["lastState"]["terminated"]["exitCode"], 1);
+        assert_eq!(w.phase(), "Running");
+    }
+    assert!(w.api.events.iter().any(|e| e == "BackOff"));
+    for (restart, code, phase) in [("Never", 0, "Succeeded"), ("Never", 3, "Failed"), ("OnFailure", 0, "Succeeded")] {
+        let mut w = World::new(4);
+        w.run(2);
+        let mut spec = plain();
+        spec["restartPolicy"] = restart.into();
+        w.create("p", spec);
+        w.run(3);
+        let id = w.node.running("uid-p")["c"].clone();
+        let now = w.now;
+        w.node.exit(now, &id, code);
+        w.run(5);
+        assert_eq!(w.phase(), phase);
+        assert!(w.node.volumes.is_empty(), "what is over holds no mounts");
+        assert_eq!(w.node.containers.len(), 1, "its log is kept until it is deleted");
+        w.delete(0);
+        w.run(5);
+        w.assert_clean();
+    }
+}
+
+#[test]
+fn a_missing_image_is_told() {
+    for (policy, reason) in [("Never", "ErrImageNeverPull"), ("IfNotPresent", "ImagePullBackOff")] {
+        let mut w = World::new(5);
+        w.run(2);
+        w.create("p", json!({"containers": [{"name": "c", "image": "nowhere", "imagePullPolicy": policy}]}));
+        w.run(8);
+        assert_eq!(w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"]["reason"], reason);
+        assert_eq!(w.phase(), "Pending");
+        w.node.images.insert("nowhere".into());
+        w.run(60);
+        assert_eq!(w.phase(), "Running");
+    }
+}
+
+#[test]
+fn a_restarted_kubelet_takes_over_what_runs() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.plugin_up(&["a", "b"]);
+        w.create("p", plain());
+        w.run(3);
+        let before = w.node.running("uid-p");
+        assert_eq!(before.len(), 1);
+        // With the API away nothing changes either.
+        w.set_api_down(true);
+        w.restart_kubelet();
+        w.run(30);
+        assert_eq!(w.node.running("uid-p"), before);
+        w.set_api_down(false);
+        w.run(30);
+        assert_eq!(w.node.running("uid-p"), before, "seed {seed}");
+        assert_eq!(w.api.objects[POD]["status"]["containerStatuses"][0]["restartCount"], 0);
+        assert!(w.ready("Ready"));
+        // Deleted while the kubelet is away, even without a trace in the API.
+        let news = w.api.remove(POD);
+        drop(news);
+        w.restart_kubelet();
+        w.run(20);
+        w.assert_clean();
+    });
+}
+
+#[test]
+fn a_kubelet_killed_at_any_point_converges() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.create("p", plain());
+        let mut rng = Rng::new(seed);
+        for _ in 0..6 {
+            let pause = Duration::from_millis(rng.below(400));
+            let end = w.now + pause;
+            while w.now < end {
+                let next = w.arriving.first_key_value().map(|(k, _)| k.0).filter(|t| *t <= end);
+                match next {
+                    Some(t) => {
+                        w.now = w.now.max(t);
+                        let (_, input) = w.arriving.pop_first().unwrap();
+                        w.input(input);
+                    }
+                    None => w.now = end,
+                }
+            }
+            w.restart_kubelet();
+        }
+        w.run(60);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        assert_eq!(w.node.running("uid-p").len(), 1, "seed {seed}: {:?}", w.node.containers);
+        w.delete(5);
+        w.run(1);
+        w.restart_kubelet();
+        w.run(30);
+        w.assert_clean();
+    });
+}
+
+/// Incident 1: the node reboots, its labels have changed, its plugins come late.
+#[test]
+fn after_a_reboot_a_pod_with_devices_waits_and_runs_again() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}}));
+        w.plugin_up(&["a"]);
+        w.create("p", vm("Always"));
+        w.run(5);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        assert_eq!(w.node.plugins[KVM].granted.len(), 1);
+
+        let now = w.now;
+        w.node.reboot(now, "boot-2");
+        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "false"}}}));
+        w.restart_kubelet();
+        w.run(900);
+        assert!(w.node.running("uid-p").is_empty(), "not without its device");
+        assert_ne!(w.phase(), "Failed");
+        let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting["reason"], "WaitingForDevice", "{}", w.api.objects[POD]["status"]);
+        w.plugin_up(&["a"]);
+        w.run(30);
+        assert_eq!(w.node.running("uid-p").len(), 1, "seed {seed}");
+        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "asked again in this boot");
+        assert!(!w.api.phases.iter().any(|p| p == "p=Failed"));
+    });
+}
+
+/// Incident 1, the other half: deleted while the node was down, then the node comes up without plugins.
+#[test]
+fn a_pod_deleted_across_a_reboot_goes() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}}));
+        w.plugin_up(&["a"]);
+        w.create("p", vm("Never"));
+        w.run(5);
+        let now = w.now;
+        w.node.reboot(now, "boot-2");
+        w.delete(30);
+        w.restart_kubelet();
+        w.run(15);
+        w.assert_clean();
+    });
+}
+
+#[test]
+fn a_pod_bound_before_the_first_registration_waits_with_a_condition() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.create("p", vm("Always"));
+    // Bound while the kubelet is away.
+    w.now = w.now + Duration::from_secs(1);
+    w.restart_kubelet();
+    w.run(10);
+    assert_eq!(w.phase(), "Pending");
+    assert!(!w.ready(crate::status::pod::ADMITTED));
+    w.plugin_up(&["a"]);
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
+    assert!(w.ready(crate::status::pod::ADMITTED));
+}
+
+#[test]
+fn one_device_goes_to_one_pod_and_then_to_the_next() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.run(2);
+        w.plugin_up(&["a"]);
+        w.create("p", vm("Always"));
+        w.run(5);
+        assert_eq!(w.node.running("uid-p").len(), 1);
+        w.delete(5);
+        w.create("q", vm("Always"));
+        w.run(20);
+        assert_eq!(w.phase(), "gone");
+        assert_eq!(w.node.running("uid-q").len(), 1, "seed {seed}: {:?}", w.api.phases);
+    });
+}
+
+#[test]
+fn a_plugin_that_restarts_with_the_kubelet_disturbs_nothing() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.run(2);
+        w.plugin_up(&["a"]);
+        w.create("p", vm("Always"));
+        w.run(5);
+        let before = w.node.running("uid-p");
+        w.restart_kubelet();
+        w.plugins_register();
+        w.run(10);
+        assert_eq!(w.node.running("uid-p"), before);
+        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "no second grant for what runs");
+        let now = w.now;
+        w.node.exit(now, &before["compute"], 1);
+        w.run(10);
+        assert_eq!(w.node.running("uid-p").len(), 1);
+        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "the grant of this boot holds");
+    });
+}
+
+#[test]
+fn probes_hooks_and_config_maps() {
+    let mut w = World::new(2);
+    w.run(2);
+    let mut spec = plain();
+    spec["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["x"]}, "periodSeconds": 1});
+    spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["bye"]}}});
+    spec["containers"][0]["env"] = json!([{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}}]);
+    spec["volumes"] = json!([{"name": "e", "configMap": {"name": "cm"}}]);
+    w.node.exec_codes.insert("c".into(), 1);
+    w.create("p", spec);
+    w.run(5);
+    assert_eq!(w.phase(), "Pending");
+    assert!(w.api.events.iter().any(|e| e == "FailedMount"), "{:?}", w.api.events);
+    w.api.put("/api/v1/namespaces/n/configmaps/cm", json!({"metadata": {"name": "cm"}, "data": {"k": "v"}}));
+    w.run(20);
+    assert_eq!(w.phase(), "Running");
+    assert!(!w.ready("Ready"));
+    let c = w.node.containers.values().next().unwrap();
+    assert_eq!(c.spec.env, [("K".to_owned(), "v".to_owned())]);
+    w.node.exec_codes.insert("c".into(), 0);
+    w.run(5);
+    assert!(w.ready("Ready"));
+    w.delete(5);
+    w.run(20);
+    w.assert_clean();
+}
+
+impl World {
+    /// The Node with the label that launcher pods select.
+    fn edit_or_create_node(&mut self) {
+        let path = "/api/v1/nodes/sim";
+        let labels =
+            json!({"metadata": {"name": "sim", "uid": "uid-sim", "labels": {"kubevirt.io/schedulable": "true"}}});
+        if self.api.objects.contains_key(path) {
+            self.edit(path, labels);
+        } else {
+            let news = self.api.put(path, labels);
+            self.tell(news);
+        }
+    }
+}

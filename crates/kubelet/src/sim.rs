@@ -1,0 +1,382 @@
+//! A node without a machine: a runtime, a disk and plugins that obey [`Op`]s at once and forget nothing.
+//!
+//! The simulator puts delays, lost replies and crashes around [`SimRuntime::apply`]; what is applied
+//! stays applied, as on a real node. Killing the kubelet is dropping its core: the node lives on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use carrack_engine::Time;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::devices::{AllocateReply, Device, PluginOptions};
+use crate::effects::{In, Loaded, Op, OpError, Outcome, Reply};
+use crate::runtime::{
+    ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot,
+    SandboxRecord, Sharing, labels,
+};
+use crate::volumes::VolumeKind;
+
+/// A device plugin of the simulated node.
+#[derive(Clone, Debug, Default)]
+pub struct SimPlugin {
+    /// Its present registration.
+    pub epoch: u64,
+    /// Its devices; the flag says healthy.
+    pub devices: BTreeMap<String, bool>,
+    /// Devices granted: every Allocate since the node was made, newest last.
+    pub granted: Vec<BTreeSet<String>>,
+}
+
+/// A container with what it was made from.
+#[derive(Clone, Debug)]
+pub struct SimContainer {
+    /// As listed.
+    pub record: ContainerRecord,
+    /// As asked for.
+    pub spec: ContainerSpec,
+}
+
+/// A simulated node.
+#[derive(Clone, Debug)]
+pub struct SimRuntime {
+    /// The machine.
+    pub host: HostFacts,
+    /// The local record.
+    pub records: BTreeMap<String, Vec<u8>>,
+    /// The device checkpoint.
+    pub checkpoint: Option<Vec<u8>>,
+    /// Sandboxes.
+    pub sandboxes: BTreeMap<String, SandboxRecord>,
+    /// Sandboxes whose network is torn down.
+    pub torn_down: BTreeSet<String>,
+    /// Containers.
+    pub containers: BTreeMap<String, SimContainer>,
+    /// Images present.
+    pub images: BTreeSet<String>,
+    /// Directories that are mounted or filled, with what they are.
+    pub volumes: BTreeMap<String, VolumeKind>,
+    /// Registered plugins by resource.
+    pub plugins: BTreeMap<String, SimPlugin>,
+    /// Exit codes of commands run in containers, by container name; 0 by default.
+    pub exec_codes: BTreeMap<String, i32>,
+    /// Exit code of a container that is told to stop.
+    pub stop_code: i32,
+    /// While set, the runtime answers nothing.
+    pub runtime_down: bool,
+    /// Pods as last published.
+    pub published: Vec<Arc<Pod>>,
+    next: u32,
+}
+
+impl SimRuntime {
+    /// A node with these images.
+    #[must_use]
+    pub fn new(boot_id: &str, images: &[&str]) -> Self {
+        Self {
+            host: HostFacts {
+                boot_id: boot_id.into(),
+                hostname: "sim".into(),
+                architecture: "amd64".into(),
+                cpus: 8,
+                memory_bytes: 16 << 30,
+                memory_available_bytes: 12 << 30,
+                disk_bytes: 100 << 30,
+                disk_available_bytes: 80 << 30,
+                addresses: vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10))],
+                ..HostFacts::default()
+            },
+            records: BTreeMap::new(),
+            checkpoint: None,
+            sandboxes: BTreeMap::new(),
+            torn_down: BTreeSet::new(),
+            containers: BTreeMap::new(),
+            images: images.iter().map(|s| (*s).to_owned()).collect(),
+            volumes: BTreeMap::new(),
+            plugins: BTreeMap::new(),
+            exec_codes: BTreeMap::new(),
+            stop_code: 143,
+            runtime_down: false,
+            published: Vec::new(),
+            next: 1,
+        }
+    }
+
+    fn id(&mut self, prefix: &str) -> String {
+        let id = format!("{prefix}{:08x}", self.next);
+        self.next += 1;
+        id
+    }
+
+    /// Carries an operation out. None when it has no outcome.
+    pub fn apply(&mut self, now: Time, op: &Op) -> Option<Outcome> {
+        let needs_runtime = matches!(
+            op,
+            Op::RuntimeInfo
+                | Op::Relist
+                | Op::ListImages
+                | Op::FindImage(_)
+                | Op::PullImage(_)
+                | Op::RunSandbox(_)
+                | Op::StopSandbox(_)
+                | Op::RemoveSandbox(_)
+                | Op::CreateContainer(..)
+                | Op::StartContainer(_)
+                | Op::StopContainer { .. }
+                | Op::RemoveContainer(_)
+                | Op::Exec { .. }
+        );
+        if needs_runtime && self.runtime_down {
+            return Some(Err(OpError::Failed("connection refused".into())));
+        }
+        if let Op::Publish(pods) = op {
+            self.published.clone_from(pods);
+            return None;
+        }
+        Some(self.done(now, op))
+    }
+
+    fn done(&mut self, now: Time, op: &Op) -> Outcome {
+        Ok(match op {
+            Op::Load => Reply::Loaded(Box::new(Loaded {
+                records: self.records.clone(),
+                checkpoint: self.checkpoint.clone(),
+                host: self.host.clone(),
+            })),
+            Op::Host => Reply::Host(Box::new(self.host.clone())),
+            Op::RuntimeInfo => Reply::RuntimeInfo(RuntimeInfo {
+                name: "containerd".into(),
+                version: "sim".into(),
+                not_ready: None,
+                network_not_ready: None,
+            }),
+            Op::Relist => Reply::Snapshot(RuntimeSnapshot {
+                sandboxes: self.sandboxes.values().cloned().collect(),
+                containers: self.containers.values().map(|c| c.record.clone()).collect(),
+            }),
+            Op::ListImages => Reply::Images(self.images.iter().map(|i| image(i)).collect()),
+            Op::FindImage(name) => Reply::Image(self.images.contains(name).then(|| image(name))),
+            Op::PullImage(name) => return Err(OpError::Failed(format!("no registry holds {name}"))),
+            Op::RunSandbox(spec) => {
+                if let Some(s) =
+                    self.sandboxes.values().find(|s| s.pod == spec.pod && s.attempt == spec.attempt && s.ready)
+                {
+                    return Err(OpError::Failed(format!("name is reserved for {}", s.id)));
+                }
+                let id = self.id("s");
+                let ip = IpAddr::V4(Ipv4Addr::from(0x0a58_0000 | self.next));
+                let record = SandboxRecord {
+                    id: id.clone(),
+                    pod: spec.pod.clone(),
+                    attempt: spec.attempt,
+                    ready: true,
+                    created_at: now,
+                    ips: if spec.network == Sharing::Node { Vec::new() } else { vec![ip] },
+                };
+                self.sandboxes.insert(id.clone(), record);
+                Reply::Made(id)
+            }
+            Op::StopSandbox(id) => {
+                let Some(s) = self.sandboxes.get_mut(id) else { return Err(OpError::NotFound(id.clone())) };
+                s.ready = false;
+                self.torn_down.insert(id.clone());
+                let inside: Vec<String> = self
+                    .containers
+                    .iter()
+                    .filter(|(_, c)| c.record.sandbox_id == *id && c.record.may_run())
+                    .map(|(i, _)| i.clone())
+                    .collect();
+                for c in inside {
+                    self.exit(now, &c, 137);
+                }
+                Reply::Done
+            }
+            Op::RemoveSandbox(id) => {
+                self.containers.retain(|_, c| c.record.sandbox_id != *id);
+                self.sandboxes.remove(id);
+                Reply::Done
+            }
+            Op::CreateContainer(_, spec) => {
+                if !self.sandboxes.get(&spec.sandbox_id).is_some_and(|s| s.ready) {
+                    return Err(OpError::Failed(format!("sandbox {} is not running", spec.sandbox_id)));
+                }
+                let id = self.id("c");
+                let record = ContainerRecord {
+                    id: id.clone(),
+                    sandbox_id: spec.sandbox_id.clone(),
+                    pod: spec.pod.clone(),
+                    name: spec.name.clone(),
+                    attempt: spec.attempt,
+                    state: ContainerState::Created,
+                    created_at: now,
+                    started_at: None,
+                    image: spec.image.clone(),
+                    image_ref: spec.image_ref.clone(),
+                    hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+                };
+                self.containers.insert(id.clone(), SimContainer { record, spec: (**spec).clone() });
+                Reply::Made(id)
+            }
+            Op::StartContainer(id) => {
+                let Some(c) = self.containers.get_mut(id) else { return Err(OpError::NotFound(id.clone())) };
+                if c.record.state != ContainerState::Created {
+                    return Err(OpError::Failed("the container is not in the created state".into()));
+                }
+                c.record.state = ContainerState::Running;
+                c.record.started_at = Some(now);
+                Reply::Done
+            }
+            Op::StopContainer { id, .. } => {
+                if !self.containers.contains_key(id) {
+                    return Err(OpError::NotFound(id.clone()));
+                }
+                let code = self.stop_code;
+                self.exit(now, id, code);
+                Reply::Done
+            }
+            Op::RemoveContainer(id) => {
+                self.containers.remove(id);
+                Reply::Done
+            }
+            Op::Exec { id, .. } => {
+                let Some(c) = self.containers.get(id).filter(|c| c.record.may_run()) else {
+                    return Err(OpError::NotFound(id.clone()));
+                };
+                let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
+                Reply::Exited { code, output: String::new() }
+            }
+            Op::Net { .. } | Op::RemovePod { .. } => Reply::Done,
+            Op::SetUpVolume(v) => {
+                self.volumes.insert(v.path.clone(), v.kind.clone());
+                Reply::Done
+            }
+            Op::TearDownVolume { path, .. } => {
+                self.volumes.remove(path);
+                Reply::Done
+            }
+            Op::SaveRecord { name, body } => {
+                self.records.insert(name.clone(), body.clone());
+                Reply::Done
+            }
+            Op::DropRecord(name) => {
+                self.records.remove(name);
+                Reply::Done
+            }
+            Op::SaveCheckpoint(bytes) => {
+                self.checkpoint = Some(bytes.clone());
+                Reply::Done
+            }
+            Op::Allocate { resource, epoch, ids } => {
+                let p = self.plugin(resource, *epoch)?;
+                p.granted.push(ids.clone());
+                let devices = ids
+                    .iter()
+                    .map(|id| DeviceNode {
+                        container_path: format!("/dev/{id}"),
+                        host_path: format!("/dev/{id}"),
+                        permissions: "rw".into(),
+                    })
+                    .collect();
+                Reply::Allocated(AllocateReply { devices, ..AllocateReply::default() })
+            }
+            Op::Prefer { resource, epoch, available, count } => {
+                self.plugin(resource, *epoch)?;
+                Reply::Preferred(available.iter().take(*count).cloned().collect())
+            }
+            Op::PreStart { resource, epoch, .. } => {
+                self.plugin(resource, *epoch)?;
+                Reply::Done
+            }
+            Op::Publish(_) => Reply::Done,
+        })
+    }
+
+    fn plugin(&mut self, resource: &str, epoch: u64) -> Result<&mut SimPlugin, OpError> {
+        self.plugins
+            .get_mut(resource)
+            .filter(|p| p.epoch == epoch)
+            .ok_or_else(|| OpError::Failed(format!("the plugin of {resource} has hung up")))
+    }
+
+    /// A container ends.
+    pub fn exit(&mut self, now: Time, id: &str, code: i32) {
+        if let Some(c) = self.containers.get_mut(id)
+            && !matches!(c.record.state, ContainerState::Exited { .. })
+        {
+            c.record.state =
+                ContainerState::Exited { code, reason: String::new(), message: String::new(), finished_at: now };
+        }
+    }
+
+    /// Containers of a pod that run, by name.
+    #[must_use]
+    pub fn running(&self, uid: &str) -> BTreeMap<String, String> {
+        self.containers
+            .values()
+            .filter(|c| c.record.pod.uid.as_ref() == uid && c.record.may_run())
+            .map(|c| (c.record.name.clone(), c.record.id.clone()))
+            .collect()
+    }
+
+    /// A plugin registers with healthy devices. Returns what the kubelet observes of it.
+    pub fn plugin_up(&mut self, resource: &str, ids: &[&str]) -> Vec<In> {
+        let p = self.plugins.entry(resource.to_owned()).or_default();
+        p.epoch += 1;
+        p.devices = ids.iter().map(|id| ((*id).to_owned(), true)).collect();
+        vec![
+            In::PluginUp { resource: resource.to_owned(), epoch: p.epoch, options: PluginOptions::default() },
+            In::PluginDevices { resource: resource.to_owned(), epoch: p.epoch, devices: listed(p) },
+        ]
+    }
+
+    /// What a newly started kubelet observes of the plugins that are there: they register again.
+    pub fn plugins_again(&mut self) -> Vec<In> {
+        let mut out = Vec::new();
+        for (resource, p) in &mut self.plugins {
+            p.epoch += 1;
+            out.push(In::PluginUp { resource: resource.clone(), epoch: p.epoch, options: PluginOptions::default() });
+            out.push(In::PluginDevices { resource: resource.clone(), epoch: p.epoch, devices: listed(p) });
+        }
+        out
+    }
+
+    /// A plugin dies. Returns what the kubelet observes of it.
+    pub fn plugin_down(&mut self, resource: &str) -> Vec<In> {
+        self.plugins
+            .remove(resource)
+            .map(|p| In::PluginDown { resource: resource.to_owned(), epoch: p.epoch })
+            .into_iter()
+            .collect()
+    }
+
+    /// The machine reboots: processes, networks, memory file systems and plugins are gone.
+    pub fn reboot(&mut self, now: Time, boot_id: &str) {
+        self.host.boot_id = boot_id.into();
+        self.host.booted_at = now;
+        self.plugins.clear();
+        let all: Vec<String> = self.containers.keys().cloned().collect();
+        for id in all {
+            self.exit(now, &id, 255);
+        }
+        for s in self.sandboxes.values_mut() {
+            s.ready = false;
+        }
+        self.volumes.retain(|_, kind| {
+            !matches!(kind, VolumeKind::EmptyDir { tmpfs: true, .. } | VolumeKind::Files { tmpfs: true, .. })
+        });
+    }
+}
+
+fn listed(p: &SimPlugin) -> Vec<Device> {
+    p.devices.iter().map(|(id, healthy)| Device { id: id.clone(), healthy: *healthy, numa_nodes: Vec::new() }).collect()
+}
+
+fn image(name: &str) -> ImageRecord {
+    ImageRecord {
+        id: format!("sha256:{name}"),
+        names: vec![name.to_owned()],
+        size_bytes: 1 << 20,
+        ..ImageRecord::default()
+    }
+}
