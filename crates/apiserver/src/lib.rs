@@ -36,6 +36,7 @@ pub mod object;
 mod openapi;
 mod present;
 mod printing;
+mod protobuf;
 mod query;
 mod registry;
 mod reviews;

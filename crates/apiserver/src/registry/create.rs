@@ -48,6 +48,7 @@ pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) ->
     let mut names_left = NAME_TRIES;
     for _ in 0..TRIES {
         let name = meta::generated_name(cx, &decoded);
+        meta::check_name(cx, &name)?;
         let generated = meta_str(&decoded, "name").is_empty() && !name.is_empty();
         let mut object = decoded.clone();
         if !name.is_empty() {

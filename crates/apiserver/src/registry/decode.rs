@@ -1,6 +1,7 @@
 //! From a request's body to an object of the request's kind.
 
 use carrack_schema::decode::{self, Finding, Format, Limits};
+use carrack_schema::table::SchemaSource;
 use http::HeaderMap;
 use serde_json::Value;
 
@@ -9,48 +10,64 @@ use crate::context::{Cx, FieldValidation};
 use crate::convert::set_type;
 use crate::kinds;
 use crate::object::{Object, str_at};
+use crate::protobuf;
 use crate::status::Status;
 
 /// Media types of bodies, for the 415.
-const TAKEN: &str = "application/json, application/yaml";
+const TAKEN: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// A body's format.
-pub(crate) fn format(headers: &HeaderMap) -> Result<Format, Status> {
-    match content_type(headers).as_str() {
-        "application/json" => Ok(Format::Json),
-        "application/yaml" => Ok(Format::Yaml),
-        _ => Err(Status::unsupported_media_type(TAKEN)),
-    }
-}
-
-/// Reads a body that is an object of no particular kind.
-pub(crate) fn any(body: &[u8], format: Format, kind: &str) -> Result<(Object, Vec<Finding>), Status> {
-    let parsed = decode::parse(body, format, Limits::default()).map_err(|error| match error {
-        decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
-        other => Status::bad_request(other.status_message("", kind)),
-    })?;
-    match parsed.value {
-        Value::Object(object) => Ok((object, parsed.findings)),
-        _ => Err(Status::bad_request("the body is not an object")),
-    }
+/// Reads a body that is an object of a built-in type, given by its OpenAPI name, and not necessarily
+/// the request's own kind. Bodies without a content type are JSON.
+pub(crate) fn any(headers: &HeaderMap, body: &[u8], type_name: &str) -> Result<Object, Status> {
+    parse(headers, body, Some(type_name), "", type_name.rsplit('.').next().unwrap_or_default()).map(|(object, _)| object)
 }
 
 /// Reads a body that is an object of the request's kind; unknown and duplicate fields are treated as
 /// `fieldValidation` says.
 pub(crate) fn object(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
     let api_version = cx.api_version();
-    let format = format(cx.headers)?;
-    let parsed = decode::parse(body, format, Limits::default()).map_err(|error| match error {
-        decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
-        other => Status::bad_request(other.status_message(&cx.version().name, &cx.row.kind)),
-    })?;
-    let Value::Object(mut object) = parsed.value else {
-        return Err(Status::bad_request("the body is not an object"));
+    let version = cx.version();
+    let type_name = match &version.schema {
+        SchemaSource::Builtin(name) => Some(name.as_ref()),
+        SchemaSource::Custom(_) => None,
     };
+    let (mut object, findings) = parse(cx.headers, body, type_name, &version.name, &cx.row.kind)?;
     check_type(&object, &api_version, &cx.row.kind)?;
     set_type(&mut object, &api_version, &cx.row.kind);
-    settle(cx, &mut object, parsed.findings)?;
+    settle(cx, &mut object, findings)?;
     Ok(object)
+}
+
+/// Reads a body in any of the encodings. Protobuf needs to know the type.
+fn parse(
+    headers: &HeaderMap,
+    body: &[u8],
+    type_name: Option<&str>,
+    version: &str,
+    kind: &str,
+) -> Result<(Object, Vec<Finding>), Status> {
+    let format = match (content_type(headers).as_str(), type_name) {
+        ("application/json", _) => Format::Json,
+        ("application/yaml", _) => Format::Yaml,
+        (protobuf::MEDIA_TYPE, Some(type_name)) => {
+            if body.len() > Limits::default().max_bytes {
+                return Err(Status::too_large(Limits::default().max_bytes));
+            }
+            let decoded = protobuf::decode(body, type_name)
+                .map_err(|why| Status::bad_request(decode::cannot_be_handled(version, kind, &why)))?;
+            return Ok((decoded.object, decoded.unknown.into_iter().map(Finding::Unknown).collect()));
+        }
+        (_, Some(_)) => return Err(Status::unsupported_media_type(TAKEN)),
+        (_, None) => return Err(Status::unsupported_media_type("application/json, application/yaml")),
+    };
+    let parsed = decode::parse(body, format, Limits::default()).map_err(|error| match error {
+        decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
+        other => Status::bad_request(other.status_message(version, kind)),
+    })?;
+    match parsed.value {
+        Value::Object(object) => Ok((object, parsed.findings)),
+        _ => Err(Status::bad_request("the body is not an object")),
+    }
 }
 
 /// Makes an object fit its schema, and treats what did not fit as `fieldValidation` says.

@@ -1,6 +1,5 @@
 //! `DeleteOptions`, from the body or the query.
 
-use carrack_schema::decode::Format;
 use serde_json::Value;
 
 use crate::context::{Cx, dry_run};
@@ -45,8 +44,7 @@ impl DeleteOptions {
         if body.is_empty() {
             return check(options);
         }
-        let format = decode::format(cx.headers).unwrap_or(Format::Json);
-        let (object, _) = decode::any(body, format, "DeleteOptions")?;
+        let object = decode::any(cx.headers, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
         if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
             return Err(Status::bad_request(format!(
                 "expected DeleteOptions, found {:?}",

@@ -84,6 +84,20 @@ pub(crate) fn generated_name(cx: &Cx<'_>, object: &Object) -> String {
     format!("{}{}", &prefix[..end], name_suffix(&*cx.server.env))
 }
 
+/// Whatever the kind allows, a name is one segment of a path: here and in the store's keys.
+pub(crate) fn check_name(cx: &Cx<'_>, name: &str) -> Result<(), Status> {
+    let fault = if name.is_empty() {
+        FieldError::required("metadata.name", "name or generateName is required")
+    } else if matches!(name, "." | "..") {
+        FieldError::invalid("metadata.name", name, format!("may not be '{name}'"))
+    } else if let Some(bad) = ["/", "%"].iter().find(|bad| name.contains(**bad)) {
+        FieldError::invalid("metadata.name", name, format!("may not contain '{bad}'"))
+    } else {
+        return Ok(());
+    };
+    Err(invalid(cx, name, &[fault]))
+}
+
 /// Checks what the client claims about the object against what it is, and restores what it cannot
 /// change. `revision` is that of the stored object.
 pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revision: &str) -> Result<(), Status> {

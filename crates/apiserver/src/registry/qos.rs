@@ -2,6 +2,7 @@
 //!
 //! <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
 
+use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use crate::object::Object;
@@ -24,7 +25,7 @@ pub(crate) fn class(pod: &Object) -> &'static str {
                 .and_then(|resources| resources.get(list))
                 .and_then(|list| list.get(resource))
                 .and_then(amount)
-                .filter(|amount| *amount > 0)
+                .filter(|amount| !amount.is_zero())
         };
         for resource in COUNTED {
             let limit = amount("limits", resource);
@@ -40,43 +41,12 @@ pub(crate) fn class(pod: &Object) -> &'static str {
     }
 }
 
-/// A quantity in thousandths, rounded up; none for what is no quantity.
-fn amount(value: &Value) -> Option<i128> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        _ => return None,
-    };
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let mut nanos: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let fraction: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
-    nanos = nanos.checked_mul(1_000_000_000)?.checked_add(fraction.parse().ok()?)?;
-    let (by, per): (i128, i128) = match suffix {
-        "" => (1, 1),
-        "n" => (1, 1_000_000_000),
-        "u" => (1, 1_000_000),
-        "m" => (1, 1_000),
-        "k" => (1_000, 1),
-        "M" => (1_000_000, 1),
-        "G" => (1_000_000_000, 1),
-        "T" => (1_000_000_000_000, 1),
-        "P" => (1_000_000_000_000_000, 1),
-        "E" => (1_000_000_000_000_000_000, 1),
-        "Ki" => (1 << 10, 1),
-        "Mi" => (1 << 20, 1),
-        "Gi" => (1 << 30, 1),
-        "Ti" => (1 << 40, 1),
-        "Pi" => (1 << 50, 1),
-        "Ei" => (1 << 60, 1),
-        exponent => {
-            let power: u32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
-            (10_i128.checked_pow(power)?, 1)
-        }
-    };
-    let thousandths = nanos.checked_mul(by)? / per;
-    Some((thousandths + 999_999) / 1_000_000)
+fn amount(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Quantity::parse(text).ok(),
+        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -97,13 +67,5 @@ mod tests {
             let pod = json!({"spec": {"containers": [{"name": "a", "resources": resources}]}});
             assert_eq!(class(pod.as_object().expect("object")), want, "{resources}");
         }
-    }
-
-    #[test]
-    fn amounts() {
-        for (text, want) in [("1", 1000), ("100m", 100), ("0.5", 500), ("1Ki", 1_024_000), ("1e3", 1_000_000), ("1n", 1)] {
-            assert_eq!(amount(&json!(text)), Some(want), "{text}");
-        }
-        assert_eq!(amount(&json!("x")), None);
     }
 }

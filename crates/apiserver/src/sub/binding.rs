@@ -19,7 +19,7 @@ const TRIES: usize = 64;
 /// Binds a pod; its name is in the path or in the binding.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -> Result<Response, Status> {
     let dry_run = cx.dry_run()?;
-    let (binding, _) = decode::any(body, decode::format(cx.headers)?, "Binding")?;
+    let binding = decode::any(cx.headers, body, "io.k8s.api.core.v1.Binding")?;
     decode::check_type(&binding, "v1", "Binding")?;
     let given = meta_str(&binding, "name");
     let name = match name {

@@ -14,7 +14,7 @@ use crate::stored;
 
 /// Evicts the request's pod.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
-    let (eviction, _) = decode::any(body, decode::format(cx.headers)?, "Eviction")?;
+    let eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
     let name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
     if !given.is_empty() && given != name {

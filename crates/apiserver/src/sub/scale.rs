@@ -1,5 +1,6 @@
 //! scale: the number of replicas of any kind that has one, as `autoscaling/v1 Scale`.
 
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::accept::content_type;
@@ -26,10 +27,10 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
         return Ok(body::value(200, &scale_of(cx, &object, &paths)));
     }
     let media_type = content_type(cx.headers);
-    let body = body.to_vec();
+    let (headers, body) = (cx.headers, body.to_vec());
     let outcome = change(cx, &Half::Main, |cx, old| {
         let mut scale = scale_of(cx, old, &paths);
-        apply(&mut scale, verb, &media_type, &body)?;
+        apply(&mut scale, verb, headers, &media_type, &body)?;
         let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&wanted) {
             return Err(Status::invalid("autoscaling", "Scale", cx.name(), &[(
@@ -54,15 +55,14 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     Ok(body::value(200, &scale_of(cx, &object, &paths)))
 }
 
-fn apply(scale: &mut Value, verb: &str, media_type: &str, body: &[u8]) -> Result<(), Status> {
+fn apply(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str, body: &[u8]) -> Result<(), Status> {
     let parse = || -> Result<Value, Status> {
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
     };
     if verb == "update" {
-        let new = parse()?;
-        let object = new.as_object().ok_or_else(|| Status::bad_request("the body is not an object"))?;
-        decode::check_type(object, "autoscaling/v1", "Scale")?;
-        *scale = new;
+        let new = decode::any(headers, body, "io.k8s.api.autoscaling.v1.Scale")?;
+        decode::check_type(&new, "autoscaling/v1", "Scale")?;
+        *scale = Value::Object(new);
         return Ok(());
     }
     match media_type {

@@ -16,7 +16,7 @@ use crate::{body::Response, stored};
 /// Issues the token that the body asks for.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let issuer = cx.server.issuer.as_ref().ok_or_else(|| Status::unavailable("this server issues no tokens"))?;
-    let (mut request, _) = decode::any(body, decode::format(cx.headers)?, "TokenRequest")?;
+    let mut request = decode::any(cx.headers, body, "io.k8s.api.authentication.v1.TokenRequest")?;
     decode::check_type(&request, "authentication.k8s.io/v1", "TokenRequest")?;
     let account = stored::parse(&*read::fetch(cx).await?);
     let namespace = cx.namespace().unwrap_or_default().to_owned();
