@@ -26,7 +26,6 @@ impl Kubectl<'_> {
     }
 
     /// `kubectl …`, which must succeed; what it printed.
-    #[must_use]
     pub fn ok(&self, arguments: &[&str]) -> String {
         self.run(arguments).ok()
     }

@@ -67,7 +67,10 @@ impl Run {
         // Files rather than pipes: a background process that keeps the stream open does not hold us up.
         let stream = || tempfile::tempfile().expect("a temporary file");
         let (mut stdin, mut stdout, mut stderr) = (stream(), stream(), stream());
-        stdin.write_all(&self.input).and_then(|()| stdin.seek(SeekFrom::Start(0)).map(drop)).expect("the input is written");
+        stdin
+            .write_all(&self.input)
+            .and_then(|()| stdin.seek(SeekFrom::Start(0)).map(drop))
+            .expect("the input is written");
         let again = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
         self.command.stdin(stdin).stdout(again(&stdout)).stderr(again(&stderr));
         let mut child = self.command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -79,7 +82,6 @@ impl Run {
     ///
     /// # Panics
     /// It failed.
-    #[must_use]
     pub fn ok(self) -> String {
         let output = self.output();
         assert_eq!(output.code, Some(0), "{output}");

@@ -172,7 +172,10 @@ impl Drop for Sandbox {
             for log in ["carrack.log", "containerd.log"] {
                 let text = fs::read_to_string(self.data_dir().join("logs").join(log)).unwrap_or_default();
                 let lines: Vec<&str> = text.lines().collect();
-                eprintln!("---- the end of {log} ----\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+                eprintln!("---- the end of {log} ----");
+                for line in &lines[lines.len().saturating_sub(40)..] {
+                    eprintln!("{}", line.chars().take(400).collect::<String>());
+                }
             }
         }
         let down = self.carrack(&["down", "--purge", "--grace", "0"]).limit_s(180).output();
