@@ -18,12 +18,14 @@ impl Rng {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
     /// A stream of its own for a part with this name, so that one part's draws don't shift another's.
+    /// It depends on the names of all forks down to it, in their order.
     #[must_use]
     pub fn fork(&self, label: &str) -> Self {
-        let mut seed = self.0.get_seed();
-        let label = fnv1a(label.as_bytes()).to_le_bytes();
-        for (s, l) in seed.iter_mut().skip(16).zip(label) {
-            *s ^= l;
+        let parent = self.0.get_seed();
+        let mut seed = [0; 32];
+        for (word, n) in seed.chunks_exact_mut(8).zip(0_u8..) {
+            let bytes: Vec<u8> = [n].into_iter().chain(parent).chain(label.bytes()).collect();
+            word.copy_from_slice(&fnv1a(&bytes).to_le_bytes());
         }
         Self(ChaCha8Rng::from_seed(seed))
     }
@@ -74,4 +76,18 @@ pub fn derived_suffix(parts: &[&str], len: usize) -> String {
             char::from(c)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forks_differ_by_their_names_in_order() {
+        let root = Rng::new(7);
+        let first = |rng: Rng| rng.clone().u64();
+        assert_eq!(first(root.fork("a").fork("b")), first(root.fork("a").fork("b")));
+        assert_ne!(first(root.fork("a").fork("b")), first(root.fork("b").fork("a")));
+        assert_ne!(first(root.fork("a").fork("a")), first(root.clone()));
+    }
 }
