@@ -1,5 +1,6 @@
 //! The command line, as types. Flags follow kubectl's and k3s's names where they mean the same.
 
+pub mod bench;
 pub mod roles;
 pub mod up;
 
@@ -53,12 +54,18 @@ pub enum Command {
     Version(VersionArgs),
     /// Build and import the images that Carrack brings along
     Image(ImageArgs),
+    /// Measure this machine
+    Bench(bench::BenchArgs),
     /// Run the role apiserver: the Kubernetes API on the embedded store
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod
     Scheduler(roles::SchedulerArgs),
     /// Run the role controllers: garbage collection, namespaces, service accounts
     Controllers(roles::ControllersArgs),
+    /// Run the role virt-controller: virtual machines and their instances
+    VirtController(roles::VirtControllerArgs),
+    /// Run the role virt-launcher, in the pod of one virtual machine
+    VirtLauncher(carrack_launcher::cli::LauncherArgs),
 }
 
 /// Where a cluster lives on this machine.

@@ -9,6 +9,7 @@
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
 //! Exit status: 0 when it was done, 1 when not, as with kubectl and k3s; a signal ends a role with 0.
 
+mod bench;
 mod cli;
 mod console;
 mod down;
@@ -39,6 +40,10 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    // virt-launcher's exit status says how its guest ended.
+    if let Command::VirtLauncher(args) = cli.command {
+        return roles::virt_launcher::run(args);
+    }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,9 +61,16 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Console(args) => block_on(console::run(args)),
         Command::Version(args) => version::run(&args),
         Command::Image(args) => block_on(image::run(args)),
+        Command::Bench(args) => block_on(bench::run(args)),
         Command::Apiserver(args) => block_on(roles::apiserver::alone(args)),
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
         Command::Controllers(args) => block_on(roles::controllers::alone(args)),
+        Command::VirtController(args) => block_on(roles::virt_controller::alone(args)),
+        Command::VirtLauncher(args) => {
+            let code = roles::virt_launcher::run(args);
+            anyhow::ensure!(code == ExitCode::SUCCESS, "the launcher failed");
+            Ok(())
+        }
     }
 }
 

@@ -7,6 +7,8 @@
 pub mod apiserver;
 pub mod controllers;
 pub mod scheduler;
+pub mod virt_controller;
+pub mod virt_launcher;
 
 use std::path::Path;
 use std::sync::Arc;

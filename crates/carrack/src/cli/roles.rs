@@ -92,6 +92,9 @@ pub struct VirtControllerArgs {
     /// What every role takes
     #[command(flatten)]
     pub role: RoleArgs,
+    /// Where the nodes' state lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
     /// Image of virt-launcher
     #[arg(long, value_name = "IMAGE")]
     pub launcher_image: Option<String>,
@@ -165,16 +168,4 @@ pub struct VirtHandlerArgs {
     /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = 8186)]
     pub port: u16,
-}
-
-/// `carrack virt-launcher`
-#[derive(Debug, Clone, Args)]
-#[command(
-    disable_help_flag = true,
-    after_help = "Runs inside the pod of one virtual machine. virt-controller writes its arguments."
-)]
-pub struct VirtLauncherArgs {
-    /// Its own arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
-    pub arguments: Vec<String>,
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use carrack_apiserver::serve::{self, Settings, TlsNodeProxy};
-use carrack_apiserver::{ApiServer, Config, Env, LocalApi};
+use carrack_apiserver::{ApiServer, Config, Env};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
@@ -19,6 +19,8 @@ use carrack_engine::shell::random_seed;
 use carrack_noderuntime::Layout;
 use carrack_store::EmbeddedStore;
 use carrack_store::embedded::Options;
+use carrack_virt::admission::VirtAdmission;
+use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -85,12 +87,7 @@ impl Role {
     ///
     /// # Errors
     /// The store is damaged or in use, the port is taken, a certificate cannot be made.
-    pub async fn open(
-        layout: &Layout,
-        pki: &Pki,
-        endpoint: &Endpoint,
-        apis: Vec<Arc<dyn LocalApi>>,
-    ) -> anyhow::Result<Self> {
+    pub async fn open(layout: &Layout, pki: &Pki, endpoint: &Endpoint) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(endpoint.bind).await.with_context(|| {
             format!("the API server cannot listen on {}: choose another --https-port", endpoint.bind)
         })?;
@@ -109,7 +106,8 @@ impl Role {
         let mut config = Config::new(Arc::new(store), Arc::new(env));
         config.authenticator = Some(Authenticator::new(verifier));
         config.issuer = Some(Issuer::new(ISSUER, key));
-        config.apis = apis;
+        config.plugins = vec![Box::new(VirtAdmission)];
+        config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
 
         let certificate = pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?;
@@ -171,7 +169,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
     };
     let stop = super::until_signal()?;
-    let role = Role::open(&layout, &pki, &endpoint, Vec::new()).await?;
+    let role = Role::open(&layout, &pki, &endpoint).await?;
     write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await

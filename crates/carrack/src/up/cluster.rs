@@ -33,7 +33,7 @@ use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::image;
 use crate::network;
-use crate::roles::{self, apiserver};
+use crate::roles::{self, apiserver, virt_controller};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         addresses: vec![node_ip],
         names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
     };
-    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, Vec::new()).await?;
+    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint).await?;
     let server = api.server.clone();
     for path in [Some(machine.layout.kubeconfig()), args.write_kubeconfig.clone()].into_iter().flatten() {
         apiserver::write_kubeconfig(&endpoint, &pki, &path)?;
@@ -112,18 +112,30 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
 }
 
 /// The roles that only talk to the API server.
-fn start_control_plane(tasks: &mut JoinSet<()>, server: &ApiServer, ca_pem: &str, stop: &CancellationToken) {
+fn start_control_plane(
+    tasks: &mut JoinSet<()>,
+    layout: &Layout,
+    server: &ApiServer,
+    ca_pem: &str,
+    stop: &CancellationToken,
+) {
     let no_groups: [String; 0] = [];
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
     tasks.spawn(keep("scheduler", stop.clone(), move || {
         let (api, token) = (api.clone(), token.clone());
         async move { roles::scheduler::run(carrack_scheduler::DEFAULT_SCHEDULER_NAME, api, token).await }
     }));
-    let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups)), stop.clone());
+    let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups.clone())), stop.clone());
     let ca_pem = ca_pem.to_owned();
     tasks.spawn(keep("controllers", stop.clone(), move || {
         let (api, token, ca_pem) = (api.clone(), token.clone(), ca_pem.clone());
         async move { roles::controllers::run(&ca_pem, None, api, token).await }
+    }));
+    let (api, token) = (client(server, Caller::new(caller::USER_VIRT_CONTROLLER, no_groups)), stop.clone());
+    let config = virt_controller::config(None, &layout.virt_dir());
+    tasks.spawn(keep("virt-controller", stop.clone(), move || {
+        let (api, token, config) = (api.clone(), token.clone(), config.clone());
+        async move { virt_controller::run(&config, None, api, token).await }
     }));
 }
 
@@ -148,7 +160,8 @@ async fn start_node(
     };
     let (containerd, ()) = tokio::join!(Containerd::start(&machine.layout, &machine.facts, &settings), api_ready);
     let containerd = containerd?;
-    start_control_plane(tasks, server, pki.ca_pem(), stop);
+    virt_controller::install(&*administrator(server)).await?;
+    start_control_plane(tasks, &machine.layout, server, pki.ca_pem(), stop);
     tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
     let token = stop.clone();
     tasks.spawn(async move {
@@ -169,6 +182,11 @@ async fn start_node(
     Ok(())
 }
 
+/// For what belongs to no role: first objects, and looking whether the cluster is ready.
+fn administrator(server: &ApiServer) -> Arc<dyn Transport> {
+    client(server, Caller::new("system:admin", [caller::GROUP_MASTERS]))
+}
+
 fn client(server: &ApiServer, caller: Caller) -> Arc<dyn Transport> {
     Arc::new(server.client_of(caller))
 }
@@ -183,7 +201,7 @@ async fn provide(layout: &Layout, dir: &Path, image: BuiltIn) -> anyhow::Result<
 }
 
 async fn wait_ready(server: &ApiServer) {
-    let api = client(server, Caller::new("system:admin", [caller::GROUP_MASTERS]));
+    let api = administrator(server);
     while api.send(ApiRequest::new(Method::Get, "/readyz")).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -1,0 +1,137 @@
+//! `carrack bench`: the measures that the README promises, taken on this machine.
+//!
+//! They are taken from outside, on the program as a user runs it: a process is started, its socket asked, its memory
+//! read from /proc. Only the store is measured in the process.
+
+mod cluster;
+mod machine;
+mod store;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::cli::bench::{BenchArgs, Measure};
+use crate::output;
+use crate::progress::Progress;
+
+/// One measured quantity.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Result {
+    name: &'static str,
+    unit: &'static str,
+    /// The middle of all samples.
+    median: f64,
+    /// The largest, or for rates the smallest.
+    worst: f64,
+    /// What it must not be beyond; none where nothing was promised.
+    bound: Option<f64>,
+    samples: Vec<f64>,
+}
+
+/// Measures and prints.
+pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
+    let wanted = |measure: Measure| args.measures.iter().any(|given| *given == measure || *given == Measure::All);
+    let mut progress = Progress::new();
+    let mut results = Vec::new();
+    if wanted(Measure::Store) {
+        progress.step("writing to a store");
+        results.push(Result::rate("store: durable writes by 64 writers", "1/s", store::writes_per_s().await?));
+    }
+    if wanted(Measure::Up) || wanted(Measure::Vm) || wanted(Measure::Memory) {
+        let dir = cluster::Dir::new(&args.images_dir)?;
+        let mut samples = Vec::new();
+        let repeat = if wanted(Measure::Up) { args.repeat.max(1) } else { 1 };
+        let mut running = None;
+        for round in 1..=repeat {
+            drop(running.take());
+            progress.step(format!("starting a cluster ({round} of {repeat})"));
+            let cluster = dir.start().await?;
+            samples.push(cluster.ready_ms);
+            running = Some(cluster);
+        }
+        if wanted(Measure::Up) {
+            results.push(Result::time("carrack up until /readyz", Some(1000.0), samples));
+        }
+        let cluster = running.context("no cluster was started")?;
+        if wanted(Measure::Memory) || wanted(Measure::Vm) {
+            progress.step("waiting for the node");
+            cluster.wait_node().await?;
+        }
+        if wanted(Measure::Memory) {
+            progress.step(format!("waiting {} s without work", args.idle));
+            let samples = cluster.idle_memory_mb(args.idle).await?;
+            results.push(Result::of("resident memory, idle", "MB", Some(120.0), samples));
+        }
+        if wanted(Measure::Vm) {
+            let mut samples = Vec::new();
+            dir.build_guest()?;
+            for round in 1..=args.repeat.max(1) {
+                progress.step(format!("starting a virtual machine ({round} of {})", args.repeat.max(1)));
+                samples.push(machine::created_to_running_ms(&cluster, round).await?);
+            }
+            results.push(Result::time("VM created until QEMU runs", Some(1000.0), samples));
+        }
+        progress.step("removing the cluster");
+        drop(cluster);
+        dir.remove().await?;
+    }
+    progress.finish();
+    output::print(args.output, &results, || table(&results))
+}
+
+impl Result {
+    fn time(name: &'static str, bound: Option<f64>, samples: Vec<f64>) -> Self {
+        Self::of(name, "ms", bound, samples)
+    }
+
+    fn of(name: &'static str, unit: &'static str, bound: Option<f64>, samples: Vec<f64>) -> Self {
+        let worst = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Self { name, unit, median: median(&samples), worst, bound, samples }
+    }
+
+    fn rate(name: &'static str, unit: &'static str, samples: Vec<f64>) -> Self {
+        let worst = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        Self { name, unit, median: median(&samples), worst, bound: None, samples }
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn table(results: &[Result]) -> String {
+    let mut text = format!("{:<38} {:>12} {:>12} {:>12}\n", "MEASURE", "MIDDLE", "WORST", "BOUND");
+    for result in results {
+        let bound = match result.bound {
+            None => "-".to_owned(),
+            Some(bound) if result.worst <= bound => format!("{bound:.0} ok"),
+            Some(bound) => format!("{bound:.0} MISSED"),
+        };
+        text.push_str(&format!(
+            "{:<38} {:>12} {:>12} {:>12}\n",
+            result.name,
+            format!("{:.0} {}", result.median, result.unit),
+            format!("{:.0} {}", result.worst, result.unit),
+            bound
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missed_bound_shows() {
+        let results = [Result::time("a", Some(10.0), vec![1.0, 11.0, 2.0]), Result::rate("b", "1/s", vec![5.0, 3.0])];
+        assert!((results[0].median - 2.0).abs() < f64::EPSILON);
+        assert!((results[1].worst - 3.0).abs() < f64::EPSILON);
+        let text = table(&results);
+        assert!(text.contains("MISSED"), "{text}");
+        assert!(text.lines().nth(2).is_some_and(|line| line.contains('-')), "{text}");
+    }
+}

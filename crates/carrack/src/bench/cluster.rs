@@ -1,0 +1,179 @@
+#![expect(clippy::disallowed_methods, reason = "shell: starts a cluster and measures time")]
+//! A cluster to measure, started as a user starts it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use carrack_engine::{ApiRequest, Method, Transport};
+use carrack_noderuntime::Layout;
+use carrack_noderuntime::process::ProcessId;
+use carrack_noderuntime::teardown::{self, Options};
+use serde_json::Value;
+
+use crate::cli::{BuiltIn, ImagesDir};
+use crate::{image, roles};
+
+const PORTS: [&str; 6] = ["--https-port", "26443", "--kubelet-port", "26250", "--virt-handler-port", "26186"];
+const POD_CIDR: &str = "10.98.0.0/24";
+
+/// How long anything may take before the measurement is given up.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A data directory for measuring.
+pub struct Dir {
+    layout: Layout,
+    images: PathBuf,
+}
+
+/// A cluster that runs in it. Dropped, its process ends; containers are left to [`Dir::remove`].
+pub struct Cluster {
+    /// Milliseconds from the start of the process until `/readyz` said yes.
+    pub ready_ms: f64,
+    /// The API server over HTTPS, as the administrator.
+    pub api: Arc<dyn Transport>,
+    /// Where it lives.
+    pub layout: Layout,
+    process: Process,
+}
+
+/// The process of a cluster, which ends with this value.
+struct Process(Child);
+
+impl Dir {
+    /// A new directory.
+    pub fn new(images_dir: &ImagesDir) -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("cb{}", std::process::id()));
+        let layout = Layout::new(path.canonicalize().unwrap_or(path));
+        // Images that a running cluster built are taken as they are.
+        let shared = Layout::new(carrack_noderuntime::layout::DEFAULT_DATA_DIR).images_dir();
+        let images = match &images_dir.images_dir {
+            Some(dir) => dir.clone(),
+            None if shared.exists() => shared,
+            None => layout.images_dir(),
+        };
+        Ok(Self { layout, images })
+    }
+
+    /// Starts a cluster and waits for its API server.
+    pub async fn start(&self) -> anyhow::Result<Cluster> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let began = Instant::now();
+        let child = Command::new(program)
+            .arg("up")
+            .arg("--data-dir")
+            .arg(self.layout.data_dir())
+            .arg("--images-dir")
+            .arg(&self.images)
+            .args(PORTS)
+            .args(["--pod-cidr", POD_CIDR, "--log-level", "warn"])
+            .env("MALLOC_ARENA_MAX", "2")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a cluster")?;
+        let mut process = Process(child);
+        let deadline = began + LIMIT;
+        while Instant::now() < deadline {
+            if let Some(status) = process.0.try_wait().context("cannot watch the cluster")? {
+                bail!("the cluster ended: {status}");
+            }
+            if let Ok(api) = roles::https(&self.layout.kubeconfig())
+                && api.send(ApiRequest::new(Method::Get, "/readyz")).await.is_ok()
+            {
+                let ready_ms = began.elapsed().as_secs_f64() * 1000.0;
+                return Ok(Cluster { ready_ms, api, layout: self.layout.clone(), process });
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bail!("the API server was not ready within {} s", LIMIT.as_secs())
+    }
+
+    /// Builds the demo guest's image, and loads it.
+    pub fn build_guest(&self) -> anyhow::Result<()> {
+        let built = image::build_one(&self.images, BuiltIn::Demo)?;
+        let load = Command::new("ctr")
+            .arg("--address")
+            .arg(self.layout.containerd_socket())
+            .args(["--namespace", "k8s.io", "images", "import"])
+            .arg(&built.tar)
+            .stdout(Stdio::null())
+            .status()
+            .context("cannot run ctr")?;
+        anyhow::ensure!(load.success(), "the demo guest's image cannot be loaded");
+        Ok(())
+    }
+
+    /// Takes everything down and removes the directory.
+    pub async fn remove(self) -> anyhow::Result<()> {
+        let options = Options { guest_grace_s: 0, pod_grace_s: 0, purge: true };
+        let failures = teardown::teardown(&self.layout, &options, &mut |_| ()).await;
+        anyhow::ensure!(failures.is_empty(), "something is left:\n  {}", failures.join("\n  "));
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Waits until the node is ready.
+    pub async fn wait_node(&self) -> anyhow::Result<()> {
+        self.wait(
+            "the node is not ready",
+            |list| {
+                let conditions = list["items"][0]["status"]["conditions"].as_array();
+                conditions
+                    .into_iter()
+                    .flatten()
+                    .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+            },
+            "/api/v1/nodes",
+        )
+        .await
+    }
+
+    /// Asks for `path` until `good` says so.
+    pub async fn wait(&self, what: &str, good: impl Fn(&Value) -> bool, path: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            if let Ok(response) = self.api.send(ApiRequest::new(Method::Get, path)).await
+                && response.json::<Value>().is_ok_and(|value| good(&value))
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        bail!("{what} after {} s", LIMIT.as_secs())
+    }
+
+    /// Resident memory in MB (10^6 bytes), after `idle_s` seconds without work, three times.
+    pub async fn idle_memory_mb(&self, idle_s: u64) -> anyhow::Result<Vec<f64>> {
+        tokio::time::sleep(Duration::from_secs(idle_s)).await;
+        let mut samples = Vec::new();
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))
+                .context("the cluster's process is gone")?;
+            let kib: f64 = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
+                .context("the kernel tells no resident memory")?;
+            samples.push(kib * 1024.0 / 1e6);
+        }
+        Ok(samples)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let ended = i32::try_from(self.0.id()).ok().and_then(ProcessId::of);
+        if let Some(process) = ended
+            && let Err(error) = process.terminate(Duration::from_secs(15))
+        {
+            eprintln!("the measured cluster does not end: {error}");
+        }
+        if let Err(error) = self.0.wait() {
+            eprintln!("the measured cluster cannot be waited for: {error}");
+        }
+    }
+}
