@@ -1,9 +1,10 @@
 //! Between the version that a client speaks and the one that is stored.
 //!
-//! Versions of one resource have one schema here, so converting is renaming `apiVersion`
-//! (CustomResourceDefinitions' strategy `None`). The one exception is `events.k8s.io`, a view of
-//! core events under other field names, as upstream has it.
+//! Converting is mostly renaming `apiVersion` (CustomResourceDefinitions' strategy `None`). The
+//! exceptions are kinds whose versions differ (the schema crate knows them), and `events.k8s.io`, a
+//! view of core events under other field names, as upstream has it.
 
+use carrack_schema::convert;
 use carrack_schema::table::{ResourceInfo, Version, find};
 use serde_json::{Map, Value};
 
@@ -25,6 +26,12 @@ pub(crate) fn is_view(row: &ResourceInfo) -> bool {
     row.storage != (row.group.clone(), row.plural.clone())
 }
 
+/// Whether objects in this version are other than what is stored, by more than their `apiVersion`.
+pub(crate) fn differs(row: &ResourceInfo, version: &Version) -> bool {
+    let stored = row.storage_version().is_none_or(|stored| stored.name == version.name);
+    is_view(row) || (!stored && !row.is_custom && convert::differs(&row.group, &row.kind))
+}
+
 /// `apiVersion` and `kind` under which a row's objects are stored.
 pub(crate) fn storage_type(row: &ResourceInfo) -> (String, String) {
     let stored = find(&row.storage.0, &row.storage.1).filter(|_| is_view(row)).map_or(row, |row| row);
@@ -39,8 +46,20 @@ pub(crate) fn from_storage(row: &ResourceInfo, version: &Version, mut object: Ob
             EVENT_FIELDS.iter().find(|(_, core)| *core == name).map(|(view, _)| *view)
         });
     }
+    if differs(row, version) && !is_view(row) {
+        object = converted(row, &version.name, object);
+    }
     set_type(&mut object, &row.api_version(&version.name), &row.kind);
     object
+}
+
+fn converted(row: &ResourceInfo, version: &str, object: Object) -> Object {
+    let mut value = Value::Object(object);
+    convert::convert(&row.group, &row.kind, version, &mut value);
+    match value {
+        Value::Object(object) => object,
+        _ => Object::new(),
+    }
 }
 
 /// An object in any version of the row, as it is stored.
@@ -51,6 +70,9 @@ pub(crate) fn to_storage(row: &ResourceInfo, mut object: Object) -> Object {
         });
     }
     let (api_version, kind) = storage_type(row);
+    if let Some(stored) = row.storage_version().filter(|_| !row.is_custom && convert::differs(&row.group, &row.kind)) {
+        object = converted(row, &stored.name, object);
+    }
     set_type(&mut object, &api_version, &kind);
     object
 }

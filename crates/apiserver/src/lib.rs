@@ -25,6 +25,7 @@ mod crd;
 mod discovery;
 mod dispatch;
 mod env;
+mod expiry;
 mod follow;
 mod keys;
 mod kinds;

@@ -88,7 +88,7 @@ impl Presenter {
     /// One object, in parts that together are its JSON; at another revision if given.
     pub(crate) fn parts(&self, entry: &Entry, at: Option<Revision>) -> Vec<Bytes> {
         match self.form {
-            Form::Object if !convert::is_view(&self.row) => {
+            Form::Object if !convert::differs(&self.row, self.version()) => {
                 stored::spliced(entry, &self.api_version(), &self.row.kind, at)
             }
             Form::Object => vec![bytes_of(&Value::Object(self.object(entry, at)))],

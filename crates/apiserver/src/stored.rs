@@ -17,7 +17,18 @@ use carrack_store::{Entry, Revision, Value as StoreValue};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::status::Status;
+
 const METADATA: &str = ",\"metadata\":{\"resourceVersion\":\"";
+
+/// The largest object that is stored, in bytes: twice what etcd takes.
+const MAX_OBJECT_BYTES: usize = 3 << 20;
+
+/// Serialises an object for the store; refuses one that is too large.
+pub(crate) fn encode_bounded(object: &Map<String, Value>, api_version: &str, kind: &str) -> Result<StoreValue, Status> {
+    let value = encode(object, api_version, kind);
+    if value.bytes.len() > MAX_OBJECT_BYTES { Err(Status::too_large(MAX_OBJECT_BYTES)) } else { Ok(value) }
+}
 
 /// Serialises an object for the store. `apiVersion` and `kind` are set to those given.
 pub(crate) fn encode(object: &Map<String, Value>, api_version: &str, kind: &str) -> StoreValue {

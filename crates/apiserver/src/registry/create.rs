@@ -63,7 +63,7 @@ pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) ->
             return Ok(Made::Dry(object));
         }
         let (api_version, kind) = convert::storage_type(&cx.row);
-        let value = stored::encode(&convert::to_storage(&cx.row, object), &api_version, &kind);
+        let value = stored::encode_bounded(&convert::to_storage(&cx.row, object), &api_version, &kind)?;
         let at = checks.len();
         checks.push(Check::Absent(Arc::clone(&key)));
         let outcome = cx.server.store.transact(Txn { checks, ops: vec![Op::Put(key, value)] }).await?;

@@ -70,13 +70,27 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
 fn apply(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
     let mut value = Value::Object(old.clone());
     match patch {
-        Patch::Json(patch) => json_patch::patch(&mut value, patch).map_err(|error| {
-            Status::invalid(&cx.row.group, &cx.row.kind, cx.name(), &[(
-                "FieldValueInvalid".to_owned(),
-                error.path.to_string(),
-                format!("the patch cannot be applied: {}", error.kind),
-            )])
-        })?,
+        Patch::Json(patch) => {
+            let mut copied_bytes = 0;
+            for operation in &patch.0 {
+                if let json_patch::PatchOperation::Copy(copy) = operation {
+                    // A few copies of copies would fill the memory.
+                    let from = value.pointer(copy.from.as_str());
+                    copied_bytes += from.map_or(0, |from| from.to_string().len());
+                    let limit = Limits::default().max_bytes;
+                    if copied_bytes > limit {
+                        return Err(Status::too_large(limit));
+                    }
+                }
+                json_patch::patch(&mut value, std::slice::from_ref(operation)).map_err(|error| {
+                    Status::invalid(&cx.row.group, &cx.row.kind, cx.name(), &[(
+                        "FieldValueInvalid".to_owned(),
+                        operation.path().to_string(),
+                        format!("the patch cannot be applied: {}", error.kind),
+                    )])
+                })?;
+            }
+        }
         Patch::Merge(patch) => strategic::merge(&mut value, patch),
         Patch::Strategic(patch) => {
             let schema = cx.version().schema();

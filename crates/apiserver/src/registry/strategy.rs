@@ -166,9 +166,14 @@ fn put(map: &mut Object, key: &str, value: Option<Value>) {
 }
 
 /// Whether a change is one of what the object is to be, so that its generation counts up: anything
-/// but metadata and status.
-pub(crate) fn changes_spec(new: &Object, old: &Object) -> bool {
-    let counts = |key: &&String| !matches!(key.as_str(), "metadata" | "status" | "apiVersion" | "kind");
+/// but metadata and status. Where the status has no way of its own, it counts as well.
+pub(crate) fn changes_spec(cx: &Cx<'_>, new: &Object, old: &Object) -> bool {
+    let status_counts = cx.row.is_custom && !cx.version().has_status();
+    let counts = |key: &&String| match key.as_str() {
+        "metadata" | "apiVersion" | "kind" => false,
+        "status" => status_counts,
+        _ => true,
+    };
     new.keys().filter(counts).any(|key| new.get(key) != old.get(key))
         || old.keys().filter(counts).any(|key| !new.contains_key(key))
 }

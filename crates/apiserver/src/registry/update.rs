@@ -92,7 +92,7 @@ pub(crate) async fn attempt(
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
     let (mut new, mut checks) = admit(cx, new, old, dry_run).await?;
-    if cx.row.has_generation && strategy::changes_spec(&new, old) {
+    if cx.row.has_generation && strategy::changes_spec(cx, &new, old) {
         meta::bump_generation(&mut new);
     }
     let (api_version, kind) = convert::storage_type(&cx.row);
@@ -117,7 +117,7 @@ pub(crate) async fn attempt(
     if dry_run {
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
-    let value = stored::encode(&stored_form, &api_version, &kind);
+    let value = stored::encode_bounded(&stored_form, &api_version, &kind)?;
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     let ops = vec![Op::Put(Arc::clone(&entry.key), value)];
     match cx.server.store.transact(Txn { checks, ops }).await? {

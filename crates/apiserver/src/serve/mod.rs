@@ -56,6 +56,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let graceful = GracefulShutdown::new();
     tokio::pin!(shutdown);
+    let keeper = tokio::spawn(keep_house(Arc::clone(&shared)));
     loop {
         let permit = tokio::select! {
             () = &mut shutdown => break,
@@ -85,12 +86,26 @@ pub async fn serve(
         });
     }
     drop(listener);
+    keeper.abort();
     // Watches end at once; all else within the time given.
     end.send_replace(true);
     if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
         tracing::info!("connections are cut off after {} s", drain.as_secs());
     }
     Ok(())
+}
+
+/// What the logic wants done now and then.
+async fn keep_house(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.settings.housekeeping);
+    loop {
+        every.tick().await;
+        match shared.server.expire_events().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "events have expired"),
+            Err(status) => tracing::warn!(%status, "events cannot be expired"),
+        }
+    }
 }
 
 fn is_fatal(error: &std::io::Error) -> bool {

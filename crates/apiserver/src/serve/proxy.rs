@@ -2,6 +2,7 @@
 //!
 //! Nothing is understood on the way: exec speaks WebSocket or SPDY between client and kubelet.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -36,20 +37,37 @@ pub trait NodeProxy: Send + Sync {
     fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>>;
 }
 
-/// Connects over TCP and TLS, with the API server's client certificate.
-pub struct TlsNodeProxy(TlsConnector);
+/// Connects over TCP and TLS, with the API server's client certificate for the agent in question.
+pub struct TlsNodeProxy {
+    kubelets: TlsConnector,
+    /// Other agents by their port.
+    agents: BTreeMap<u16, TlsConnector>,
+}
 
 impl TlsNodeProxy {
-    /// With this TLS configuration, which holds the client certificate and whom to trust.
-    pub fn new(mut tls: ClientConfig) -> TlsNodeProxy {
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        TlsNodeProxy(TlsConnector::from(Arc::new(tls)))
+    /// With this TLS configuration towards kubelets, which holds the client certificate and whom to
+    /// trust.
+    pub fn new(tls: ClientConfig) -> TlsNodeProxy {
+        TlsNodeProxy { kubelets: connector(tls), agents: BTreeMap::new() }
     }
+
+    /// With another configuration towards the agents that listen on this port.
+    #[must_use]
+    pub fn with_agent(mut self, port: u16, tls: ClientConfig) -> TlsNodeProxy {
+        self.agents.insert(port, connector(tls));
+        self
+    }
+}
+
+fn connector(mut tls: ClientConfig) -> TlsConnector {
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(tls))
 }
 
 impl NodeProxy for TlsNodeProxy {
     fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
-        let (connector, target) = (self.0.clone(), target.clone());
+        let connector = self.agents.get(&target.port).unwrap_or(&self.kubelets).clone();
+        let target = target.clone();
         Box::pin(async move {
             // A kubelet's certificate carries its node's name; the address it is reached at may change.
             let name = ServerName::try_from(target.node.clone())

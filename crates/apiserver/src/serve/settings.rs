@@ -25,6 +25,8 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// How long requests may go on after shutdown has begun.
     pub drain: Duration,
+    /// How often expired events are removed.
+    pub housekeeping: Duration,
     /// How long to wait after a connection could not be accepted.
     pub accept_pause: Duration,
 }
@@ -42,6 +44,7 @@ impl Default for Settings {
             node_connect: Duration::from_secs(10),
             keep_alive: Duration::from_secs(30),
             drain: Duration::from_secs(10),
+            housekeeping: Duration::from_secs(300),
             accept_pause: Duration::from_millis(100),
         }
     }

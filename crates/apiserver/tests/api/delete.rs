@@ -137,6 +137,22 @@ fn collections() {
 }
 
 #[test]
+fn events_are_forgotten() {
+    let cluster = Cluster::new();
+    let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}});
+    let path = "/api/v1/namespaces/default/events";
+    cluster.post(path, &event("old")).expect(201);
+    cluster.post(path, &event("again")).expect(201);
+    cluster.env.advance(1800);
+    cluster.post(path, &event("new")).expect(201);
+    cluster.merge(&format!("{path}/again"), &json!({"count": 2, "lastTimestamp": "2027-01-15T08:30:00Z"})).expect(200);
+    assert_eq!(crate::harness::now(cluster.api.expire_events()), Ok(0));
+    cluster.env.advance(1801);
+    assert_eq!(crate::harness::now(cluster.api.expire_events()), Ok(1));
+    assert_eq!(names(&cluster.get(path).expect(200)), ["again", "new"]);
+}
+
+#[test]
 fn namespaces_end_in_two_steps() {
     let cluster = Cluster::new();
     let made = cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).expect(201);

@@ -148,3 +148,21 @@ fn an_event_is_seen_through_both_groups() {
     let new = cluster.get("/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Dp").expect(200);
     assert_eq!((new["items"][0]["note"].as_str(), new["items"][0]["apiVersion"].as_str()), (Some("hello"), Some("events.k8s.io/v1")));
 }
+
+#[test]
+fn an_autoscaler_is_seen_in_both_versions() {
+    let cluster = Cluster::new();
+    let scaler = json!({
+        "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70, "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}},
+    });
+    cluster.post("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers", &scaler).expect(201);
+    let new = cluster.get("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h").expect(200);
+    assert_eq!(new["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
+    let list = cluster.get("/apis/autoscaling/v1/horizontalpodautoscalers").expect(200);
+    assert_eq!(list["items"][0]["spec"]["targetCPUUtilizationPercentage"], 70);
+    let patched = cluster
+        .merge("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/h", &json!({"spec": {"maxReplicas": 5}}))
+        .expect(200);
+    assert_eq!((patched["apiVersion"].as_str(), patched["spec"]["maxReplicas"].as_i64()), (Some("autoscaling/v1"), Some(5)));
+}

@@ -159,6 +159,10 @@ fn patches() {
     }
     let failing = json!([{"op": "test", "path": "/data/c", "value": "nope"}]);
     cluster.patch(&path, "application/json-patch+json", &failing).refused(422, "Invalid", "");
+    let bomb: Vec<Value> = std::iter::once(json!({"op": "add", "path": "/data/big", "value": "x".repeat(100_000)}))
+        .chain((0..60).map(|i| json!({"op": "copy", "from": "/data", "path": format!("/data/n{i}")})))
+        .collect();
+    cluster.patch(&path, "application/json-patch+json", &json!(bomb)).refused(413, "RequestEntityTooLarge", "");
     cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
     cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(400, "BadRequest", "does not match the name on the URL");
     cluster.merge(&format!("{CONFIG_MAPS}/none"), &json!({})).refused(404, "NotFound", "configmaps \"none\" not found");

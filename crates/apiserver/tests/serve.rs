@@ -1,0 +1,351 @@
+//! The HTTPS shell on real sockets: certificates, tokens, bounds, watches, upgrades, the end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_apiserver::serve::{NodeIo, NodeProxy, Settings, serve};
+use carrack_apiserver::{ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, NodeTarget, Response};
+use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::tls::{self, Reloadable, Trust};
+use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
+use carrack_auth::{Authenticator, Caller};
+use carrack_engine::{ApiRequest, HttpsTransport, Transport as _};
+use carrack_store::MemStore;
+use futures::future::BoxFuture;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+struct TestEnv;
+
+impl Env for TestEnv {
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+    fn random(&self) -> u64 {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
+
+/// A kubelet that echoes upgraded connections, and has no logs.
+struct FakeKubelet;
+
+impl NodeProxy for FakeKubelet {
+    fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
+        let target = target.clone();
+        Box::pin(async move {
+            if target.node == "gone" {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+            }
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            tokio::spawn(async move {
+                let service = hyper::service::service_fn(|mut request: Request<hyper::body::Incoming>| async move {
+                    assert!(request.headers().get("authorization").is_none(), "credentials do not go on");
+                    let path = request.uri().to_string();
+                    if path.starts_with("/exec") {
+                        let upgrade = hyper::upgrade::on(&mut request);
+                        tokio::spawn(async move {
+                            let mut io = TokioIo::new(upgrade.await.expect("upgraded"));
+                            io.write_all(format!("you asked for {path}\n").as_bytes()).await.expect("write");
+                            let mut buffer = [0; 64];
+                            while let Ok(count @ 1..) = io.read(&mut buffer).await {
+                                io.write_all(&buffer[..count]).await.expect("write");
+                            }
+                        });
+                        return http::Response::builder()
+                            .status(StatusCode::SWITCHING_PROTOCOLS)
+                            .header("connection", "Upgrade")
+                            .header("upgrade", "SPDY/3.1")
+                            .body(Full::new(Bytes::new()));
+                    }
+                    let (code, text) = if path.contains("tailLines") { (200, "line\n") } else { (400, "container \"c\" is waiting to start") };
+                    http::Response::builder().status(code).body(Full::new(Bytes::from(text)))
+                });
+                drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service).with_upgrades().await);
+            });
+            Ok(Box::new(ours) as Box<dyn NodeIo>)
+        })
+    }
+}
+
+/// Hands upgraded connections to an echo.
+struct Echo(Vec<LocalGroupVersion>);
+
+impl LocalApi for Echo {
+    fn group_versions(&self) -> &[LocalGroupVersion] {
+        &self.0
+    }
+    fn handle<'a>(&'a self, _: LocalRequest<'a>) -> BoxFuture<'a, Response> {
+        Box::pin(async {
+            let upgrade: carrack_apiserver::body::Upgrade = Box::new(|connection| {
+                Box::pin(async move {
+                    let mut io = TokioIo::new(connection);
+                    io.write_all(b"hello").await.expect("write");
+                    io.shutdown().await.expect("shut down");
+                })
+            });
+            let mut response = Response::new(Body::Upgrade(upgrade));
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            response.headers_mut().insert("connection", "Upgrade".parse().expect("header"));
+            response.headers_mut().insert("upgrade", "websocket".parse().expect("header"));
+            response
+        })
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    pki: Pki,
+    api: ApiServer,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<std::io::Result<()>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Running {
+    async fn start(settings: Settings) -> Running {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let now_s = TestEnv.now().as_second();
+        let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
+        let key = SigningKey::from_pem(pki.service_account_key()).expect("key");
+        let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(TestEnv));
+        config.authenticator = Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
+        config.issuer = Some(Issuer::new(DEFAULT_ISSUER, key));
+        config.apis.push(Arc::new(Echo(vec![LocalGroupVersion {
+            group: "echo.example.com".to_owned(),
+            version: "v1".to_owned(),
+            resources: Vec::new(),
+        }])));
+        let api = ApiServer::new(config);
+        api.bootstrap().await.expect("bootstrap");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let pair = pki.server(&Server::Apiserver, &Sans::loopback(), now_s).expect("certificate");
+        let tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(serve(api.clone(), listener, tls, Arc::new(FakeKubelet), settings, async move {
+            drop(stopped.await);
+        }));
+        Running { address, pki, api, stop: Some(stop), serving, _directory: directory }
+    }
+
+    fn client_tls(&self, identity: Option<Identity>) -> rustls::ClientConfig {
+        let now_s = TestEnv.now().as_second();
+        let certificate = identity.map(|identity| {
+            Reloadable::new(&self.pki.client(&identity, now_s).expect("certificate")).expect("pair")
+        });
+        tls::client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("tls")
+    }
+
+    async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(self.client_tls(identity)));
+        let stream = TcpStream::connect(self.address).await.expect("connect");
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+        let stream = connector.connect(name, stream).await.expect("handshake");
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("http");
+        tokio::spawn(async move { drop(connection.with_upgrades().await) });
+        sender
+    }
+
+    async fn send(&self, identity: Option<Identity>, request: Request<Full<Bytes>>) -> (u16, Value) {
+        let response = self.connect(identity).await.send_request(request).await.expect("reply");
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("body").to_bytes();
+        let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
+        (code, serde_json::from_slice(&body).unwrap_or_else(|_| text()))
+    }
+
+    async fn pod_on(&self, node: &str) {
+        let admin = self.api.client_as("admin", ["system:masters"]);
+        let create = |path: &'static str, object: Value| {
+            let mut request = ApiRequest::new(carrack_engine::Method::Post, path);
+            request.body = object.to_string().into();
+            admin.send(request)
+        };
+        let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
+        create("/api/v1/nodes", json!({"metadata": {"name": node}, "status": {"addresses": addresses}})).await.expect("node");
+        create("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.ok();
+        let pod = json!({"metadata": {"name": node}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}});
+        create("/api/v1/namespaces/default/pods", pod).await.expect("pod");
+    }
+}
+
+fn request(method: &str, path: &str) -> http::request::Builder {
+    Request::builder().method(method).uri(path).header("host", "localhost")
+}
+
+fn get(path: &str) -> Request<Full<Bytes>> {
+    request("GET", path).body(Full::default()).expect("request")
+}
+
+/// Nothing here takes longer, unless it hangs.
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+#[tokio::test]
+async fn callers_are_who_their_credentials_say() {
+    let running = Running::start(Settings::default()).await;
+    let (code, list) = running.send(Some(Identity::Admin), get("/api/v1/namespaces")).await;
+    assert_eq!((code, list["kind"].as_str()), (200, Some("NamespaceList")));
+    assert_eq!(running.send(None, get("/healthz")).await, (200, json!("ok")));
+    let (code, status) = running.send(None, get("/api/v1/nodes")).await;
+    assert_eq!((code, status["reason"].as_str()), (403, Some("Forbidden")));
+    let bad = request("GET", "/api/v1/nodes").header("authorization", "Bearer nonsense").body(Full::default()).expect("request");
+    let (code, status) = running.send(None, bad).await;
+    assert_eq!((code, status["message"].as_str()), (401, Some("Unauthorized")));
+    let (code, status) = running.send(Some(Identity::Node { node: "n1".to_owned() }), get("/api/v1/secrets")).await;
+    assert_eq!(code, 403, "{status}");
+    assert!(status["message"].as_str().is_some_and(|text| text.contains("system:node:n1")), "{status}");
+}
+
+#[tokio::test]
+async fn bodies_are_bounded() {
+    let running = Running::start(Settings::default()).await;
+    let body = format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(4 << 20));
+    let post = request("POST", "/api/v1/namespaces/default/configmaps").body(Full::from(body)).expect("request");
+    let (code, status) = running.send(Some(Identity::Admin), post).await;
+    assert_eq!((code, status["reason"].as_str()), (413, Some("RequestEntityTooLarge")));
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_cut_off() {
+    let settings = Settings { head: Duration::from_millis(200), handshake: Duration::from_millis(200), ..Settings::default() };
+    let running = Running::start(settings).await;
+    let mut silent = TcpStream::connect(running.address).await.expect("connect");
+    let mut buffer = [0; 16];
+    let ended = within("a silent connection", silent.read(&mut buffer)).await;
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(running.client_tls(None)));
+    let stream = TcpStream::connect(running.address).await.expect("connect");
+    let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+    let mut stream = connector.connect(name, stream).await.expect("handshake");
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n").await.expect("write");
+    let mut rest = Vec::new();
+    // The reply is a timeout or nothing; what counts is that the connection ends.
+    within("a slow request", stream.read_to_end(&mut rest)).await.ok();
+}
+
+#[tokio::test]
+async fn watches_stream_and_end() {
+    let running = Running::start(Settings::default()).await;
+    let watch = get("/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=2");
+    let mut sender = running.connect(Some(Identity::Admin)).await;
+    let mut response = sender.send_request(watch).await.expect("reply");
+    let post = request("POST", "/api/v1/namespaces/default/configmaps")
+        .body(Full::from(r#"{"metadata":{"name":"seen"}}"#))
+        .expect("request");
+    assert_eq!(running.send(Some(Identity::Admin), post).await.0, 201);
+    let frame = within("an event", response.frame()).await.expect("frame").expect("frame");
+    let event: Value = serde_json::from_slice(frame.data_ref().expect("data")).expect("json");
+    assert_eq!((event["type"].as_str(), event["object"]["metadata"]["name"].as_str()), (Some("ADDED"), Some("seen")));
+    assert!(within("the end", response.frame()).await.is_none());
+}
+
+#[tokio::test]
+async fn the_engine_reaches_it_over_http2() {
+    let running = Running::start(Settings::default()).await;
+    let transport =
+        HttpsTransport::new(&format!("https://localhost:{}", running.address.port()), running.client_tls(Some(Identity::Admin)), None)
+            .expect("transport");
+    let list = ApiRequest::new(carrack_engine::Method::Get, "/api/v1/namespaces");
+    let reply = within("a list", transport.send(list)).await.expect("list");
+    assert_eq!(reply.json::<Value>().expect("json")["kind"], "NamespaceList");
+    let missing = ApiRequest::new(carrack_engine::Method::Get, "/api/v1/namespaces/none");
+    assert!(within("a get", transport.send(missing)).await.expect_err("missing").is_not_found());
+}
+
+#[tokio::test]
+async fn exec_passes_through_to_the_kubelet() {
+    let running = Running::start(Settings::default()).await;
+    running.pod_on("n1").await;
+    let exec = request("POST", "/api/v1/namespaces/default/pods/n1/exec?command=sh&stdin=true&stdout=true")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .header("authorization", "Basic unused")
+        .body(Full::default())
+        .expect("request");
+    let mut sender = running.connect(Some(Identity::Admin)).await;
+    let response = within("the upgrade", sender.send_request(exec)).await.expect("reply");
+    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"SPDY/3.1".parse::<http::HeaderValue>().expect("header")));
+    let mut io = TokioIo::new(hyper::upgrade::on(response).await.expect("upgraded"));
+    io.write_all(b"ping").await.expect("write");
+    let want = b"you asked for /exec/default/n1/c?input=1&output=1&command=sh\nping";
+    let mut got = vec![0; want.len()];
+    within("the echo", io.read_exact(&mut got)).await.expect("read");
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(want));
+}
+
+#[tokio::test]
+async fn logs_come_from_the_kubelet() {
+    let running = Running::start(Settings::default()).await;
+    running.pod_on("n1").await;
+    let log = "/api/v1/namespaces/default/pods/n1/log";
+    assert_eq!(running.send(Some(Identity::Admin), get(&format!("{log}?tailLines=1"))).await, (200, json!("line\n")));
+    let (code, status) = running.send(Some(Identity::Admin), get(log)).await;
+    assert_eq!((code, status["message"].as_str()), (400, Some("container \"c\" is waiting to start")));
+    running.pod_on("gone").await;
+    let (code, status) = running.send(Some(Identity::Admin), get("/api/v1/namespaces/default/pods/gone/log")).await;
+    assert_eq!(code, 500);
+    assert!(status["message"].as_str().is_some_and(|text| text.contains("error dialing backend")), "{status}");
+}
+
+#[tokio::test]
+async fn connections_are_handed_to_groups_served_by_code() {
+    let running = Running::start(Settings::default()).await;
+    let upgrade = request("GET", "/apis/echo.example.com/v1/namespaces/default/things/a/stream")
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket")
+        .body(Full::default())
+        .expect("request");
+    let mut sender = running.connect(Some(Identity::Admin)).await;
+    let response = within("the upgrade", sender.send_request(upgrade)).await.expect("reply");
+    assert_eq!(response.status().as_u16(), 101);
+    let mut io = TokioIo::new(hyper::upgrade::on(response).await.expect("upgraded"));
+    let mut got = Vec::new();
+    within("the greeting", io.read_to_end(&mut got)).await.expect("read");
+    assert_eq!(got, b"hello");
+}
+
+#[tokio::test]
+async fn shutdown_ends_watches_and_then_the_server() {
+    let mut running = Running::start(Settings::default()).await;
+    let mut sender = running.connect(Some(Identity::Admin)).await;
+    let mut response = sender.send_request(get("/api/v1/namespaces/default/configmaps?watch=true")).await.expect("reply");
+    drop(running.stop.take());
+    assert!(within("the watch's end", response.frame()).await.is_none());
+    within("the server's end", running.serving).await.expect("task").expect("serve");
+    assert!(TcpStream::connect(running.address).await.is_err());
+}
+
+#[tokio::test]
+async fn in_the_process_it_is_the_same_api() {
+    let running = Running::start(Settings::default()).await;
+    let nobody = running.api.client_of(Caller::anonymous());
+    let list = ApiRequest::new(carrack_engine::Method::Get, "/api/v1/namespaces");
+    let refused = nobody.send(list.clone()).await.expect_err("forbidden");
+    assert!(matches!(refused, carrack_engine::ApiError::Status(status) if status.code == 403));
+    let admin = running.api.client_as("admin", ["system:masters"]);
+    admin.send(list).await.expect("list");
+    let mut watch = ApiRequest::new(carrack_engine::Method::Get, "/api/v1/namespaces?watch=true&timeoutSeconds=1");
+    watch.metadata_only = true;
+    let events: Vec<_> = within("the watch", async {
+        use futures::StreamExt as _;
+        admin.watch(watch).await.expect("watch").collect().await
+    })
+    .await;
+    assert_eq!(events.len(), 4);
+    let first: Value = serde_json::from_slice(events[0].as_ref().expect("event")).expect("json");
+    assert_eq!(first["object"]["kind"], "PartialObjectMetadata");
+}
