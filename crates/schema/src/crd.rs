@@ -231,4 +231,4 @@ fn add_object_fields(schema: &mut Schema) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,32 +1,63 @@
-//! Validation.
+//! Validation: metadata, schemas of custom resources, and what built-in kinds demand.
+//!
+//! Errors carry upstream's paths, reasons and texts, because people search for them and clients
+//! read them. What is checked by hand is what users hit first; kinds without rules of their own are
+//! held to the fields that their schema requires.
+
+mod access;
+mod configuration;
+mod crd;
+mod kinds;
+mod metadata;
+pub mod names;
+mod pod;
+mod rbac;
+mod required;
+mod resources;
+mod schema;
+mod service;
+mod storage;
+mod structural;
+mod volumes;
+mod workloads;
 
 use serde_json::Value;
 
 use crate::error::FieldError;
-use crate::schema::Schema;
 use crate::table::ResourceInfo;
+
+pub use metadata::generated_name_base;
+pub use resources::container_resources;
+pub use schema::schema;
 
 /// Checks a new object: metadata, and what its kind demands. The object is decoded and defaulted.
 #[must_use]
-pub fn create(_info: &ResourceInfo, _version: &str, _object: &Value) -> Vec<FieldError> {
-    Vec::new()
+pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::create(info, object);
+    if info.is_custom {
+        errors.extend(custom(info, version, object));
+    } else {
+        errors.extend(kinds::create(info, version, object));
+    }
+    errors
 }
 
 /// Checks a changed object against the one before. `subresource` is empty for the object itself,
 /// `status`, `ephemeralcontainers`, `resize` and so on otherwise.
 #[must_use]
-pub fn update(
-    _info: &ResourceInfo,
-    _version: &str,
-    _object: &Value,
-    _old: &Value,
-    _subresource: &str,
-) -> Vec<FieldError> {
-    Vec::new()
+pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+    let mut errors = metadata::update(info, object, old);
+    if info.is_custom {
+        errors.extend(custom(info, version, object));
+    } else if subresource != "status" {
+        errors.extend(kinds::update(info, version, object, old, subresource));
+    }
+    errors
 }
 
-/// Checks a value against a schema, with upstream's texts for custom resources.
-#[must_use]
-pub fn schema(_value: &Value, _schema: &Schema) -> Vec<FieldError> {
-    Vec::new()
+fn custom(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
+    info.versions.iter().find(|v| v.name == version).map(|v| schema(object, v.schema())).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

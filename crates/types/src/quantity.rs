@@ -370,7 +370,9 @@ mod tests {
 
     #[test]
     fn refuses() {
-        for text in ["", "-", "m", "1.2.3", "1 Gi", "1gi", "1KI", "1kk", "0x10", "1e", "1e+", "e3", "abc", "1Gib", "--1", "１"] {
+        for text in
+            ["", "-", "m", "1.2.3", "1 Gi", "1gi", "1KI", "1kk", "0x10", "1e", "1e+", "e3", "abc", "1Gib", "--1", "１"]
+        {
             assert_eq!(Quantity::parse(text), Err(ParseQuantityError), "{text:?}");
         }
     }

@@ -103,7 +103,9 @@ fn special(name: &str, schema: &mut Value) {
         _ => {}
     }
     // The Rust types have metadata always; for the API it is a field like others.
-    let is_kind = ["apiVersion", "kind", "metadata"].iter().all(|field| map.get("properties").is_some_and(|p| p.get(field).is_some()));
+    let is_kind = ["apiVersion", "kind", "metadata"]
+        .iter()
+        .all(|field| map.get("properties").is_some_and(|p| p.get(field).is_some()));
     if let (true, Some(Value::Array(required))) = (is_kind, map.get_mut("required")) {
         required.retain(|field| field != "metadata");
         if required.is_empty() {
@@ -134,7 +136,8 @@ fn apply_facts(definitions: &mut BTreeMap<String, Value>, facts: &str) -> Result
         let (type_name, field) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let full_name = format!("io.k8s.{type_name}");
         let schema = definitions.get_mut(&full_name).ok_or_else(|| format!("no type {full_name}: {line}"))?;
-        let place = if field == "." { Some(schema) } else { schema.get_mut("properties").and_then(|p| p.get_mut(field)) };
+        let place =
+            if field == "." { Some(schema) } else { schema.get_mut("properties").and_then(|p| p.get_mut(field)) };
         let place = place.and_then(Value::as_object_mut).ok_or_else(|| format!("no such field: {line}"))?;
         let mut strategies = Vec::new();
         for fact in words {

@@ -223,7 +223,7 @@ fn illegal_base64(text: &str) -> Option<usize> {
     if let Some((at, _)) = illegal {
         return Some(*at);
     }
-    (bytes.len() % 4 != 0 || padding > 2).then_some(text.len() - text.len() % 4)
+    (!bytes.len().is_multiple_of(4) || padding > 2).then_some(text.len() - text.len() % 4)
 }
 
 /// `io.k8s.api.core.v1.PodSpec` is `PodSpec` in Go.

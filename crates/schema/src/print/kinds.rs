@@ -18,7 +18,7 @@ pub(super) fn cells(group: &str, kind: &str, row: Row<'_>) -> Vec<Value> {
         ("apps", "ControllerRevision") => {
             let controller =
                 row.list("metadata.ownerReferences").iter().find(|o| o.get("controller") == Some(&Value::Bool(true)));
-            let controller = controller.map_or("<none>".to_owned(), |o| owner(o));
+            let controller = controller.map_or("<none>".to_owned(), owner);
             vec![row.name(), controller.into(), row.number("revision").into(), row.age()]
         }
         ("batch", "Job") => workloads::job(row),

@@ -1,0 +1,172 @@
+//! CustomResourceDefinitions.
+
+use serde_json::Value;
+
+use super::access::{Errors, Place, unchanged};
+use super::{names, structural};
+use crate::error::FieldError;
+use crate::jsonpath::JsonPath;
+use crate::schema::Schema;
+
+pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
+    let spec = object.field("spec");
+    let names_place = spec.field("names");
+    if let Some(group) = spec.needs_text("group", errors) {
+        spec.has_form("group", names::dns1123_subdomain, errors);
+        if !group.contains('.') {
+            spec.invalid("group", "should be a domain with at least one dot", errors);
+        }
+    }
+    spec.one_of("scope", &["Cluster", "Namespaced"], errors);
+    for field in ["plural", "singular", "kind", "listKind"] {
+        if let Some(name) = names_place.needs_text(field, errors)
+            && let Some(problem) = names::dns1035_label(&name.to_lowercase())
+        {
+            errors.push(FieldError::invalid(names_place.path_of(field), name, problem));
+        }
+    }
+    for field in ["shortNames", "categories"] {
+        for name in names_place.items(field) {
+            let text = name.value.as_str().unwrap_or_default();
+            errors.extend(
+                names::dns1035_label(text).map(|problem| FieldError::invalid(name.path.clone(), text, problem)),
+            );
+        }
+    }
+    if names_place.text("kind") == names_place.text("listKind") && !names_place.text("kind").is_empty() {
+        errors.push(FieldError::invalid(
+            names_place.path_of("listKind"),
+            names_place.text("listKind"),
+            "kind and listKind may not be the same",
+        ));
+    }
+    let metadata = object.field("metadata");
+    let expected = format!("{}.{}", names_place.text("plural"), spec.text("group"));
+    if metadata.text("name") != expected {
+        errors.push(FieldError::invalid(
+            "metadata.name",
+            metadata.text("name"),
+            "must be spec.names.plural+\".\"+spec.group",
+        ));
+    }
+    if spec.flag("preserveUnknownFields") {
+        let text =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.push(FieldError::invalid("spec.preserveUnknownFields", true, text));
+    }
+    let conversion = spec.field("conversion");
+    match conversion.text("strategy") {
+        "None" | "" => {}
+        // Told plainly here, rather than by objects that come back in the wrong form.
+        "Webhook" => errors.push(FieldError::forbidden(
+            conversion.path_of("strategy"),
+            "conversion by webhook is not available on this server",
+        )),
+        _ => conversion.one_of("strategy", &["None", "Webhook"], errors),
+    }
+    versions(&spec, errors);
+}
+
+fn versions(spec: &Place<'_>, errors: &mut Errors) {
+    let path = spec.path_of("versions");
+    let mut seen: Vec<&str> = Vec::new();
+    let mut stored = 0;
+    for version in spec.items("versions") {
+        if let Some(name) = version.needs_text("name", errors) {
+            version.has_form("name", names::dns1035_label, errors);
+            if seen.contains(&name) {
+                errors.push(FieldError::invalid(
+                    path.clone(),
+                    seen.into_iter().chain([name]).collect::<Vec<_>>(),
+                    "must contain unique version names",
+                ));
+                return;
+            }
+            seen.push(name);
+        }
+        stored += usize::from(version.flag("storage"));
+        self::version(&version, errors);
+    }
+    if seen.is_empty() {
+        errors.push(FieldError::invalid(path, Value::Null, "must have exactly one version marked as storage version"));
+    } else if stored != 1 {
+        let names: Vec<Value> = seen.into_iter().map(Value::from).collect();
+        errors.push(FieldError::invalid(path, names, "must have exactly one version marked as storage version"));
+    }
+}
+
+fn version(version: &Place<'_>, errors: &mut Errors) {
+    let schema = version.at(&["schema", "openAPIV3Schema"]);
+    if schema.exists() {
+        match Schema::parse(schema.value) {
+            Ok(_) => structural::check(&schema, errors),
+            Err(error) => {
+                errors.push(FieldError::invalid(format!("{}.{}", schema.path, error.path), Value::Null, error.problem))
+            }
+        }
+    } else {
+        errors.push(FieldError::required(schema.path.clone(), "schemas are required"));
+    }
+    const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+    for column in version.items("additionalPrinterColumns") {
+        column.needs_text("name", errors);
+        column.one_of("type", &TYPES, errors);
+        json_path(&column, "jsonPath", false, errors);
+    }
+    for field in version.items("selectableFields") {
+        json_path(&field, "jsonPath", true, errors);
+    }
+    let scale = version.at(&["subresources", "scale"]);
+    if scale.exists() {
+        for (field, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
+            json_path(&scale, field, true, errors);
+            if !scale.text(field).starts_with(prefix) && !scale.text(field).is_empty() {
+                let text = format!("should be a json path under {}", prefix.trim_end_matches('.'));
+                errors.push(FieldError::invalid(scale.path_of(field), scale.text(field), text));
+            }
+        }
+    }
+}
+
+fn json_path(place: &Place<'_>, field: &str, plain: bool, errors: &mut Errors) {
+    let Some(text) = place.needs_text(field, errors) else { return };
+    match JsonPath::parse(text) {
+        Err(error) => errors.push(FieldError::invalid(place.path_of(field), text, error.to_string())),
+        Ok(path) if plain && path.plain_fields().is_none() => {
+            errors.push(FieldError::invalid(
+                place.path_of(field),
+                text,
+                "must be a simple json path without array notation",
+            ));
+        }
+        Ok(_) => {}
+    }
+}
+
+/// What may not change once the definition is in use.
+pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    let (new_spec, old_spec) = (new.field("spec"), old.field("spec"));
+    unchanged(&new_spec.field("group"), &old_spec.field("group"), errors);
+    let established =
+        old.field("status").items("conditions").any(|c| (c.text("type"), c.text("status")) == ("Established", "True"));
+    if established {
+        unchanged(&new_spec.field("scope"), &old_spec.field("scope"), errors);
+        unchanged(&new_spec.at(&["names", "kind"]), &old_spec.at(&["names", "kind"]), errors);
+    }
+    unchanged(&new_spec.at(&["names", "plural"]), &old_spec.at(&["names", "plural"]), errors);
+    // A version in which objects are stored cannot go.
+    let names: Vec<&str> = new_spec.items("versions").map(|version| version.text("name")).collect();
+    for (index, version) in old.field("status").texts("storedVersions").into_iter().enumerate() {
+        if !names.contains(&version) {
+            let text = "missing from spec.versions; ".to_owned()
+                + version
+                + " was previously a storage version, and must remain in spec.versions until a storage migration ensures no data \
+                   remains persisted in "
+                + version
+                + " and removes "
+                + version
+                + " from status.storedVersions";
+            errors.push(FieldError::invalid(format!("status.storedVersions[{index}]"), version, text));
+        }
+    }
+}
