@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use carrack_apiserver::serve::{Settings, TlsNodeProxy, serve};
 use carrack_apiserver::{ApiServer, Config, Env};
+use carrack_auth::Authenticator;
+use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
-use carrack_auth::Authenticator;
-use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_store::MemStore;
 
 struct System;

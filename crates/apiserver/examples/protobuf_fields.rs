@@ -64,7 +64,12 @@ fn walk(schema: &Schema, names: &mut BTreeMap<String, String>) {
     }
 }
 
-fn visit(root: &Path, directory: &Path, names: &BTreeMap<String, String>, lines: &mut Vec<String>) -> Result<(), Failure> {
+fn visit(
+    root: &Path,
+    directory: &Path,
+    names: &BTreeMap<String, String>,
+    lines: &mut Vec<String>,
+) -> Result<(), Failure> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
@@ -119,7 +124,12 @@ fn messages(package: &str, source: &str, names: &BTreeMap<String, String>, lines
                 fields.push(Field {
                     number,
                     name: field.trim_start_matches("r#").replace('_', "").to_lowercase(),
-                    type_: type_.trim_end_matches(['>', ',', ' ']).rsplit(['<', ':', ' ']).next().unwrap_or("").to_owned(),
+                    type_: type_
+                        .trim_end_matches(['>', ',', ' '])
+                        .rsplit(['<', ':', ' '])
+                        .next()
+                        .unwrap_or("")
+                        .to_owned(),
                     is_message: attribute.contains("(message"),
                 });
             }

@@ -50,11 +50,8 @@ pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().filter(|t| !t.is_empty())?.to_ascii_lowercase();
             let params: Vec<_> = parts.filter_map(|p| p.split_once('=')).collect();
-            let quality = params
-                .iter()
-                .find(|(n, _)| *n == "q")
-                .and_then(|(_, q)| q.parse::<f64>().ok())
-                .unwrap_or(1.0);
+            let quality =
+                params.iter().find(|(n, _)| *n == "q").and_then(|(_, q)| q.parse::<f64>().ok()).unwrap_or(1.0);
             // Rounds to thousandths, which is all that the header can say.
             let quality = (quality.clamp(0.0, 1.0) * 1000.0).round() as u32;
             Some((quality, MediaRange { media_type, params }))
@@ -117,10 +114,15 @@ mod tests {
             (Some("application/json"), Ok(Form::Object)),
             (Some("*/*"), Ok(Form::Object)),
             (
-                Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"),
+                Some(
+                    "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                ),
                 Ok(Form::Table("meta.k8s.io/v1")),
             ),
-            (Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), Ok(Form::Metadata("meta.k8s.io/v1"))),
+            (
+                Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+                Ok(Form::Metadata("meta.k8s.io/v1")),
+            ),
             (Some("application/vnd.kubernetes.protobuf, application/json;q=0.5"), Ok(Form::Object)),
             (Some("application/vnd.kubernetes.protobuf"), Err(406)),
             (Some("text/html"), Err(406)),

@@ -21,8 +21,16 @@ use carrack_store::Range;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 /// Priority classes of every cluster, with their values.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
-    ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
 ];
 
 impl ApiServer {
@@ -87,11 +95,7 @@ impl ApiServer {
     /// A request of the API server's own, with a JSON reply.
     async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> Result<Value, Status> {
         let body = object.map(crate::present::bytes_of).unwrap_or_default();
-        let request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .body(body)
-            .map_err(Status::internal)?;
+        let request = http::Request::builder().method(method).uri(path).body(body).map_err(Status::internal)?;
         let response: Response = self.handle(request, Caller::apiserver()).await;
         let code = response.status().as_u16();
         let bytes: Bytes = response.into_body().into_bytes();

@@ -15,7 +15,9 @@ impl Inner {
         let mut all = BTreeMap::new();
         for object in wanted {
             let key = match &object {
-                BoundObject::ServiceAccount { namespace, name } => keys::of("", "serviceaccounts", Some(namespace)) + name,
+                BoundObject::ServiceAccount { namespace, name } => {
+                    keys::of("", "serviceaccounts", Some(namespace)) + name
+                }
                 BoundObject::Pod { namespace, name } => keys::of("", "pods", Some(namespace)) + name,
                 BoundObject::Secret { namespace, name } => keys::of("", "secrets", Some(namespace)) + name,
                 BoundObject::Node { name } => keys::of("", "nodes", None) + name,

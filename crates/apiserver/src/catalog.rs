@@ -103,11 +103,7 @@ pub(crate) struct CatalogFold {
 
 impl CatalogFold {
     pub(crate) fn new() -> Self {
-        let mut fold = CatalogFold {
-            definitions: BTreeMap::new(),
-            catalog: Arc::default(),
-            generation: 0,
-        };
+        let mut fold = CatalogFold { definitions: BTreeMap::new(), catalog: Arc::default(), generation: 0 };
         fold.settle();
         fold
     }
@@ -156,10 +152,8 @@ impl Fold for CatalogFold {
             .collect();
         custom.sort_by(|a, b| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)));
         ordered.extend(custom);
-        let rows = ordered
-            .iter()
-            .map(|row| ((row.group.to_string(), row.plural.to_string()), Arc::clone(row)))
-            .collect();
+        let rows =
+            ordered.iter().map(|row| ((row.group.to_string(), row.plural.to_string()), Arc::clone(row))).collect();
         self.catalog = Arc::new(Catalog { rows, ordered, generation: self.generation });
     }
 }
@@ -169,9 +163,7 @@ fn is_established(definition: &crate::object::Object) -> bool {
         .get("status")
         .and_then(|status| status.get("conditions"))
         .and_then(Value::as_array)
-        .is_some_and(|conditions| {
-            conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True")
-        })
+        .is_some_and(|conditions| conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True"))
         && !str_at(definition, &["spec", "names", "plural"]).is_empty()
 }
 

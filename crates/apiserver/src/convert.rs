@@ -42,9 +42,7 @@ pub(crate) fn storage_type(row: &ResourceInfo) -> (String, String) {
 /// An object out of the store, in a version of the row.
 pub(crate) fn from_storage(row: &ResourceInfo, version: &Version, mut object: Object) -> Object {
     if is_view(row) {
-        object = renamed(object, |name| {
-            EVENT_FIELDS.iter().find(|(_, core)| *core == name).map(|(view, _)| *view)
-        });
+        object = renamed(object, |name| EVENT_FIELDS.iter().find(|(_, core)| *core == name).map(|(view, _)| *view));
     }
     if differs(row, version) && !is_view(row) {
         object = converted(row, &version.name, object);
@@ -65,9 +63,7 @@ fn converted(row: &ResourceInfo, version: &str, object: Object) -> Object {
 /// An object in any version of the row, as it is stored.
 pub(crate) fn to_storage(row: &ResourceInfo, mut object: Object) -> Object {
     if is_view(row) {
-        object = renamed(object, |name| {
-            EVENT_FIELDS.iter().find(|(view, _)| *view == name).map(|(_, core)| *core)
-        });
+        object = renamed(object, |name| EVENT_FIELDS.iter().find(|(view, _)| *view == name).map(|(_, core)| *core));
     }
     let (api_version, kind) = storage_type(row);
     if let Some(stored) = row.storage_version().filter(|_| !row.is_custom && convert::differs(&row.group, &row.kind)) {

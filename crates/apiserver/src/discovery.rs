@@ -29,11 +29,14 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
     match (segments.next(), segments.next(), segments.next(), segments.next()) {
         (Some("api"), None, ..) => Ok(match aggregated_version(headers) {
             Some(version) => groups.aggregated(version, true, headers),
-            None => body::value(200, &json!({
-                "kind": "APIVersions",
-                "versions": ["v1"],
-                "serverAddressByClientCIDRs": [],
-            })),
+            None => body::value(
+                200,
+                &json!({
+                    "kind": "APIVersions",
+                    "versions": ["v1"],
+                    "serverAddressByClientCIDRs": [],
+                }),
+            ),
         }),
         (Some("apis"), None, ..) => Ok(match aggregated_version(headers) {
             Some(version) => groups.aggregated(version, false, headers),
@@ -145,9 +148,12 @@ impl Groups {
         }
         resources.extend(self.local_resources(group, version));
         let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-        Ok(body::value(200, &json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
-        })))
+        Ok(body::value(
+            200,
+            &json!({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
+            }),
+        ))
     }
 
     fn aggregated(&self, api_version: &'static str, core: bool, headers: &HeaderMap) -> Response {
@@ -258,7 +264,8 @@ fn merge_local(resources: &mut Vec<Value>, local: &[Value], group: &str, version
             }
         };
         if let Some(sub) = sub {
-            let entry = json!({"subresource": sub, "responseKind": kind(&resource["kind"]), "verbs": resource["verbs"]});
+            let entry =
+                json!({"subresource": sub, "responseKind": kind(&resource["kind"]), "verbs": resource["verbs"]});
             match resources[at].get_mut("subresources").and_then(Value::as_array_mut) {
                 Some(list) => list.push(entry),
                 None => resources[at]["subresources"] = json!([entry]),

@@ -64,7 +64,6 @@ pub(crate) async fn resource(
         }
         _ => Err(Status::method_not_allowed()),
     }
-
 }
 
 async fn subresource_request(

@@ -37,11 +37,7 @@ impl<T: Fold> Follower<T> {
     }
 
     /// Hands the value, brought up to the store's present revision, to `read`.
-    pub(crate) async fn with<R>(
-        &self,
-        store: &dyn Store,
-        read: impl FnOnce(&mut T) -> R,
-    ) -> Result<R, StoreError> {
+    pub(crate) async fn with<R>(&self, store: &dyn Store, read: impl FnOnce(&mut T) -> R) -> Result<R, StoreError> {
         let wanted = store.revision();
         loop {
             {

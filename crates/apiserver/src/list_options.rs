@@ -54,8 +54,7 @@ impl Filter {
     /// Whether an object is asked for.
     pub(crate) fn matches(&self, entry: &Entry, row: &ResourceInfo, version: &Version) -> bool {
         (self.labels.is_empty() || self.labels.matches(&stored::memo(entry).labels))
-            && (self.fields.is_empty()
-                || self.fields.matches(|path| stored::field_value(entry, row, version, path)))
+            && (self.fields.is_empty() || self.fields.matches(|path| stored::field_value(entry, row, version, path)))
     }
 }
 
@@ -181,9 +180,10 @@ fn revision(
         (Some(_), "") => {
             Err(invalid("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
         }
-        (Some("Exact"), _) if number == 0 => {
-            Err(invalid("resourceVersionMatch", "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\""))
-        }
+        (Some("Exact"), _) if number == 0 => Err(invalid(
+            "resourceVersionMatch",
+            "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        )),
         (Some("Exact"), _) => Ok(AtRevision::Exact(Revision(number))),
         (None, "") => Ok(AtRevision::Newest),
         (None | Some("NotOlderThan"), _) if number == 0 => Ok(AtRevision::Any),

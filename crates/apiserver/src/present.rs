@@ -93,10 +93,12 @@ impl Presenter {
             }
             Form::Object => vec![bytes_of(&Value::Object(self.object(entry, at)))],
             Form::Metadata(version) => vec![bytes_of(&metadata_only(&self.object(entry, at), version))],
-            Form::Table(version) => vec![bytes_of(&self.table(version, &[self.object(entry, at)], &ListMeta {
-                revision: at.unwrap_or(entry.mod_revision),
-                ..ListMeta::default()
-            }, true))],
+            Form::Table(version) => vec![bytes_of(&self.table(
+                version,
+                &[self.object(entry, at)],
+                &ListMeta { revision: at.unwrap_or(entry.mod_revision), ..ListMeta::default() },
+                true,
+            ))],
         }
     }
 
@@ -154,12 +156,9 @@ impl Presenter {
         let value = match self.form {
             Form::Object => Value::Object(object.clone()),
             Form::Metadata(version) => metadata_only(object, version),
-            Form::Table(version) => self.table(
-                version,
-                std::slice::from_ref(object),
-                &ListMeta { revision, ..ListMeta::default() },
-                true,
-            ),
+            Form::Table(version) => {
+                self.table(version, std::slice::from_ref(object), &ListMeta { revision, ..ListMeta::default() }, true)
+            }
         };
         body::value(code, &value)
     }
@@ -168,11 +167,13 @@ impl Presenter {
     pub(crate) fn list(&self, entries: &[Arc<Entry>], meta: &ListMeta) -> Response {
         match self.form {
             Form::Object => {
-                let head = json!({"kind": self.row.list_kind, "apiVersion": self.api_version(), "metadata": meta.to_json()});
+                let head =
+                    json!({"kind": self.row.list_kind, "apiVersion": self.api_version(), "metadata": meta.to_json()});
                 self.concatenated(&head, entries)
             }
             Form::Metadata(version) => {
-                let head = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta.to_json()});
+                let head =
+                    json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta.to_json()});
                 self.concatenated(&head, entries)
             }
             Form::Table(version) => {

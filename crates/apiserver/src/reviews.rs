@@ -1,8 +1,6 @@
 //! Questions that are posted as objects and answered on the spot: may somebody do something, who am I,
 //! whose token is this.
 
-use std::collections::BTreeMap;
-
 use carrack_auth::{Attributes, Caller, Secret};
 use serde_json::{Value, json};
 
@@ -73,7 +71,7 @@ fn subject(review: &Object) -> Result<Caller, Status> {
     let extra = at(review, &["spec", "extra"])
         .and_then(Value::as_object)
         .map(|extra| extra.iter().map(|(key, values)| (key.clone(), texts(Some(values)))).collect())
-        .unwrap_or_else(BTreeMap::new);
+        .unwrap_or_default();
     Ok(Caller { user, uid: str_at(review, &["spec", "uid"]).to_owned(), groups, extra })
 }
 

@@ -42,12 +42,9 @@ pub struct ResourceRequest {
 impl RequestInfo {
     /// Reads method, path and query.
     pub fn parse(method: &Method, path: &str, query: &Query) -> RequestInfo {
-        let segments: Vec<String> =
-            path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect();
+        let segments: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect();
         let parsed = match segments.first().map(String::as_str) {
-            Some("api") if segments.len() >= 3 => {
-                resource_of(String::new(), segments[1].clone(), &segments[2..])
-            }
+            Some("api") if segments.len() >= 3 => resource_of(String::new(), segments[1].clone(), &segments[2..]),
             Some("apis") if segments.len() >= 4 => {
                 resource_of(segments[1].clone(), segments[2].clone(), &segments[3..])
             }
@@ -157,11 +154,7 @@ mod tests {
         check(Method::GET, "/api/v1/namespaces/a", "get /v1 ns=a namespaces a -");
         check(Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces a finalize");
         check(Method::GET, "/api/v1/namespaces/a/pods", "list /v1 ns=a pods - -");
-        check(
-            Method::GET,
-            "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx",
-            "list /v1 ns=a pods x -",
-        );
+        check(Method::GET, "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx", "list /v1 ns=a pods x -");
         check(Method::GET, "/api/v1/namespaces/a/pods/x/log?follow=1", "get /v1 ns=a pods x log");
         check(Method::POST, "/api/v1/namespaces/a/pods/x/binding", "create /v1 ns=a pods x binding");
         check(

@@ -45,9 +45,11 @@ impl LabelSelector {
             if parser.rest.is_empty() {
                 break;
             }
-            requirements.push(parser.requirement().map_err(|why| {
-                Status::bad_request(format!("unable to parse requirement: {why}"))
-            })?);
+            requirements.push(
+                parser
+                    .requirement()
+                    .map_err(|why| Status::bad_request(format!("unable to parse requirement: {why}")))?,
+            );
             parser.space();
             if parser.rest.is_empty() {
                 break;
@@ -108,10 +110,7 @@ impl Parser<'_> {
 
     fn word(&mut self) -> String {
         self.space();
-        let end = self
-            .rest
-            .find(|c: char| c.is_whitespace() || "=!,()<>".contains(c))
-            .unwrap_or(self.rest.len());
+        let end = self.rest.find(|c: char| c.is_whitespace() || "=!,()<>".contains(c)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         word.to_owned()
@@ -147,9 +146,7 @@ impl Parser<'_> {
                 "in" => Test::In(self.set()?),
                 "notin" => Test::NotIn(self.set()?),
                 other => {
-                    return Err(format!(
-                        "found '{other}', expected: in, notin, =, ==, !=, gt, lt"
-                    ));
+                    return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt"));
                 }
             }
         };
@@ -197,7 +194,9 @@ fn check_value(value: &str) -> Result<(), String> {
     if value.len() <= 63 && (value.is_empty() || name_like(value)) {
         Ok(())
     } else {
-        Err(format!("values: Invalid value: {value:?}: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"))
+        Err(format!(
+            "values: Invalid value: {value:?}: a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+        ))
     }
 }
 
@@ -297,9 +296,7 @@ mod tests {
     use super::*;
 
     fn labels() -> BTreeMap<String, String> {
-        [("app", "web"), ("tier", "2"), ("example.com/x", "")]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .into()
+        [("app", "web"), ("tier", "2"), ("example.com/x", "")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
     }
 
     #[test]

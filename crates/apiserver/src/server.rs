@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
-use carrack_auth::{Attributes, Authorizer, Caller};
 use carrack_auth::token::Issuer;
+use carrack_auth::{Attributes, Authorizer, Caller};
 use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method};
@@ -185,7 +185,8 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        let request = Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
+        let request =
+            Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
         let response = request.answer(caller).await.unwrap_or_else(Response::from);
         self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
         response
@@ -208,7 +209,9 @@ impl ApiServer {
 /// The reply to credentials that are not accepted; why is for the log alone.
 pub(crate) fn refused(error: authn::AuthnError) -> Status {
     match error {
-        authn::AuthnError::Unavailable(why) => Status::unavailable(format!("the credentials could not be checked: {why}")),
+        authn::AuthnError::Unavailable(why) => {
+            Status::unavailable(format!("the credentials could not be checked: {why}"))
+        }
         other => {
             tracing::debug!(why = %other, "a request is not authenticated");
             Status::unauthorized()
@@ -229,9 +232,8 @@ struct Request<'a> {
 impl Request<'_> {
     async fn answer(self, caller: Caller) -> Result<Response, Status> {
         let inner = &*self.server.inner;
-        let impersonated = inner
-            .with_authorizer(|authorizer| authn::impersonate(authorizer, &caller, self.headers))
-            .await?;
+        let impersonated =
+            inner.with_authorizer(|authorizer| authn::impersonate(authorizer, &caller, self.headers)).await?;
         let caller = match impersonated {
             Ok(other) => other.unwrap_or(caller),
             Err(authn::ImpersonationError::BadRequest(why)) => return Err(Status::bad_request(why)),
@@ -278,7 +280,8 @@ impl Request<'_> {
                 field_selector,
             },
         };
-        let decision = self.server.inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
+        let decision =
+            self.server.inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
         if decision.allowed() {
             return Ok(());
         }
@@ -312,7 +315,8 @@ impl Request<'_> {
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
         for warning in &cx.warnings {
-            let text: String = warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
+            let text: String =
+                warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
                 response.headers_mut().append(WARNING, value);
@@ -335,9 +339,7 @@ impl Inner {
 
     /// The group served by code, if it is one.
     pub(crate) fn local_api(&self, group: &str, version: &str) -> Option<&Arc<dyn LocalApi>> {
-        self.apis
-            .iter()
-            .find(|api| api.group_versions().iter().any(|gv| gv.group == group && gv.version == version))
+        self.apis.iter().find(|api| api.group_versions().iter().any(|gv| gv.group == group && gv.version == version))
     }
 
     /// Nobody grants what they do not hold: checks a role or binding that is about to be written.

@@ -117,8 +117,7 @@ impl Status {
 
     /// 404 for a path that no handler serves.
     pub fn no_such_path() -> Status {
-        Status::new(404, "NotFound", "the server could not find the requested resource".to_owned())
-            .about("", "", "")
+        Status::new(404, "NotFound", "the server could not find the requested resource".to_owned()).about("", "", "")
     }
 
     /// 409: there is one of that name.
@@ -138,8 +137,7 @@ impl Status {
 
     /// 409 with a cause in words.
     pub fn conflict(group: &str, resource: &str, name: &str, cause: &str) -> Status {
-        let message =
-            format!("Operation cannot be fulfilled on {} \"{name}\": {cause}", qualified(group, resource));
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {cause}", qualified(group, resource));
         Status::new(409, "Conflict", message).about(group, resource, name)
     }
 
@@ -212,8 +210,7 @@ impl Status {
 
     /// 406: none of the accepted encodings can be made.
     pub fn not_acceptable(offered: &str) -> Status {
-        let message =
-            format!("only the following media types are accepted: {offered}");
+        let message = format!("only the following media types are accepted: {offered}");
         Status::new(406, "NotAcceptable", message)
     }
 
@@ -230,7 +227,8 @@ impl Status {
 
     /// 415: the body's encoding is not read here.
     pub fn unsupported_media_type(offered: &str) -> Status {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: {offered}");
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {offered}");
         Status::new(415, "UnsupportedMediaType", message)
     }
 
@@ -241,8 +239,7 @@ impl Status {
 
     /// 500: a fault of ours.
     pub fn internal(why: impl std::fmt::Display) -> Status {
-        Status::new(500, "InternalError", format!("Internal error occurred: {why}"))
-            .because("", why.to_string(), "")
+        Status::new(500, "InternalError", format!("Internal error occurred: {why}")).because("", why.to_string(), "")
     }
 
     /// 503: not now, and it says nothing about the request.
@@ -284,9 +281,7 @@ impl From<carrack_store::StoreError> for Status {
     fn from(error: carrack_store::StoreError) -> Status {
         use carrack_store::StoreError as E;
         match error {
-            E::Compacted { .. } => Status::expired(
-                "The resourceVersion for the provided list is too old.",
-            ),
+            E::Compacted { .. } => Status::expired("The resourceVersion for the provided list is too old."),
             E::Future { asked, newest } => Status::too_large_resource_version(asked.0, newest.0),
             E::Lagged => Status::expired("the watch fell too far behind"),
             E::Closed => Status::unavailable("the server is shutting down"),
@@ -311,7 +306,12 @@ mod tests {
                 "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes to the latest version and try again",
             ),
             (
-                Status::invalid("", "Pod", "x", &[("FieldValueRequired".into(), "spec.containers".into(), "Required value".into())]),
+                Status::invalid(
+                    "",
+                    "Pod",
+                    "x",
+                    &[("FieldValueRequired".into(), "spec.containers".into(), "Required value".into())],
+                ),
                 422,
                 "Pod \"x\" is invalid: spec.containers: Required value",
             ),

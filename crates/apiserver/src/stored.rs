@@ -114,8 +114,7 @@ struct PartialMetadata {
 
 impl Memo {
     fn new(value: &[u8]) -> Memo {
-        let metadata =
-            serde_json::from_slice::<Partial>(value).map(|partial| partial.metadata).unwrap_or_default();
+        let metadata = serde_json::from_slice::<Partial>(value).map(|partial| partial.metadata).unwrap_or_default();
         let front = value
             .windows(METADATA.len())
             .position(|window| window == METADATA.as_bytes())
@@ -213,7 +212,10 @@ mod tests {
         let entry = entry(&object);
         let text = |parts: Vec<Bytes>| String::from_utf8(parts.concat()).expect("utf-8");
         let stored = text(spliced(&entry, "v1", "Pod", None));
-        assert!(stored.starts_with(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"17","#), "{stored}");
+        assert!(
+            stored.starts_with(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"17","#),
+            "{stored}"
+        );
         let moved: Value =
             serde_json::from_str(&text(spliced(&entry, "g/v2", "Pod", Some(Revision(230))))).expect("json");
         assert_eq!(moved["apiVersion"], "g/v2");

@@ -1,4 +1,5 @@
 //! The HTTPS shell on real sockets: certificates, tokens, bounds, watches, upgrades, the end.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_apiserver::serve::{NodeIo, NodeProxy, Settings, serve};
-use carrack_apiserver::{ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, NodeTarget, Response};
+use carrack_apiserver::{
+    ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, NodeTarget, Response,
+};
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
@@ -69,10 +72,19 @@ impl NodeProxy for FakeKubelet {
                             .header("upgrade", "SPDY/3.1")
                             .body(Full::new(Bytes::new()));
                     }
-                    let (code, text) = if path.contains("tailLines") { (200, "line\n") } else { (400, "container \"c\" is waiting to start") };
+                    let (code, text) = if path.contains("tailLines") {
+                        (200, "line\n")
+                    } else {
+                        (400, "container \"c\" is waiting to start")
+                    };
                     http::Response::builder().status(code).body(Full::new(Bytes::from(text)))
                 });
-                drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service).with_upgrades().await);
+                drop(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(theirs), service)
+                        .with_upgrades()
+                        .await,
+                );
             });
             Ok(Box::new(ours) as Box<dyn NodeIo>)
         })
@@ -120,7 +132,8 @@ impl Running {
         let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
         let key = SigningKey::from_pem(pki.service_account_key()).expect("key");
         let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(TestEnv));
-        config.authenticator = Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
+        config.authenticator =
+            Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
         config.issuer = Some(Issuer::new(DEFAULT_ISSUER, key));
         config.apis.push(Arc::new(Echo(vec![LocalGroupVersion {
             group: "echo.example.com".to_owned(),
@@ -142,9 +155,8 @@ impl Running {
 
     fn client_tls(&self, identity: Option<Identity>) -> rustls::ClientConfig {
         let now_s = TestEnv.now().as_second();
-        let certificate = identity.map(|identity| {
-            Reloadable::new(&self.pki.client(&identity, now_s).expect("certificate")).expect("pair")
-        });
+        let certificate = identity
+            .map(|identity| Reloadable::new(&self.pki.client(&identity, now_s).expect("certificate")).expect("pair"));
         tls::client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("tls")
     }
 
@@ -174,7 +186,9 @@ impl Running {
             admin.send(request)
         };
         let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
-        create("/api/v1/nodes", json!({"metadata": {"name": node}, "status": {"addresses": addresses}})).await.expect("node");
+        create("/api/v1/nodes", json!({"metadata": {"name": node}, "status": {"addresses": addresses}}))
+            .await
+            .expect("node");
         create("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.ok();
         let pod = json!({"metadata": {"name": node}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}});
         create("/api/v1/namespaces/default/pods", pod).await.expect("pod");
@@ -202,7 +216,10 @@ async fn callers_are_who_their_credentials_say() {
     assert_eq!(running.send(None, get("/healthz")).await, (200, json!("ok")));
     let (code, status) = running.send(None, get("/api/v1/nodes")).await;
     assert_eq!((code, status["reason"].as_str()), (403, Some("Forbidden")));
-    let bad = request("GET", "/api/v1/nodes").header("authorization", "Bearer nonsense").body(Full::default()).expect("request");
+    let bad = request("GET", "/api/v1/nodes")
+        .header("authorization", "Bearer nonsense")
+        .body(Full::default())
+        .expect("request");
     let (code, status) = running.send(None, bad).await;
     assert_eq!((code, status["message"].as_str()), (401, Some("Unauthorized")));
     let (code, status) = running.send(Some(Identity::Node { node: "n1".to_owned() }), get("/api/v1/secrets")).await;
@@ -221,7 +238,8 @@ async fn bodies_are_bounded() {
 
 #[tokio::test]
 async fn a_client_that_says_nothing_is_cut_off() {
-    let settings = Settings { head: Duration::from_millis(200), handshake: Duration::from_millis(200), ..Settings::default() };
+    let settings =
+        Settings { head: Duration::from_millis(200), handshake: Duration::from_millis(200), ..Settings::default() };
     let running = Running::start(settings).await;
     let mut silent = TcpStream::connect(running.address).await.expect("connect");
     let mut buffer = [0; 16];
@@ -256,9 +274,12 @@ async fn watches_stream_and_end() {
 #[tokio::test]
 async fn the_engine_reaches_it_over_http2() {
     let running = Running::start(Settings::default()).await;
-    let transport =
-        HttpsTransport::new(&format!("https://localhost:{}", running.address.port()), running.client_tls(Some(Identity::Admin)), None)
-            .expect("transport");
+    let transport = HttpsTransport::new(
+        &format!("https://localhost:{}", running.address.port()),
+        running.client_tls(Some(Identity::Admin)),
+        None,
+    )
+    .expect("transport");
     let list = ApiRequest::new(carrack_engine::Method::Get, "/api/v1/namespaces");
     let reply = within("a list", transport.send(list)).await.expect("list");
     assert_eq!(reply.json::<Value>().expect("json")["kind"], "NamespaceList");
@@ -278,7 +299,10 @@ async fn exec_passes_through_to_the_kubelet() {
         .expect("request");
     let mut sender = running.connect(Some(Identity::Admin)).await;
     let response = within("the upgrade", sender.send_request(exec)).await.expect("reply");
-    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"SPDY/3.1".parse::<http::HeaderValue>().expect("header")));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["upgrade"]),
+        (101, &"SPDY/3.1".parse::<http::HeaderValue>().expect("header"))
+    );
     let mut io = TokioIo::new(hyper::upgrade::on(response).await.expect("upgraded"));
     io.write_all(b"ping").await.expect("write");
     let want = b"you asked for /exec/default/n1/c?input=1&output=1&command=sh\nping";
@@ -322,7 +346,8 @@ async fn connections_are_handed_to_groups_served_by_code() {
 async fn shutdown_ends_watches_and_then_the_server() {
     let mut running = Running::start(Settings::default()).await;
     let mut sender = running.connect(Some(Identity::Admin)).await;
-    let mut response = sender.send_request(get("/api/v1/namespaces/default/configmaps?watch=true")).await.expect("reply");
+    let mut response =
+        sender.send_request(get("/api/v1/namespaces/default/configmaps?watch=true")).await.expect("reply");
     drop(running.stop.take());
     assert!(within("the watch's end", response.frame()).await.is_none());
     within("the server's end", running.serving).await.expect("task").expect("serve");

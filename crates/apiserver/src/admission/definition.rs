@@ -53,17 +53,17 @@ impl AdmissionPlugin for Definitions {
         if is_definition(attributes) && attributes.operation != Operation::Delete {
             let value = Value::Object(attributes.object.clone());
             if let Err(error) = carrack_schema::crd::resource_info(&value) {
-                return Err(Status::invalid(CRD_GROUP, "CustomResourceDefinition", &attributes.name, &[(
-                    "FieldValueInvalid".to_owned(),
-                    "spec".to_owned(),
-                    format!("Invalid value: {}", error.problem),
-                )]));
+                return Err(Status::invalid(
+                    CRD_GROUP,
+                    "CustomResourceDefinition",
+                    &attributes.name,
+                    &[("FieldValueInvalid".to_owned(), "spec".to_owned(), format!("Invalid value: {}", error.problem))],
+                ));
             }
         }
         let creates_instance =
             attributes.row.is_custom && attributes.operation == Operation::Create && attributes.subresource.is_empty();
-        if creates_instance
-            && lookup.get(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).is_none_or(is_deleting)
+        if creates_instance && lookup.get(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).is_none_or(is_deleting)
         {
             let mut status = Status::method_not_allowed();
             status.message = "create not allowed while custom resource definition is terminating".to_owned();
@@ -83,7 +83,8 @@ fn complete(definition: &mut Object) {
     spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
     let names = child_mut(spec, "names");
     let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let missing = |names: &Map<String, Value>, key: &str| names.get(key).and_then(Value::as_str).unwrap_or("").is_empty();
+    let missing =
+        |names: &Map<String, Value>, key: &str| names.get(key).and_then(Value::as_str).unwrap_or("").is_empty();
     if missing(names, "singular") {
         names.insert("singular".to_owned(), kind.to_lowercase().into());
     }
@@ -126,17 +127,21 @@ fn settle(definition: &mut Object, old: Option<&Object>, others: &[Object], now:
     let accepted_names = if conflict.is_none() { Some(names) } else { old_names };
     status.insert("acceptedNames".to_owned(), accepted_names.unwrap_or_else(|| json!({"kind": "", "plural": ""})));
     status.insert("storedVersions".to_owned(), json!(stored));
-    let mut conditions = old
-        .and_then(|old| at(old, &["status", "conditions"]))
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
+    let mut conditions =
+        old.and_then(|old| at(old, &["status", "conditions"])).and_then(Value::as_array).cloned().unwrap_or_default();
     set_condition(&mut conditions, "NamesAccepted", accepted, why, &what, now);
     set_condition(&mut conditions, "Established", established, e_why, &e_what, now);
     status.insert("conditions".to_owned(), conditions.into());
 }
 
-pub(crate) fn set_condition(conditions: &mut Vec<Value>, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
+pub(crate) fn set_condition(
+    conditions: &mut Vec<Value>,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
     let found = conditions.iter_mut().find(|condition| condition["type"] == kind);
     let since = match &found {
         Some(condition) if condition["status"] == status => condition["lastTransitionTime"].clone(),

@@ -39,8 +39,13 @@ pub(crate) async fn fetch(
     let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
     // A pinned wish comes first of its equals, so that it counts.
     needed.sort_by(|a, b| {
-        (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned)
-            .cmp(&(&b.group, &b.resource, &b.namespace, &b.name, !b.pinned))
+        (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned).cmp(&(
+            &b.group,
+            &b.resource,
+            &b.namespace,
+            &b.name,
+            !b.pinned,
+        ))
     });
     needed.dedup_by(|b, a| {
         (&a.group, &a.resource, &a.namespace, &a.name) == (&b.group, &b.resource, &b.namespace, &b.name)

@@ -54,10 +54,8 @@ impl AdmissionPlugin for ServiceAccountTokens {
         let name = account_name(&attributes.object).to_owned();
         let Some(account) = lookup.get("", "serviceaccounts", attributes.namespace, &name) else {
             let missing = Status::not_found("", "serviceaccounts", &name).message;
-            return Err(attributes.forbidden(&format!(
-                "error looking up service account {}/{name}: {missing}",
-                attributes.namespace
-            )));
+            return Err(attributes
+                .forbidden(&format!("error looking up service account {}/{name}: {missing}", attributes.namespace)));
         };
         let mount_wanted = attributes
             .object

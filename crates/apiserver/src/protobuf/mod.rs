@@ -107,8 +107,17 @@ mod tests {
         let port = [vec![0x08, 0x00, 0x10, 0x50], field(3, b"")].concat();
         let http_get = [field(1, b"/x"), field(2, &port)].concat();
         let probe = [field(1, &field(2, &http_get)), vec![0x18, 0x00, 0x20, 0x05]].concat();
-        let container = [field(1, b"c"), field(10, &probe), field(8, &field(2, &[field(1, b"cpu"), field(2, &field(1, b"100m"))].concat()))].concat();
-        let pod = [field(1, &[field(1, b"p"), field(9, &[0x08, 0x80, 0x94, 0xeb, 0xdc, 0x03])].concat()), field(2, &field(2, &container))].concat();
+        let container = [
+            field(1, b"c"),
+            field(10, &probe),
+            field(8, &field(2, &[field(1, b"cpu"), field(2, &field(1, b"100m"))].concat())),
+        ]
+        .concat();
+        let pod = [
+            field(1, &[field(1, b"p"), field(9, &[0x08, 0x80, 0x94, 0xeb, 0xdc, 0x03])].concat()),
+            field(2, &field(2, &container)),
+        ]
+        .concat();
         let decoded = decode(&envelope("v1", "Pod", &pod), "io.k8s.api.core.v1.Pod").expect("decodes");
         let container = &decoded.object["spec"]["containers"][0];
         assert_eq!(container["livenessProbe"], json!({"httpGet": {"path": "/x", "port": 80}, "periodSeconds": 5}));
@@ -118,7 +127,9 @@ mod tests {
 
     #[test]
     fn bodies_that_are_broken() {
-        for body in [&b"{}"[..], b"k8s\0\x12", b"k8s\0\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"k8s\0\x12\x05ab"] {
+        for body in
+            [&b"{}"[..], b"k8s\0\x12", b"k8s\0\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"k8s\0\x12\x05ab"]
+        {
             assert!(decode(body, "io.k8s.api.core.v1.Pod").is_err(), "{body:?}");
         }
         // Nested without end.

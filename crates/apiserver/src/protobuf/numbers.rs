@@ -15,10 +15,7 @@ pub(super) enum Field {
     /// The property of this name, in lower case and without separators.
     Named(&'static str),
     /// A message of this type of this package, whose fields JSON has in its parent.
-    Inline {
-        package: &'static str,
-        type_: &'static str,
-    },
+    Inline { package: &'static str, type_: &'static str },
 }
 
 /// Lines of the table by type, in lower case: what writes the table spells some names its own way.
@@ -32,10 +29,13 @@ static LINES: LazyLock<BTreeMap<String, Numbers>> = LazyLock::new(|| {
                 let digits = field.find(|c: char| !c.is_ascii_digit())?;
                 let number = field[..digits].parse().ok()?;
                 let rest = &field[digits..];
-                Some((number, match rest.strip_prefix('=') {
-                    Some(type_) => Field::Inline { package, type_ },
-                    None => Field::Named(rest),
-                }))
+                Some((
+                    number,
+                    match rest.strip_prefix('=') {
+                        Some(type_) => Field::Inline { package, type_ },
+                        None => Field::Named(rest),
+                    },
+                ))
             });
             Some((name.to_ascii_lowercase(), fields.collect()))
         })

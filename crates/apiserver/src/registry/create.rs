@@ -98,12 +98,7 @@ pub(crate) fn busy() -> Status {
 }
 
 /// Admission and validation of a new object; returns it with what it rests on.
-async fn admit(
-    cx: &Cx<'_>,
-    object: Object,
-    name: &str,
-    dry_run: bool,
-) -> Result<(Object, Vec<Check>), Status> {
+async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result<(Object, Vec<Check>), Status> {
     let server: &Inner = cx.server;
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let mut attributes = Attributes {

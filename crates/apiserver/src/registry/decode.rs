@@ -19,7 +19,8 @@ const TAKEN: &str = "application/json, application/yaml, application/vnd.kuberne
 /// Reads a body that is an object of a built-in type, given by its OpenAPI name, and not necessarily
 /// the request's own kind. Bodies without a content type are JSON.
 pub(crate) fn any(headers: &HeaderMap, body: &[u8], type_name: &str) -> Result<Object, Status> {
-    parse(headers, body, Some(type_name), "", type_name.rsplit('.').next().unwrap_or_default()).map(|(object, _)| object)
+    parse(headers, body, Some(type_name), "", type_name.rsplit('.').next().unwrap_or_default())
+        .map(|(object, _)| object)
 }
 
 /// Reads a body that is an object of the request's kind; unknown and duplicate fields are treated as

@@ -227,4 +227,3 @@ fn propagate(object: &mut Object, propagation: Option<Propagation>) {
     }
     set_finalizers(object, all);
 }
-

@@ -30,9 +30,8 @@ impl DeleteOptions {
     pub(crate) fn read(cx: &Cx<'_>, body: &[u8]) -> Result<DeleteOptions, Status> {
         let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
         if let Some(text) = cx.query.non_empty("gracePeriodSeconds") {
-            let seconds = text
-                .parse()
-                .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
+            let seconds =
+                text.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
             options.grace_period_s = Some(seconds);
         }
         if let Some(text) = cx.query.non_empty("propagationPolicy") {
@@ -46,10 +45,7 @@ impl DeleteOptions {
         }
         let object = decode::any(cx.headers, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
         if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
-            return Err(Status::bad_request(format!(
-                "expected DeleteOptions, found {:?}",
-                str_at(&object, &["kind"])
-            )));
+            return Err(Status::bad_request(format!("expected DeleteOptions, found {:?}", str_at(&object, &["kind"]))));
         }
         let mistyped = |field: &str| Status::bad_request(format!("DeleteOptions: {field} is of the wrong type"));
         if let Some(seconds) = at(&object, &["gracePeriodSeconds"]) {
@@ -73,13 +69,7 @@ impl DeleteOptions {
     }
 
     /// The preconditions against an object.
-    pub(crate) fn check_preconditions(
-        &self,
-        cx: &Cx<'_>,
-        name: &str,
-        uid: &str,
-        revision: &str,
-    ) -> Result<(), Status> {
+    pub(crate) fn check_preconditions(&self, cx: &Cx<'_>, name: &str, uid: &str, revision: &str) -> Result<(), Status> {
         if let Some(wanted) = self.uid.as_deref().filter(|wanted| *wanted != uid) {
             return Err(cx.conflict(
                 name,
@@ -105,21 +95,33 @@ fn propagation(text: &str) -> Result<Propagation, Status> {
         "Orphan" => Ok(Propagation::Orphan),
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
-        other => Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[(
-            "FieldValueNotSupported".to_owned(),
-            "propagationPolicy".to_owned(),
-            format!("Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""),
-        )])),
+        other => Err(Status::invalid(
+            "meta.k8s.io",
+            "DeleteOptions",
+            "",
+            &[(
+                "FieldValueNotSupported".to_owned(),
+                "propagationPolicy".to_owned(),
+                format!(
+                    "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
+                ),
+            )],
+        )),
     }
 }
 
 fn check(options: DeleteOptions) -> Result<DeleteOptions, Status> {
     match options.grace_period_s {
-        Some(seconds) if seconds < 0 => Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[(
-            "FieldValueInvalid".to_owned(),
-            "gracePeriodSeconds".to_owned(),
-            format!("Invalid value: {seconds}: must be greater than or equal to 0"),
-        )])),
+        Some(seconds) if seconds < 0 => Err(Status::invalid(
+            "meta.k8s.io",
+            "DeleteOptions",
+            "",
+            &[(
+                "FieldValueInvalid".to_owned(),
+                "gracePeriodSeconds".to_owned(),
+                format!("Invalid value: {seconds}: must be greater than or equal to 0"),
+            )],
+        )),
         _ => Ok(options),
     }
 }

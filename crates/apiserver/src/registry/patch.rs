@@ -18,8 +18,7 @@ use crate::registry::update::change;
 use crate::status::Status;
 
 /// Media types of patches, for the 415.
-const TAKEN: &str =
-    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const TAKEN: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 /// A JSON patch has no more operations than this.
 const MAX_OPERATIONS: usize = 10_000;
 
@@ -83,11 +82,16 @@ fn apply(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status>
                     }
                 }
                 json_patch::patch(&mut value, std::slice::from_ref(operation)).map_err(|error| {
-                    Status::invalid(&cx.row.group, &cx.row.kind, cx.name(), &[(
-                        "FieldValueInvalid".to_owned(),
-                        operation.path().to_string(),
-                        format!("the patch cannot be applied: {}", error.kind),
-                    )])
+                    Status::invalid(
+                        &cx.row.group,
+                        &cx.row.kind,
+                        cx.name(),
+                        &[(
+                            "FieldValueInvalid".to_owned(),
+                            operation.path().to_string(),
+                            format!("the patch cannot be applied: {}", error.kind),
+                        )],
+                    )
                 })?;
             }
         }

@@ -60,7 +60,10 @@ mod tests {
             (json!({}), "BestEffort"),
             (json!({"requests": {"cpu": "1"}}), "Burstable"),
             (json!({"limits": {"cpu": "1", "memory": "1Gi"}}), "Guaranteed"),
-            (json!({"limits": {"cpu": "1000m", "memory": "1Gi"}, "requests": {"cpu": 1, "memory": "1024Mi"}}), "Guaranteed"),
+            (
+                json!({"limits": {"cpu": "1000m", "memory": "1Gi"}, "requests": {"cpu": 1, "memory": "1024Mi"}}),
+                "Guaranteed",
+            ),
             (json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": 1, "memory": "1Gi"}}), "Burstable"),
             (json!({"limits": {"nvidia.com/gpu": 1}}), "BestEffort"),
         ] {

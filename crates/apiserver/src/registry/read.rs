@@ -19,9 +19,7 @@ pub(crate) async fn get(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let entry = fetch(cx).await?;
     if let Some(text) = cx.query.non_empty("resourceVersion") {
-        let asked: u64 = text
-            .parse()
-            .map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
+        let asked: u64 = text.parse().map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
         let newest = cx.server.store.revision();
         if asked > newest.0 {
             return Err(Status::too_large_resource_version(asked, newest.0));

@@ -56,9 +56,7 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         {
             return Err(Status::too_large_resource_version(wanted.0, page.revision.0));
         }
-        initial.extend(
-            page.entries.into_iter().filter(|entry| options.filter.matches(entry, &cx.row, cx.version())),
-        );
+        initial.extend(page.entries.into_iter().filter(|entry| options.filter.matches(entry, &cx.row, cx.version())));
         page.revision
     } else {
         match options.at {

@@ -76,7 +76,11 @@ async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -
     }
 }
 
-async fn exchange(shared: &Arc<Shared>, peer: &Peer, mut request: Request<Incoming>) -> Result<Response<Reply>, Status> {
+async fn exchange(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    mut request: Request<Incoming>,
+) -> Result<Response<Reply>, Status> {
     let peer = peer.as_ref().map_err(|()| Status::unauthorized())?;
     let caller = shared.server.authenticate(peer.as_ref(), request.headers()).await?;
     let upgrade = hyper::upgrade::on(&mut request);

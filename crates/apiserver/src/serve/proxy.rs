@@ -130,8 +130,9 @@ pub(super) async fn forward(
         .await
         .map_err(|_| dial_failed(format!("{}:{}: timed out", target.host, target.port)))?
         .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|error| dial_failed(error.to_string()))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+        .await
+        .map_err(|error| dial_failed(error.to_string()))?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to a kubelet");

@@ -80,25 +80,33 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
 fn refuse(binding: &Object, pod: &Object, name: &str, revision: &str) -> Result<(), Status> {
     let uid = meta_str(binding, "uid");
     if !uid.is_empty() && uid != meta_str(pod, "uid") {
-        return Err(Status::conflict("", "pods", name, &format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            meta_str(pod, "uid")
-        )));
+        return Err(Status::conflict(
+            "",
+            "pods",
+            name,
+            &format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta_str(pod, "uid")),
+        ));
     }
     let wanted = meta_str(binding, "resourceVersion");
     if !wanted.is_empty() && wanted != revision {
         return Err(Status::modified("", "pods", name));
     }
     if is_deleting(pod) {
-        return Err(Status::conflict("", "pods/binding", name, &format!(
-            "pod {name} is being deleted, cannot be assigned to a host"
-        )));
+        return Err(Status::conflict(
+            "",
+            "pods/binding",
+            name,
+            &format!("pod {name} is being deleted, cannot be assigned to a host"),
+        ));
     }
     let assigned = str_at(pod, &["spec", "nodeName"]);
     if !assigned.is_empty() {
-        return Err(Status::conflict("", "pods/binding", name, &format!(
-            "pod {name} is already assigned to node {assigned:?}"
-        )));
+        return Err(Status::conflict(
+            "",
+            "pods/binding",
+            name,
+            &format!("pod {name} is already assigned to node {assigned:?}"),
+        ));
     }
     let gated = pod
         .get("spec")
@@ -106,7 +114,12 @@ fn refuse(binding: &Object, pod: &Object, name: &str, revision: &str) -> Result<
         .and_then(Value::as_array)
         .is_some_and(|gates| !gates.is_empty());
     if gated {
-        return Err(Status::conflict("", "pods/binding", name, &format!("pod {name} has non-empty .spec.schedulingGates")));
+        return Err(Status::conflict(
+            "",
+            "pods/binding",
+            name,
+            &format!("pod {name} has non-empty .spec.schedulingGates"),
+        ));
     }
     Ok(())
 }

@@ -134,7 +134,9 @@ fn kubelet_query(cx: &Cx<'_>, subresource: &str) -> String {
     let mut out = Vec::new();
     let escape = carrack_engine::query_escape;
     if subresource == "log" {
-        for name in ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"] {
+        for name in
+            ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"]
+        {
             if let Some(value) = cx.query.non_empty(name) {
                 out.push(format!("{name}={}", escape(value)));
             }

@@ -18,7 +18,9 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
     if !given.is_empty() && given != name {
-        return Err(Status::bad_request(format!("name in URL does not match name in Eviction object: {name:?} is not {given:?}")));
+        return Err(Status::bad_request(format!(
+            "name in URL does not match name in Eviction object: {name:?} is not {given:?}"
+        )));
     }
     // Registered plugins may delay an eviction: a virtual machine moves away first.
     let entry = read::fetch(cx).await?;
@@ -27,8 +29,9 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
     options.grace_period_s = at(&eviction, &["deleteOptions", "gracePeriodSeconds"]).and_then(Value::as_i64);
     options.uid = at(&eviction, &["deleteOptions", "preconditions", "uid"]).and_then(Value::as_str).map(str::to_owned);
-    options.resource_version =
-        at(&eviction, &["deleteOptions", "preconditions", "resourceVersion"]).and_then(Value::as_str).map(str::to_owned);
+    options.resource_version = at(&eviction, &["deleteOptions", "preconditions", "resourceVersion"])
+        .and_then(Value::as_str)
+        .map(str::to_owned);
     remove(cx, &name, &options).await?;
     let mut status = Status::success("", "", "", "");
     status.code = 201;

@@ -33,11 +33,16 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
         apply(&mut scale, verb, headers, &media_type, &body)?;
         let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&wanted) {
-            return Err(Status::invalid("autoscaling", "Scale", cx.name(), &[(
-                "FieldValueInvalid".to_owned(),
-                "spec.replicas".to_owned(),
-                format!("Invalid value: {wanted}: must be greater than or equal to 0"),
-            )]));
+            return Err(Status::invalid(
+                "autoscaling",
+                "Scale",
+                cx.name(),
+                &[(
+                    "FieldValueInvalid".to_owned(),
+                    "spec.replicas".to_owned(),
+                    format!("Invalid value: {wanted}: must be greater than or equal to 0"),
+                )],
+            ));
         }
         let mut new = old.clone();
         for field in ["resourceVersion", "uid"] {
@@ -124,11 +129,8 @@ fn selector_text(selector: Option<&Value>) -> String {
     let Some(Value::Object(selector)) = selector else { return String::new() };
     let structured = selector.contains_key("matchLabels") || selector.contains_key("matchExpressions");
     let labels = if structured { selector.get("matchLabels").and_then(Value::as_object) } else { Some(selector) };
-    let mut terms: Vec<String> = labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
-        .collect();
+    let mut terms: Vec<String> =
+        labels.into_iter().flatten().filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect();
     for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
         let text = |field: &str| expression.get(field).and_then(Value::as_str).unwrap_or_default();
         let values: Vec<&str> = expression
@@ -159,7 +161,10 @@ mod tests {
         for (selector, want) in [
             (json!({"matchLabels": {"a": "b", "c": "d"}}), "a=b,c=d"),
             (json!({"app": "x"}), "app=x"),
-            (json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["x", "y"]}, {"key": "b", "operator": "Exists"}]}), "a in (x,y),b"),
+            (
+                json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["x", "y"]}, {"key": "b", "operator": "Exists"}]}),
+                "a in (x,y),b",
+            ),
             (json!(null), ""),
         ] {
             assert_eq!(selector_text(Some(&selector)), want);

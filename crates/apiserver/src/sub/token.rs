@@ -44,11 +44,16 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     };
     let env = &*cx.server.env;
     let issued = issuer.issue(&spec, env.now().as_second(), &new_uid(env)).map_err(|error| match error {
-        IssueError::TooShort | IssueError::TooLong => Status::invalid("authentication.k8s.io", "TokenRequest", "", &[(
-            "FieldValueInvalid".to_owned(),
-            "spec.expirationSeconds".to_owned(),
-            format!("Invalid value: {}: {error}", spec.expiration_s.unwrap_or_default()),
-        )]),
+        IssueError::TooShort | IssueError::TooLong => Status::invalid(
+            "authentication.k8s.io",
+            "TokenRequest",
+            "",
+            &[(
+                "FieldValueInvalid".to_owned(),
+                "spec.expirationSeconds".to_owned(),
+                format!("Invalid value: {}: {error}", spec.expiration_s.unwrap_or_default()),
+            )],
+        ),
         other @ IssueError::Sign(_) => Status::internal(other),
     })?;
     let expires = jiff::Timestamp::from_second(issued.expiration_unix_s).map(rfc3339_s).unwrap_or_default();
@@ -64,7 +69,12 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
 }
 
 /// What the token is to be bound to, checked against what exists.
-async fn bound_to(cx: &Cx<'_>, namespace: &str, account: &str, reference: &Object) -> Result<(BoundTo, Object), Status> {
+async fn bound_to(
+    cx: &Cx<'_>,
+    namespace: &str,
+    account: &str,
+    reference: &Object,
+) -> Result<(BoundTo, Object), Status> {
     let name = str_at(reference, &["name"]).to_owned();
     let wanted_uid = str_at(reference, &["uid"]);
     let (plural, place) = match (str_at(reference, &["apiVersion"]), str_at(reference, &["kind"])) {
@@ -72,15 +82,22 @@ async fn bound_to(cx: &Cx<'_>, namespace: &str, account: &str, reference: &Objec
         ("" | "v1", "Secret") => ("secrets", Some(namespace)),
         ("" | "v1", "Node") => ("nodes", None),
         (version, kind) => {
-            return Err(Status::bad_request(format!("cannot bind token to {version}/{kind}: only Pod, Secret and Node can be bound")));
+            return Err(Status::bad_request(format!(
+                "cannot bind token to {version}/{kind}: only Pod, Secret and Node can be bound"
+            )));
         }
     };
     let object = fetch(cx, plural, place, &name).await?.ok_or_else(|| Status::not_found("", plural, &name))?;
     let uid = meta_str(&object, "uid").to_owned();
     if !wanted_uid.is_empty() && wanted_uid != uid {
-        return Err(Status::conflict("", plural, &name, &format!(
-            "the UID in the bound object reference ({wanted_uid}) does not match the UID in record. The object might have been deleted and then recreated"
-        )));
+        return Err(Status::conflict(
+            "",
+            plural,
+            &name,
+            &format!(
+                "the UID in the bound object reference ({wanted_uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            ),
+        ));
     }
     let own = Reference { name: name.clone(), uid };
     let bound = match plural {

@@ -1,7 +1,7 @@
 //! Admission: what pods get from their namespace's service account, priority and tolerations.
 
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
 use carrack_apiserver::Status;
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
 use carrack_auth::Caller;
 use http::Method;
 use serde_json::{Value, json};
@@ -18,11 +18,18 @@ fn pods_find_their_credentials() {
     let volume = &made["spec"]["volumes"][0];
     let name = volume["name"].as_str().expect("name");
     assert!(name.starts_with("kube-api-access-"), "{name}");
-    let sources: Vec<String> =
-        volume["projected"]["sources"].as_array().expect("sources").iter().flat_map(|s| s.as_object().expect("source").keys().cloned()).collect();
+    let sources: Vec<String> = volume["projected"]["sources"]
+        .as_array()
+        .expect("sources")
+        .iter()
+        .flat_map(|s| s.as_object().expect("source").keys().cloned())
+        .collect();
     assert_eq!(sources, ["serviceAccountToken", "configMap", "downwardAPI"]);
     let mount = &made["spec"]["containers"][0]["volumeMounts"][0];
-    assert_eq!((mount["name"].as_str(), mount["mountPath"].as_str()), (Some(name), Some("/var/run/secrets/kubernetes.io/serviceaccount")));
+    assert_eq!(
+        (mount["name"].as_str(), mount["mountPath"].as_str()),
+        (Some(name), Some("/var/run/secrets/kubernetes.io/serviceaccount"))
+    );
     let mut without = pod("q");
     without["spec"]["automountServiceAccountToken"] = false.into();
     assert!(cluster.post(PODS, &without).expect(201)["spec"]["volumes"].is_null());
@@ -39,7 +46,10 @@ fn pods_find_their_credentials() {
 fn priorities() {
     let cluster = Cluster::new();
     let made = cluster.post(PODS, &pod("p")).expect(201);
-    assert_eq!((made["spec"]["priority"].as_i64(), made["spec"]["preemptionPolicy"].as_str()), (Some(0), Some("PreemptLowerPriority")));
+    assert_eq!(
+        (made["spec"]["priority"].as_i64(), made["spec"]["preemptionPolicy"].as_str()),
+        (Some(0), Some("PreemptLowerPriority"))
+    );
     let mut critical = pod("q");
     critical["spec"]["priorityClassName"] = "system-node-critical".into();
     assert_eq!(cluster.post(PODS, &critical).expect(201)["spec"]["priority"], 2_000_001_000);
@@ -52,8 +62,19 @@ fn priorities() {
 fn tolerations() {
     let cluster = Cluster::new();
     let made = cluster.post(PODS, &pod("p")).expect(201);
-    let keys: Vec<_> = made["spec"]["tolerations"].as_array().expect("tolerations").iter().map(|t| (&t["key"], &t["tolerationSeconds"])).collect();
-    assert_eq!(keys, [(&json!("node.kubernetes.io/not-ready"), &json!(300)), (&json!("node.kubernetes.io/unreachable"), &json!(300))]);
+    let keys: Vec<_> = made["spec"]["tolerations"]
+        .as_array()
+        .expect("tolerations")
+        .iter()
+        .map(|t| (&t["key"], &t["tolerationSeconds"]))
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            (&json!("node.kubernetes.io/not-ready"), &json!(300)),
+            (&json!("node.kubernetes.io/unreachable"), &json!(300))
+        ]
+    );
 }
 
 #[test]
@@ -77,7 +98,11 @@ fn claims_get_the_default_class() {
 #[test]
 fn nothing_is_created_where_there_is_no_namespace() {
     let cluster = Cluster::new();
-    cluster.post("/api/v1/namespaces/none/configmaps", &config_map("m", "x")).refused(404, "NotFound", "namespaces \"none\" not found");
+    cluster.post("/api/v1/namespaces/none/configmaps", &config_map("m", "x")).refused(
+        404,
+        "NotFound",
+        "namespaces \"none\" not found",
+    );
 }
 
 #[test]
@@ -85,7 +110,10 @@ fn a_node_writes_its_own_objects_only() {
     let cluster = Cluster::new();
     let node = |name: &str| json!({"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}});
     let send = |caller: &str, method: Method, path: &str, body: &Value| {
-        let headers = [("content-type", if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" })];
+        let headers = [(
+            "content-type",
+            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" },
+        )];
         cluster.request(Caller::node(caller), method, path, &headers, body.to_string().into())
     };
     let made = send("n1", Method::POST, "/api/v1/nodes", &node("n1")).expect(201);
@@ -94,7 +122,11 @@ fn a_node_writes_its_own_objects_only() {
     cluster.running_pod("p");
     let status = json!({"status": {"phase": "Running"}});
     send("n1", Method::PATCH, &format!("{PODS}/p/status"), &status).expect(200);
-    send("n2", Method::PATCH, &format!("{PODS}/p/status"), &status).refused(403, "Forbidden", "can only update pod status for pods with spec.nodeName set to itself");
+    send("n2", Method::PATCH, &format!("{PODS}/p/status"), &status).refused(
+        403,
+        "Forbidden",
+        "can only update pod status for pods with spec.nodeName set to itself",
+    );
 }
 
 /// A plugin as crates/virt registers them.
@@ -112,11 +144,16 @@ impl AdmissionPlugin for Painter {
     }
     fn validate(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
         if attributes.is("", "configmaps") && attributes.object["data"]["v"] == "bad" {
-            return Err(Status::invalid("", "ConfigMap", &attributes.name, &[(
-                "FieldValueInvalid".to_owned(),
-                "data.v".to_owned(),
-                "Invalid value: \"bad\": not this one".to_owned(),
-            )]));
+            return Err(Status::invalid(
+                "",
+                "ConfigMap",
+                &attributes.name,
+                &[(
+                    "FieldValueInvalid".to_owned(),
+                    "data.v".to_owned(),
+                    "Invalid value: \"bad\": not this one".to_owned(),
+                )],
+            ));
         }
         Ok(())
     }
@@ -127,9 +164,11 @@ fn registered_plugins_take_part() {
     let cluster = Cluster::with(|config| config.plugins.push(Box::new(Painter)));
     let made = cluster.post(CONFIG_MAPS, &config_map("m", "good")).expect(201);
     assert_eq!(made["data"]["painted"], "yes");
-    let refused = cluster
-        .post(CONFIG_MAPS, &config_map("n", "bad"))
-        .refused(422, "Invalid", "ConfigMap \"n\" is invalid: data.v: Invalid value: \"bad\": not this one");
+    let refused = cluster.post(CONFIG_MAPS, &config_map("n", "bad")).refused(
+        422,
+        "Invalid",
+        "ConfigMap \"n\" is invalid: data.v: Invalid value: \"bad\": not this one",
+    );
     assert_eq!(refused["details"]["causes"][0]["field"], "data.v");
     cluster.merge(&format!("{CONFIG_MAPS}/m"), &json!({"data": {"v": "bad"}})).refused(422, "Invalid", "data.v");
 }

@@ -53,17 +53,28 @@ fn served_at_once() {
     cluster.get(SHIPS).expect(404);
     let made = cluster.post(CRDS, &definition()).expect(201);
     let condition = |kind: &str| {
-        made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
+        made["status"]["conditions"]
+            .as_array()
+            .expect("conditions")
+            .iter()
+            .find(|c| c["type"] == kind)
+            .map(|c| c["status"].clone())
     };
     assert_eq!((condition("NamesAccepted"), condition("Established")), (Some("True".into()), Some("True".into())));
     assert_eq!(made["status"]["acceptedNames"]["listKind"], "ShipList");
     assert_eq!(made["status"]["storedVersions"], json!(["v1"]));
     assert_eq!(cluster.get(SHIPS).expect(200)["kind"], "ShipList");
     let resources = cluster.get("/apis/sea.example.com/v1").expect(200);
-    let listed: Vec<_> = resources["resources"].as_array().expect("resources").iter().map(|r| r["name"].as_str().unwrap_or("")).collect();
+    let listed: Vec<_> = resources["resources"]
+        .as_array()
+        .expect("resources")
+        .iter()
+        .map(|r| r["name"].as_str().unwrap_or(""))
+        .collect();
     assert!(["ships", "ships/status", "ships/scale"].iter().all(|name| listed.contains(name)), "{listed:?}");
     let groups = cluster.get("/apis").expect(200);
-    let group = groups["groups"].as_array().expect("groups").iter().find(|g| g["name"] == "sea.example.com").expect("group");
+    let group =
+        groups["groups"].as_array().expect("groups").iter().find(|g| g["name"] == "sea.example.com").expect("group");
     assert_eq!(group["preferredVersion"]["version"], "v1");
 }
 
@@ -81,7 +92,11 @@ fn objects_are_defaulted_pruned_and_validated() {
     assert_eq!(made["spec"], json!({"cargo": "tea", "masts": 3}));
     assert!(made["status"].is_null());
     assert_eq!(made["metadata"]["generation"], 1);
-    cluster.post(&format!("{SHIPS}?fieldValidation=Strict"), &object).refused(400, "BadRequest", "unknown field \"spec.extra\"");
+    cluster.post(&format!("{SHIPS}?fieldValidation=Strict"), &object).refused(
+        400,
+        "BadRequest",
+        "unknown field \"spec.extra\"",
+    );
     for (spec, field) in [
         (json!({"cargo": "gold"}), "spec.cargo"),
         (json!({"cargo": "tea", "masts": 8}), "spec.masts"),
@@ -103,7 +118,10 @@ fn status_and_scale() {
     cluster.post(SHIPS, &ship("a")).expect(201);
     let path = format!("{SHIPS}/a");
     let done = cluster
-        .merge(&format!("{path}/status"), &json!({"metadata": {"labels": {"a": "b"}}, "spec": {"masts": 5}, "status": {"masts": 2}}))
+        .merge(
+            &format!("{path}/status"),
+            &json!({"metadata": {"labels": {"a": "b"}}, "spec": {"masts": 5}, "status": {"masts": 2}}),
+        )
         .expect(200);
     assert_eq!((done["spec"]["masts"].as_i64(), done["status"]["masts"].as_i64()), (Some(3), Some(2)));
     assert_eq!((done["metadata"]["generation"].as_i64(), &done["metadata"]["labels"]), (Some(1), &Value::Null));
@@ -113,7 +131,11 @@ fn status_and_scale() {
     assert_eq!(scaled["spec"]["replicas"], 4);
     let object = cluster.get(&path).expect(200);
     assert_eq!((object["spec"]["masts"].as_i64(), object["metadata"]["generation"].as_i64()), (Some(4), Some(2)));
-    cluster.patch(&path, "application/strategic-merge-patch+json", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
+    cluster.patch(&path, "application/strategic-merge-patch+json", &json!({})).refused(
+        415,
+        "UnsupportedMediaType",
+        "application/merge-patch+json",
+    );
 }
 
 #[test]
@@ -123,9 +145,15 @@ fn versions_are_views_of_one_object() {
     cluster.post(SHIPS, &ship("a")).expect(201);
     let other = "/apis/sea.example.com/v1alpha1/namespaces/default/ships";
     let seen = cluster.get(&format!("{other}/a")).expect(200);
-    assert_eq!((seen["apiVersion"].as_str(), seen["spec"]["cargo"].as_str()), (Some("sea.example.com/v1alpha1"), Some("tea")));
+    assert_eq!(
+        (seen["apiVersion"].as_str(), seen["spec"]["cargo"].as_str()),
+        (Some("sea.example.com/v1alpha1"), Some("tea"))
+    );
     let list = cluster.get(other).expect(200);
-    assert_eq!((list["apiVersion"].as_str(), list["items"][0]["apiVersion"].as_str()), (Some("sea.example.com/v1alpha1"), Some("sea.example.com/v1alpha1")));
+    assert_eq!(
+        (list["apiVersion"].as_str(), list["items"][0]["apiVersion"].as_str()),
+        (Some("sea.example.com/v1alpha1"), Some("sea.example.com/v1alpha1"))
+    );
     let mut watch = cluster.watch(&format!("{other}?watch=true"));
     assert_eq!(watch.events()[0]["object"]["apiVersion"], "sea.example.com/v1alpha1");
 }
@@ -136,7 +164,12 @@ fn tables_have_the_columns_of_the_definition() {
     cluster.post(CRDS, &definition()).expect(201);
     cluster.post(SHIPS, &ship("a")).expect(201);
     let table = cluster.get_as(SHIPS, "application/json;as=Table;v=v1;g=meta.k8s.io").expect(200);
-    let columns: Vec<_> = table["columnDefinitions"].as_array().expect("columns").iter().map(|c| c["name"].as_str().unwrap_or("")).collect();
+    let columns: Vec<_> = table["columnDefinitions"]
+        .as_array()
+        .expect("columns")
+        .iter()
+        .map(|c| c["name"].as_str().unwrap_or(""))
+        .collect();
     assert_eq!(columns, ["Name", "Masts"]);
     assert_eq!(table["rows"][0]["cells"], json!(["a", 3]));
 }
@@ -166,7 +199,11 @@ fn the_last_object_takes_its_definition_along() {
     assert_eq!(names(&cluster.get(SHIPS).expect(200)), ["held"]);
     let waiting = cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(200);
     assert_eq!(waiting["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
-    cluster.post(SHIPS, &ship("late")).refused(405, "MethodNotAllowed", "create not allowed while custom resource definition is terminating");
+    cluster.post(SHIPS, &ship("late")).refused(
+        405,
+        "MethodNotAllowed",
+        "create not allowed while custom resource definition is terminating",
+    );
     cluster.merge(&format!("{SHIPS}/held"), &json!({"metadata": {"finalizers": null}})).expect(200);
     cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(404);
     cluster.get(SHIPS).expect(404);
@@ -186,7 +223,8 @@ fn definitions_that_cannot_be() {
     same_kind["metadata"]["name"] = "boats.sea.example.com".into();
     same_kind["spec"]["names"]["plural"] = "boats".into();
     let made = cluster.post(CRDS, &same_kind).expect(201);
-    let accepted = made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "NamesAccepted");
+    let accepted =
+        made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "NamesAccepted");
     assert_eq!(accepted.map(|c| (&c["status"], &c["reason"])), Some((&json!("False"), &json!("KindConflict"))));
     cluster.get("/apis/sea.example.com/v1/boats").expect(404);
 }

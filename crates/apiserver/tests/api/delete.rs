@@ -13,7 +13,10 @@ fn plain_objects_go_at_once() {
     let status = cluster.delete(&format!("{CONFIG_MAPS}/m")).expect(200);
     assert_eq!((status["kind"].as_str(), status["status"].as_str()), (Some("Status"), Some("Success")));
     assert_eq!(status["details"]["uid"], made["metadata"]["uid"]);
-    assert_eq!((status["details"]["name"].as_str(), status["details"]["kind"].as_str()), (Some("m"), Some("configmaps")));
+    assert_eq!(
+        (status["details"]["name"].as_str(), status["details"]["kind"].as_str()),
+        (Some("m"), Some("configmaps"))
+    );
     cluster.delete(&format!("{CONFIG_MAPS}/m")).refused(404, "NotFound", "configmaps \"m\" not found");
 }
 
@@ -22,13 +25,18 @@ fn preconditions() {
     let cluster = Cluster::new();
     let made = cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
     let path = format!("{CONFIG_MAPS}/m");
-    cluster
-        .delete_with(&path, &json!({"preconditions": {"uid": "other"}}))
-        .refused(409, "Conflict", "the UID in the precondition (other) does not match the UID in record");
-    cluster
-        .delete_with(&path, &json!({"preconditions": {"resourceVersion": "1"}}))
-        .refused(409, "Conflict", "the ResourceVersion in the precondition (1) does not match");
-    let right = json!({"preconditions": {"uid": made["metadata"]["uid"], "resourceVersion": revision(&made).to_string()}});
+    cluster.delete_with(&path, &json!({"preconditions": {"uid": "other"}})).refused(
+        409,
+        "Conflict",
+        "the UID in the precondition (other) does not match the UID in record",
+    );
+    cluster.delete_with(&path, &json!({"preconditions": {"resourceVersion": "1"}})).refused(
+        409,
+        "Conflict",
+        "the ResourceVersion in the precondition (1) does not match",
+    );
+    let right =
+        json!({"preconditions": {"uid": made["metadata"]["uid"], "resourceVersion": revision(&made).to_string()}});
     cluster.delete_with(&path, &right).expect(200);
 }
 
@@ -45,7 +53,10 @@ fn a_running_pod_is_given_time() {
     // Asking again changes nothing; asking for less shortens it, counted from the first request.
     cluster.env.advance(5);
     assert_eq!(revision(&cluster.delete(&path).expect(200)), revision(&marked));
-    assert_eq!(revision(&cluster.delete_with(&path, &json!({"gracePeriodSeconds": 60})).expect(200)), revision(&marked));
+    assert_eq!(
+        revision(&cluster.delete_with(&path, &json!({"gracePeriodSeconds": 60})).expect(200)),
+        revision(&marked)
+    );
     let sooner = cluster.delete_with(&path, &json!({"gracePeriodSeconds": 10})).expect(200);
     assert_eq!(sooner["metadata"]["deletionTimestamp"], "2027-01-15T08:00:10Z");
     assert_eq!(sooner["metadata"]["deletionGracePeriodSeconds"], 10);
@@ -80,11 +91,20 @@ fn finalizers_hold_an_object() {
     cluster.post(CONFIG_MAPS, &object).expect(201);
     let path = format!("{CONFIG_MAPS}/m");
     let marked = cluster.delete(&path).expect(200);
-    assert_eq!((marked["kind"].as_str(), marked["metadata"]["deletionGracePeriodSeconds"].as_i64()), (Some("ConfigMap"), Some(0)));
+    assert_eq!(
+        (marked["kind"].as_str(), marked["metadata"]["deletionGracePeriodSeconds"].as_i64()),
+        (Some("ConfigMap"), Some(0))
+    );
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
     let added = json!({"metadata": {"finalizers": ["example.com/a", "example.com/b", "example.com/c"]}});
-    cluster.merge(&path, &added).refused(422, "Invalid", "no new finalizers can be added if the object is being deleted");
-    cluster.merge(&path, &json!({"metadata": {"deletionTimestamp": null, "finalizers": ["example.com/b"]}})).expect(200);
+    cluster.merge(&path, &added).refused(
+        422,
+        "Invalid",
+        "no new finalizers can be added if the object is being deleted",
+    );
+    cluster
+        .merge(&path, &json!({"metadata": {"deletionTimestamp": null, "finalizers": ["example.com/b"]}}))
+        .expect(200);
     assert!(cluster.get(&path).expect(200)["metadata"]["deletionTimestamp"].is_string());
     let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&labelSelector=x"));
     assert!(watch.summary().is_empty());
@@ -118,9 +138,11 @@ fn propagation_becomes_a_finalizer() {
         cluster.get(&path).expect(404);
     }
     cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
-    cluster
-        .delete_with(&format!("{CONFIG_MAPS}/m"), &json!({"propagationPolicy": "Sideways"}))
-        .refused(422, "Invalid", "propagationPolicy");
+    cluster.delete_with(&format!("{CONFIG_MAPS}/m"), &json!({"propagationPolicy": "Sideways"})).refused(
+        422,
+        "Invalid",
+        "propagationPolicy",
+    );
 }
 
 #[test]
@@ -156,7 +178,10 @@ fn events_are_forgotten() {
 fn namespaces_end_in_two_steps() {
     let cluster = Cluster::new();
     let made = cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).expect(201);
-    assert_eq!((made["status"]["phase"].as_str(), &made["spec"]["finalizers"]), (Some("Active"), &json!(["kubernetes"])));
+    assert_eq!(
+        (made["status"]["phase"].as_str(), &made["spec"]["finalizers"]),
+        (Some("Active"), &json!(["kubernetes"]))
+    );
     assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "n");
     let inside = "/api/v1/namespaces/n/configmaps";
     cluster.post(inside, &config_map("m", "x")).expect(201);

@@ -9,22 +9,26 @@ use serde_json::{Value, json};
 
 use crate::harness::Cluster;
 
-const AGGREGATED: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
 #[test]
 fn the_old_form() {
     let cluster = Cluster::new();
     assert_eq!(cluster.get("/api").expect(200)["versions"], json!(["v1"]));
     let groups = cluster.get("/apis").expect(200);
-    let names: Vec<_> = groups["groups"].as_array().expect("groups").iter().map(|g| g["name"].as_str().unwrap_or("")).collect();
+    let names: Vec<_> =
+        groups["groups"].as_array().expect("groups").iter().map(|g| g["name"].as_str().unwrap_or("")).collect();
     for group in ["apps", "batch", "rbac.authorization.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io"] {
         assert!(names.contains(&group), "{group}");
     }
     assert!(!names.contains(&""));
     let core = cluster.get("/api/v1").expect(200);
-    let pods = core["resources"].as_array().expect("resources").iter().find(|r| r["name"] == "pods").expect("pods").clone();
-    assert_eq!((&pods["kind"], &pods["shortNames"], &pods["namespaced"]), (&json!("Pod"), &json!(["po"]), &json!(true)));
+    let pods =
+        core["resources"].as_array().expect("resources").iter().find(|r| r["name"] == "pods").expect("pods").clone();
+    assert_eq!(
+        (&pods["kind"], &pods["shortNames"], &pods["namespaced"]),
+        (&json!("Pod"), &json!(["po"]), &json!(true))
+    );
     assert_eq!(cluster.get("/apis/apps").expect(200)["preferredVersion"]["groupVersion"], "apps/v1");
     cluster.get("/apis/apps/v9").refused(404, "NotFound", "could not find the requested resource");
     cluster.get("/apis/none").refused(404, "NotFound", "");
@@ -35,9 +39,15 @@ fn the_aggregated_form() {
     let cluster = Cluster::new();
     for (path, kind) in [("/api", "Pod"), ("/apis", "Deployment")] {
         let document = cluster.get_as(path, AGGREGATED);
-        assert_eq!(document.headers["content-type"], "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+        assert_eq!(
+            document.headers["content-type"],
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        );
         let document = document.expect(200);
-        assert_eq!((document["kind"].as_str(), document["apiVersion"].as_str()), (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io/v2")));
+        assert_eq!(
+            (document["kind"].as_str(), document["apiVersion"].as_str()),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io/v2"))
+        );
         let found = document["items"]
             .as_array()
             .expect("items")
@@ -47,7 +57,9 @@ fn the_aggregated_form() {
             .any(|resource| resource["responseKind"]["kind"] == kind);
         assert!(found, "{kind}");
     }
-    let beta = cluster.get_as("/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList").expect(200);
+    let beta = cluster
+        .get_as("/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList")
+        .expect(200);
     assert_eq!(beta["apiVersion"], "apidiscovery.k8s.io/v2beta1");
 }
 
@@ -58,7 +70,9 @@ fn health_and_version() {
         assert_eq!(cluster.get(path).expect(200), json!("ok"), "{path}");
     }
     let verbose = cluster.get("/readyz?verbose").expect(200);
-    assert!(verbose.as_str().is_some_and(|text| text.contains("[+]bootstrap ok") && text.contains("readyz check passed")));
+    assert!(
+        verbose.as_str().is_some_and(|text| text.contains("[+]bootstrap ok") && text.contains("readyz check passed"))
+    );
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
     let text = cluster.get("/metrics").expect(200);
@@ -112,12 +126,20 @@ fn groups_served_by_code() {
     let path = "/apis/harbour.example.com/v1/namespaces/default/ships/a/moor";
     assert_eq!(cluster.put(path, &json!({})).expect(202), json!("PUT update a moor for admin"));
     // The pipeline has asked whether the caller may, before the code sees the request.
-    cluster
-        .user("jane", Method::PUT, path, &json!({}))
-        .refused(403, "Forbidden", "cannot update resource \"ships/moor\" in API group \"harbour.example.com\"");
+    cluster.user("jane", Method::PUT, path, &json!({})).refused(
+        403,
+        "Forbidden",
+        "cannot update resource \"ships/moor\" in API group \"harbour.example.com\"",
+    );
     let list = cluster.get("/apis/harbour.example.com/v1").expect(200);
     assert_eq!(list["resources"][0]["name"], "ships/moor");
     let aggregated = cluster.get_as("/apis", AGGREGATED).expect(200);
-    let group = aggregated["items"].as_array().expect("items").iter().find(|g| g["metadata"]["name"] == "harbour.example.com").expect("group").clone();
+    let group = aggregated["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .find(|g| g["metadata"]["name"] == "harbour.example.com")
+        .expect("group")
+        .clone();
     assert_eq!(group["versions"][0]["resources"][0]["subresources"].as_array().map(Vec::len), Some(2));
 }

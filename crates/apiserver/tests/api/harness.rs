@@ -113,7 +113,8 @@ impl Cluster {
         let response = self.raw(caller, method, path, headers, body);
         let (head, body) = response.into_parts();
         let bytes = body.into_bytes();
-        let json = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        let json = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
         Reply { code: head.status.as_u16(), headers: head.headers, json }
     }
 

@@ -33,11 +33,13 @@ fn apply(cluster: &Cluster, write: &Write) {
     let reply = match write {
         Write::Create(n) => cluster.post(CONFIG_MAPS, &config_map(&format!("m{n}"), "0")),
         Write::Set(n, v) => cluster.merge(&path(n), &json!({"data": {"v": v.to_string()}})),
-        Write::Label(n, on) => cluster.merge(&path(n), &json!({"metadata": {"labels": {"on": if *on { json!("yes") } else { Value::Null }}}})),
+        Write::Label(n, on) => cluster
+            .merge(&path(n), &json!({"metadata": {"labels": {"on": if *on { json!("yes") } else { Value::Null }}}})),
         Write::Delete(n) => cluster.delete(&path(n)),
-        Write::Finalize(n, on) => {
-            cluster.merge(&path(n), &json!({"metadata": {"finalizers": if *on { json!(["example.com/f"]) } else { Value::Null }}}))
-        }
+        Write::Finalize(n, on) => cluster.merge(
+            &path(n),
+            &json!({"metadata": {"finalizers": if *on { json!(["example.com/f"]) } else { Value::Null }}}),
+        ),
     };
     assert!(matches!(reply.code, 200 | 201 | 404 | 409 | 422), "{write:?}: {}", reply.json);
 }

@@ -35,16 +35,24 @@ fn nobody_may_do_anything_until_somebody_says_so() {
     reader(&cluster);
     // The next request sees the binding.
     list().expect(200);
-    cluster
-        .user("jane", Method::POST, CONFIG_MAPS, &config_map("m", "x"))
-        .refused(403, "Forbidden", "User \"jane\" cannot create resource \"configmaps\"");
-    cluster
-        .user("jane", Method::GET, "/api/v1/configmaps", &Value::Null)
-        .refused(403, "Forbidden", "at the cluster scope");
+    cluster.user("jane", Method::POST, CONFIG_MAPS, &config_map("m", "x")).refused(
+        403,
+        "Forbidden",
+        "User \"jane\" cannot create resource \"configmaps\"",
+    );
+    cluster.user("jane", Method::GET, "/api/v1/configmaps", &Value::Null).refused(
+        403,
+        "Forbidden",
+        "at the cluster scope",
+    );
     cluster
         .user("jane", Method::GET, "/api/v1/namespaces/kube-system/configmaps/x", &Value::Null)
         .refused(403, "Forbidden", "configmaps \"x\" is forbidden: User \"jane\" cannot get resource \"configmaps\" in API group \"\" in the namespace \"kube-system\"");
-    cluster.user("jane", Method::GET, "/metrics", &Value::Null).refused(403, "Forbidden", "forbidden: User \"jane\" cannot get path \"/metrics\"");
+    cluster.user("jane", Method::GET, "/metrics", &Value::Null).refused(
+        403,
+        "Forbidden",
+        "forbidden: User \"jane\" cannot get path \"/metrics\"",
+    );
     cluster.user("jane", Method::GET, "/version", &Value::Null).expect(200);
     cluster.delete(&format!("{RBAC}/namespaces/default/rolebindings/jane-reads")).expect(200);
     list().refused(403, "Forbidden", "");
@@ -78,9 +86,11 @@ fn nobody_grants_what_they_do_not_hold() {
         "metadata": {"name": "all"},
         "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
     });
-    cluster
-        .user("jane", Method::POST, &format!("{RBAC}/clusterroles"), &mine)
-        .refused(403, "Forbidden", "is attempting to grant RBAC permissions not currently held");
+    cluster.user("jane", Method::POST, &format!("{RBAC}/clusterroles"), &mine).refused(
+        403,
+        "Forbidden",
+        "is attempting to grant RBAC permissions not currently held",
+    );
 }
 
 #[test]
@@ -92,7 +102,11 @@ fn acting_as_somebody_else() {
     };
     as_jane(Caller::new("admin", ["system:masters"]), CONFIG_MAPS).expect(200);
     as_jane(Caller::new("admin", ["system:masters"]), "/api/v1/nodes").refused(403, "Forbidden", "User \"jane\"");
-    as_jane(Caller::new("joe", [""; 0]), CONFIG_MAPS).refused(403, "Forbidden", "User \"joe\" cannot impersonate resource \"users\"");
+    as_jane(Caller::new("joe", [""; 0]), CONFIG_MAPS).refused(
+        403,
+        "Forbidden",
+        "User \"joe\" cannot impersonate resource \"users\"",
+    );
 }
 
 #[test]
@@ -103,18 +117,28 @@ fn reviews() {
     let own = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let review = json!({"spec": {"resourceAttributes": attributes}});
     let answer = cluster.user("jane", Method::POST, own, &review).expect(201);
-    assert_eq!((answer["status"]["allowed"].as_bool(), answer["kind"].as_str()), (Some(true), Some("SelfSubjectAccessReview")));
+    assert_eq!(
+        (answer["status"]["allowed"].as_bool(), answer["kind"].as_str()),
+        (Some(true), Some("SelfSubjectAccessReview"))
+    );
     let answer = cluster.user("joe", Method::POST, own, &review).expect(201);
     assert_eq!(answer["status"]["allowed"], false);
     let of_others = json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
     let answer = cluster.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &of_others).expect(201);
     assert_eq!(answer["status"]["allowed"], true);
-    let me = cluster.user("jane", Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).expect(201);
+    let me =
+        cluster.user("jane", Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).expect(201);
     assert_eq!(me["status"]["userInfo"]["username"], "jane");
     assert_eq!(me["status"]["userInfo"]["groups"], json!(["system:authenticated"]));
     let rules = cluster
-        .user("jane", Method::POST, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", &json!({"spec": {"namespace": "default"}}))
+        .user(
+            "jane",
+            Method::POST,
+            "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+            &json!({"spec": {"namespace": "default"}}),
+        )
         .expect(201);
-    let resources: Vec<_> = rules["status"]["resourceRules"].as_array().expect("rules").iter().map(|r| &r["resources"]).collect();
+    let resources: Vec<_> =
+        rules["status"]["resourceRules"].as_array().expect("rules").iter().map(|r| &r["resources"]).collect();
     assert!(resources.contains(&&json!(["configmaps"])), "{resources:?}");
 }

@@ -46,7 +46,11 @@ fn selectors() {
         assert_eq!(names(&list), want, "{query}");
         assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
     }
-    cluster.get(&format!("{CONFIG_MAPS}?fieldSelector=data.v%3Dred")).refused(400, "BadRequest", "field label not supported: data.v");
+    cluster.get(&format!("{CONFIG_MAPS}?fieldSelector=data.v%3Dred")).refused(
+        400,
+        "BadRequest",
+        "field label not supported: data.v",
+    );
     cluster.get(&format!("{CONFIG_MAPS}?labelSelector=a+b")).refused(400, "BadRequest", "unable to parse requirement");
     let all = cluster.get("/api/v1/configmaps?labelSelector=color%3Dblue").expect(200);
     assert_eq!(names(&all), ["m1", "m3"]);
@@ -76,7 +80,11 @@ fn pages_are_of_one_state() {
         again["metadata"]["labels"] = json!({"color": "blue"});
         cluster.post(CONFIG_MAPS, &again).expect(201);
     }
-    cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue=nonsense")).refused(400, "BadRequest", "continue key is not valid");
+    cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue=nonsense")).refused(
+        400,
+        "BadRequest",
+        "continue key is not valid",
+    );
 }
 
 #[test]
@@ -88,9 +96,11 @@ fn a_compacted_page_has_expired() {
     let newest = cluster.store.revision();
     crate::harness::now(cluster.store.compact(newest)).expect("compact");
     let token = first["metadata"]["continue"].as_str().expect("continue");
-    cluster
-        .get(&format!("{CONFIG_MAPS}?limit=2&continue={token}"))
-        .refused(410, "Expired", "The provided continue parameter is too old");
+    cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).refused(
+        410,
+        "Expired",
+        "The provided continue parameter is too old",
+    );
 }
 
 #[test]
@@ -104,7 +114,11 @@ fn revisions() {
     for query in ["resourceVersion=0".to_owned(), format!("resourceVersion={before}")] {
         assert_eq!(names(&cluster.get(&format!("{CONFIG_MAPS}?{query}")).expect(200)).len(), 4, "{query}");
     }
-    let future = cluster.get(&format!("{CONFIG_MAPS}?resourceVersion=999999")).refused(504, "Timeout", "Too large resource version");
+    let future = cluster.get(&format!("{CONFIG_MAPS}?resourceVersion=999999")).refused(
+        504,
+        "Timeout",
+        "Too large resource version",
+    );
     assert_eq!(future["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
     cluster.get(&format!("{CONFIG_MAPS}?resourceVersion=x")).refused(422, "Invalid", "resourceVersion");
 }
@@ -112,7 +126,8 @@ fn revisions() {
 #[test]
 fn forms() {
     let cluster = with_five();
-    let table = cluster.get_as(CONFIG_MAPS, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json").expect(200);
+    let table =
+        cluster.get_as(CONFIG_MAPS, "application/json;as=Table;v=v1;g=meta.k8s.io,application/json").expect(200);
     assert_eq!((table["kind"].as_str(), table["apiVersion"].as_str()), (Some("Table"), Some("meta.k8s.io/v1")));
     assert_eq!(table["rows"].as_array().map(Vec::len), Some(5));
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
@@ -123,12 +138,15 @@ fn forms() {
         .expect(200);
     assert_eq!(partial["kind"], "PartialObjectMetadata");
     assert!(partial["data"].is_null());
-    let list = cluster
-        .get_as(CONFIG_MAPS, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
-        .expect(200);
+    let list =
+        cluster.get_as(CONFIG_MAPS, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").expect(200);
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert!(list["items"][0]["data"].is_null());
-    cluster.get_as(CONFIG_MAPS, "application/vnd.kubernetes.protobuf").refused(406, "NotAcceptable", "application/json");
+    cluster.get_as(CONFIG_MAPS, "application/vnd.kubernetes.protobuf").refused(
+        406,
+        "NotAcceptable",
+        "application/json",
+    );
 }
 
 #[test]
@@ -146,7 +164,10 @@ fn an_event_is_seen_through_both_groups() {
     let list = cluster.get("/api/v1/events?fieldSelector=involvedObject.name%3Dp").expect(200);
     assert_eq!(names(&list), ["e"]);
     let new = cluster.get("/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Dp").expect(200);
-    assert_eq!((new["items"][0]["note"].as_str(), new["items"][0]["apiVersion"].as_str()), (Some("hello"), Some("events.k8s.io/v1")));
+    assert_eq!(
+        (new["items"][0]["note"].as_str(), new["items"][0]["apiVersion"].as_str()),
+        (Some("hello"), Some("events.k8s.io/v1"))
+    );
 }
 
 #[test]
@@ -162,7 +183,13 @@ fn an_autoscaler_is_seen_in_both_versions() {
     let list = cluster.get("/apis/autoscaling/v1/horizontalpodautoscalers").expect(200);
     assert_eq!(list["items"][0]["spec"]["targetCPUUtilizationPercentage"], 70);
     let patched = cluster
-        .merge("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/h", &json!({"spec": {"maxReplicas": 5}}))
+        .merge(
+            "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/h",
+            &json!({"spec": {"maxReplicas": 5}}),
+        )
         .expect(200);
-    assert_eq!((patched["apiVersion"].as_str(), patched["spec"]["maxReplicas"].as_i64()), (Some("autoscaling/v1"), Some(5)));
+    assert_eq!(
+        (patched["apiVersion"].as_str(), patched["spec"]["maxReplicas"].as_i64()),
+        (Some("autoscaling/v1"), Some(5))
+    );
 }

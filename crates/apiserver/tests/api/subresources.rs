@@ -18,7 +18,11 @@ fn a_pod_is_bound_once() {
     let cluster = Cluster::new();
     let made = cluster.post(PODS, &pod("p")).expect(201);
     let binding = |node: &str| json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
-    cluster.post(&format!("{PODS}/p/binding"), &json!({"metadata": {"name": "p"}})).refused(422, "Invalid", "target.name: Required value");
+    cluster.post(&format!("{PODS}/p/binding"), &json!({"metadata": {"name": "p"}})).refused(
+        422,
+        "Invalid",
+        "target.name: Required value",
+    );
     let mut stale = binding("n1");
     stale["metadata"]["uid"] = "other".into();
     cluster.post(&format!("{PODS}/p/binding"), &stale).refused(409, "Conflict", "UID in precondition");
@@ -28,17 +32,24 @@ fn a_pod_is_bound_once() {
     assert_eq!(bound["spec"]["nodeName"], "n1");
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
     assert!(revision(&bound) > revision(&made));
-    cluster
-        .post("/api/v1/namespaces/default/bindings", &binding("n2"))
-        .refused(409, "Conflict", "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\"");
-    cluster.post(&format!("{PODS}/none/binding"), &json!({"target": {"name": "n"}})).refused(404, "NotFound", "pods \"none\" not found");
+    cluster.post("/api/v1/namespaces/default/bindings", &binding("n2")).refused(
+        409,
+        "Conflict",
+        "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\"",
+    );
+    cluster.post(&format!("{PODS}/none/binding"), &json!({"target": {"name": "n"}})).refused(
+        404,
+        "NotFound",
+        "pods \"none\" not found",
+    );
 }
 
 #[test]
 fn evictions_delete_gracefully() {
     let cluster = Cluster::new();
     cluster.running_pod("p");
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
     assert_eq!(cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(201)["status"], "Success");
     assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_string());
 }
@@ -51,7 +62,10 @@ fn scale_of_built_in_kinds() {
     let sets = "/apis/apps/v1/namespaces/default/replicasets";
     cluster.post(sets, &set).expect(201);
     let mut scale = cluster.get(&format!("{sets}/r/scale")).expect(200);
-    assert_eq!((scale["kind"].as_str(), scale["spec"]["replicas"].as_i64(), scale["status"]["selector"].as_str()), (Some("Scale"), Some(2), Some("a=b")));
+    assert_eq!(
+        (scale["kind"].as_str(), scale["spec"]["replicas"].as_i64(), scale["status"]["selector"].as_str()),
+        (Some("Scale"), Some(2), Some("a=b"))
+    );
     scale["spec"]["replicas"] = 5.into();
     cluster.put(&format!("{sets}/r/scale"), &scale).expect(200);
     assert_eq!(cluster.get(&format!("{sets}/r")).expect(200)["spec"]["replicas"], 5);
@@ -67,7 +81,8 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("pki");
     let key = SigningKey::from_pem(pki.service_account_key()).expect("key");
     let cluster = Cluster::with(|config| {
-        config.authenticator = Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
+        config.authenticator =
+            Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
         config.issuer = Some(Issuer::new(DEFAULT_ISSUER, key));
     });
     let made = cluster.running_pod("p");
@@ -79,11 +94,21 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     headers.insert("authorization", format!("Bearer {token}").parse().expect("header"));
     let who = now(cluster.api.authenticate(None, &headers)).expect("authenticated");
     assert_eq!(who.user, "system:serviceaccount:default:default");
-    let review = cluster.post("/apis/authentication.k8s.io/v1/tokenreviews", &json!({"spec": {"token": token}})).expect(201);
-    assert_eq!((review["status"]["authenticated"].as_bool(), review["status"]["user"]["username"].as_str()), (Some(true), Some("system:serviceaccount:default:default")));
+    let review =
+        cluster.post("/apis/authentication.k8s.io/v1/tokenreviews", &json!({"spec": {"token": token}})).expect(201);
+    assert_eq!(
+        (review["status"]["authenticated"].as_bool(), review["status"]["user"]["username"].as_str()),
+        (Some(true), Some("system:serviceaccount:default:default"))
+    );
     // A node gets tokens for its own pods only.
     let as_node = |node: &str| {
-        cluster.request(Caller::node(node), Method::POST, tokens, &[("content-type", "application/json")], request.to_string().into())
+        cluster.request(
+            Caller::node(node),
+            Method::POST,
+            tokens,
+            &[("content-type", "application/json")],
+            request.to_string().into(),
+        )
     };
     as_node("n1").expect(201);
     assert_eq!(as_node("n2").code, 403);
@@ -93,7 +118,8 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     cluster.post(tokens, &none).refused(404, "NotFound", "pods \"p\" not found");
     let short = json!({"spec": {"expirationSeconds": 5}});
     cluster.post(tokens, &short).refused(422, "Invalid", "spec.expirationSeconds");
-    let garbage: HeaderMap = [(http::header::AUTHORIZATION, "Bearer nonsense".parse().expect("header"))].into_iter().collect();
+    let garbage: HeaderMap =
+        [(http::header::AUTHORIZATION, "Bearer nonsense".parse().expect("header"))].into_iter().collect();
     assert_eq!(now(cluster.api.authenticate(None, &garbage)).map_err(|status| status.code), Err(401));
     drop(Arc::new(directory));
 }
@@ -123,26 +149,51 @@ fn logs_and_exec_go_to_the_node() {
     });
     cluster.post("/api/v1/nodes", &node).expect(201);
     cluster.running_pod("p");
-    let target = |method: Method, path: &str| {
-        match cluster.raw(Caller::apiserver(), method, path, &[], Bytes::new()).into_body() {
-            Body::Node(target) => format!("{} {}:{} {}", target.node, target.host, target.port, target.path_and_query),
-            other => panic!("{other:?}"),
-        }
+    let target = |method: Method, path: &str| match cluster
+        .raw(Caller::apiserver(), method, path, &[], Bytes::new())
+        .into_body()
+    {
+        Body::Node(target) => format!("{} {}:{} {}", target.node, target.host, target.port, target.path_and_query),
+        other => panic!("{other:?}"),
     };
     for (method, path, want) in [
-        (Method::GET, format!("{PODS}/p/log?follow=true&tailLines=5"), "/containerLogs/default/p/c?follow=true&tailLines=5"),
-        (Method::POST, format!("{PODS}/p/exec?command=sh&command=-c%20x&stdin=true&stdout=true&tty=false"), "/exec/default/p/c?input=1&output=1&command=sh&command=-c%20x"),
-        (Method::GET, format!("{PODS}/p/attach?container=c&stdout=true&tty=true"), "/attach/default/p/c?output=1&tty=1"),
+        (
+            Method::GET,
+            format!("{PODS}/p/log?follow=true&tailLines=5"),
+            "/containerLogs/default/p/c?follow=true&tailLines=5",
+        ),
+        (
+            Method::POST,
+            format!("{PODS}/p/exec?command=sh&command=-c%20x&stdin=true&stdout=true&tty=false"),
+            "/exec/default/p/c?input=1&output=1&command=sh&command=-c%20x",
+        ),
+        (
+            Method::GET,
+            format!("{PODS}/p/attach?container=c&stdout=true&tty=true"),
+            "/attach/default/p/c?output=1&tty=1",
+        ),
         (Method::POST, format!("{PODS}/p/portforward"), "/portForward/default/p"),
         (Method::GET, "/api/v1/nodes/n1/proxy/stats/summary".to_owned(), "/stats/summary"),
     ] {
         assert_eq!(target(method, &path), format!("n1 10.1.2.3:10250 {want}"), "{path}");
     }
-    cluster.get(&format!("{PODS}/p/log?container=none")).refused(400, "BadRequest", "container none is not valid for pod p");
+    cluster.get(&format!("{PODS}/p/log?container=none")).refused(
+        400,
+        "BadRequest",
+        "container none is not valid for pod p",
+    );
     cluster.get(&format!("{PODS}/none/log")).refused(404, "NotFound", "pods \"none\" not found");
     let mut two = pod("two");
     two["spec"]["containers"] = json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]);
     cluster.post(PODS, &two).expect(201);
-    cluster.get(&format!("{PODS}/two/log")).refused(400, "BadRequest", "a container name must be specified for pod two, choose one of: [a b]");
-    cluster.get(&format!("{PODS}/two/exec?container=a&command=x")).refused(400, "BadRequest", "pod two does not have a host assigned");
+    cluster.get(&format!("{PODS}/two/log")).refused(
+        400,
+        "BadRequest",
+        "a container name must be specified for pod two, choose one of: [a b]",
+    );
+    cluster.get(&format!("{PODS}/two/exec?container=a&command=x")).refused(
+        400,
+        "BadRequest",
+        "pod two does not have a host assigned",
+    );
 }

@@ -165,16 +165,15 @@ fn tables_have_headings_once() {
     let cluster = Cluster::new();
     cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
     cluster.post(CONFIG_MAPS, &config_map("b", "1")).expect(201);
-    let mut watch = cluster.watch_as(&format!("{CONFIG_MAPS}?watch=true"), "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let mut watch =
+        cluster.watch_as(&format!("{CONFIG_MAPS}?watch=true"), "application/json;as=Table;v=v1;g=meta.k8s.io");
     let events = watch.events();
     assert_eq!(events.len(), 2);
     assert_eq!(events[0]["object"]["kind"], "Table");
     assert!(events[0]["object"]["columnDefinitions"].is_array());
     assert!(events[1]["object"]["columnDefinitions"].is_null());
     assert_eq!(events[1]["object"]["rows"][0]["object"]["metadata"]["name"], "b");
-    let mut partial = cluster.watch_as(
-        &format!("{CONFIG_MAPS}?watch=true"),
-        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
-    );
+    let mut partial = cluster
+        .watch_as(&format!("{CONFIG_MAPS}?watch=true"), "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
     assert_eq!(partial.events()[0]["object"]["kind"], "PartialObjectMetadata");
 }

@@ -58,14 +58,33 @@ fn bodies_that_make_no_sense() {
     send("application/json", "{").refused(400, "BadRequest", "");
     send("application/json", "[]").refused(400, "BadRequest", "");
     send("application/xml", "<a/>").refused(415, "UnsupportedMediaType", "application/json");
-    send("application/json", r#"{"apiVersion":"apps/v1","kind":"ConfigMap","metadata":{"name":"x"}}"#)
-        .refused(400, "BadRequest", "the API version in the data (apps/v1) does not match the expected API version (v1)");
-    send("application/json", r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#).refused(400, "BadRequest", "Secret");
-    send("application/json", r#"{"metadata":{"name":"x","namespace":"other"}}"#).refused(400, "BadRequest", "does not match the namespace");
+    send("application/json", r#"{"apiVersion":"apps/v1","kind":"ConfigMap","metadata":{"name":"x"}}"#).refused(
+        400,
+        "BadRequest",
+        "the API version in the data (apps/v1) does not match the expected API version (v1)",
+    );
+    send("application/json", r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"x"}}"#).refused(
+        400,
+        "BadRequest",
+        "Secret",
+    );
+    send("application/json", r#"{"metadata":{"name":"x","namespace":"other"}}"#).refused(
+        400,
+        "BadRequest",
+        "does not match the namespace",
+    );
     send("application/json", r#"{"metadata":{}}"#).refused(422, "Invalid", "name or generateName is required");
     send("application/json", r#"{"metadata":{"name":"Not A Name"}}"#).refused(422, "Invalid", "metadata.name");
-    send("application/json", r#"{"metadata":{"name":"x","resourceVersion":"5"}}"#).refused(400, "BadRequest", "resourceVersion should not be set");
-    send("application/json", r#"{"metadata":{"name":"x"},"data":{"a":1}}"#).refused(400, "BadRequest", "cannot unmarshal number");
+    send("application/json", r#"{"metadata":{"name":"x","resourceVersion":"5"}}"#).refused(
+        400,
+        "BadRequest",
+        "resourceVersion should not be set",
+    );
+    send("application/json", r#"{"metadata":{"name":"x"},"data":{"a":1}}"#).refused(
+        400,
+        "BadRequest",
+        "cannot unmarshal number",
+    );
     let large = format!(r#"{{"metadata":{{"name":"x"}},"data":{{"a":"{}"}}}}"#, "x".repeat(3 << 20));
     send("application/json", &large).refused(413, "RequestEntityTooLarge", "limit is 3145728");
     let deep = format!(r#"{{"metadata":{{"name":"x"}},"data":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
@@ -119,9 +138,21 @@ fn the_newer_object_wins() {
     let mut other = forced.clone();
     other["metadata"]["uid"] = "somebody-else".into();
     cluster.put(&path, &other).refused(409, "Conflict", "Precondition failed: UID in precondition");
-    cluster.put(&format!("{CONFIG_MAPS}/n"), &config_map("n", "x")).refused(404, "NotFound", "configmaps \"n\" not found");
-    cluster.put(&path, &config_map("n", "x")).refused(400, "BadRequest", "the name of the object (n) does not match the name on the URL (m)");
-    cluster.merge(&path, &json!({"metadata": {"resourceVersion": "1"}, "data": {"v": "5"}})).refused(409, "Conflict", "has been modified");
+    cluster.put(&format!("{CONFIG_MAPS}/n"), &config_map("n", "x")).refused(
+        404,
+        "NotFound",
+        "configmaps \"n\" not found",
+    );
+    cluster.put(&path, &config_map("n", "x")).refused(
+        400,
+        "BadRequest",
+        "the name of the object (n) does not match the name on the URL (m)",
+    );
+    cluster.merge(&path, &json!({"metadata": {"resourceVersion": "1"}, "data": {"v": "5"}})).refused(
+        409,
+        "Conflict",
+        "has been modified",
+    );
 }
 
 #[test]
@@ -134,7 +165,9 @@ fn generation_counts_changes_of_the_spec() {
     assert_eq!(labeled["metadata"]["generation"], 1);
     let scaled = cluster.merge(&path, &json!({"spec": {"replicas": 3}})).expect(200);
     assert_eq!(scaled["metadata"]["generation"], 2);
-    let status = cluster.merge(&format!("{path}/status"), &json!({"status": {"replicas": 3}, "spec": {"replicas": 9}})).expect(200);
+    let status = cluster
+        .merge(&format!("{path}/status"), &json!({"status": {"replicas": 3}, "spec": {"replicas": 9}}))
+        .expect(200);
     assert_eq!((status["metadata"]["generation"].as_i64(), status["spec"]["replicas"].as_i64()), (Some(2), Some(3)));
     assert_eq!(status["status"]["replicas"], 3);
     let main = cluster.merge(&path, &json!({"status": {"replicas": 7}})).expect(200);
@@ -164,7 +197,11 @@ fn patches() {
         .collect();
     cluster.patch(&path, "application/json-patch+json", &json!(bomb)).refused(413, "RequestEntityTooLarge", "");
     cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
-    cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(400, "BadRequest", "does not match the name on the URL");
+    cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(
+        400,
+        "BadRequest",
+        "does not match the name on the URL",
+    );
     cluster.merge(&format!("{CONFIG_MAPS}/none"), &json!({})).refused(404, "NotFound", "configmaps \"none\" not found");
 }
 
@@ -173,7 +210,8 @@ fn strategic_patches_merge_lists_by_their_keys() {
     let cluster = Cluster::new();
     cluster.post(DEPLOYMENTS, &deployment("d")).expect(201);
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "new"}, {"name": "side", "image": "s"}]}}}});
-    let patched = cluster.patch(&format!("{DEPLOYMENTS}/d"), "application/strategic-merge-patch+json", &patch).expect(200);
+    let patched =
+        cluster.patch(&format!("{DEPLOYMENTS}/d"), "application/strategic-merge-patch+json", &patch).expect(200);
     let containers = patched["spec"]["template"]["spec"]["containers"].as_array().expect("containers").clone();
     let images: Vec<_> = containers.iter().map(|c| (c["name"].as_str(), c["image"].as_str())).collect();
     assert!(images.contains(&(Some("c"), Some("new"))) && images.contains(&(Some("side"), Some("s"))), "{images:?}");
@@ -190,15 +228,27 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(cluster.merge(&path, &json!({"data": {"v": "2"}})).expect(200)["data"]["v"], "2");
     cluster.delete(&path).expect(200);
     assert_eq!(cluster.get(&format!("{CONFIG_MAPS}/m")).expect(200)["data"]["v"], "1");
-    cluster.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("m", "1")).refused(400, "BadRequest", "invalid dry run");
+    cluster.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("m", "1")).refused(
+        400,
+        "BadRequest",
+        "invalid dry run",
+    );
 }
 
 #[test]
 fn verbs_that_a_resource_does_not_have() {
     let cluster = Cluster::new();
-    cluster.post(&format!("{CONFIG_MAPS}/m"), &json!({})).refused(405, "MethodNotAllowed", "does not allow this method");
+    cluster.post(&format!("{CONFIG_MAPS}/m"), &json!({})).refused(
+        405,
+        "MethodNotAllowed",
+        "does not allow this method",
+    );
     cluster.delete("/api/v1/namespaces").refused(405, "MethodNotAllowed", "does not allow this method");
-    cluster.post("/api/v1/configmaps", &config_map("m", "x")).refused(405, "MethodNotAllowed", "does not allow this method");
+    cluster.post("/api/v1/configmaps", &config_map("m", "x")).refused(
+        405,
+        "MethodNotAllowed",
+        "does not allow this method",
+    );
     cluster.post("/api/v1", &json!({})).refused(405, "MethodNotAllowed", "");
 }
 
@@ -208,7 +258,10 @@ fn a_pod_begins_pending() {
     let mut wanted = pod("p");
     wanted["status"] = json!({"phase": "Running"});
     let made = cluster.post("/api/v1/namespaces/default/pods", &wanted).expect(201);
-    assert_eq!((made["status"]["phase"].as_str(), made["status"]["qosClass"].as_str()), (Some("Pending"), Some("BestEffort")));
+    assert_eq!(
+        (made["status"]["phase"].as_str(), made["status"]["qosClass"].as_str()),
+        (Some("Pending"), Some("BestEffort"))
+    );
     assert_eq!(made["spec"]["restartPolicy"], "Always");
     assert_eq!(made["spec"]["terminationGracePeriodSeconds"], 30);
 }
