@@ -1,0 +1,188 @@
+#![expect(clippy::disallowed_methods, reason = "shell: it runs QEMU and watches the clock")]
+//! Finds out whether KVM really runs guests on this machine, or whether they must be emulated.
+//!
+//! A `/dev/kvm` that opens and answers proves nothing: under some nested hypervisors guests run in real mode
+//! and then hang for ever. So a guest that goes all the way to 64-bit code is run, with the very QEMU, chip
+//! set and accelerator that real guests get, and is given a deadline. It is 200 bytes of code in place of
+//! the firmware, and ends in a few hundredths of a second where KVM works.
+
+use serde::{Deserialize, Serialize};
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+
+/// How guest code is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// By the processor.
+    Kvm,
+    /// By QEMU's emulator.
+    Tcg,
+}
+
+impl Accel {
+    /// QEMU's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// What the probe found. It holds for as long as the machine is up, and can be kept under its boot id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The accelerator to use.
+    pub accel: Accel,
+    /// Why, in words for an operator.
+    pub reason: String,
+}
+
+/// How long the probe guest may take. On a loaded machine QEMU itself needs most of it.
+pub const PROBE_DEADLINE: Duration = Duration::from_millis(2500);
+
+/// Runs the probe guest on KVM and falls back to the emulator.
+pub async fn probe(deadline: Duration) -> Probe {
+    match try_accel(Accel::Kvm, deadline).await {
+        Ok(took) => Probe { accel: Accel::Kvm, reason: format!("a 64-bit guest ran on KVM in {} ms", took.as_millis()) },
+        Err(reason) => Probe { accel: Accel::Tcg, reason },
+    }
+}
+
+/// Runs the probe guest on `accel`: how long it took, or why it did not succeed.
+async fn try_accel(accel: Accel, deadline: Duration) -> Result<Duration, String> {
+    if accel == Accel::Kvm {
+        let opened = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+        opened.map_err(|error| format!("/dev/kvm cannot be opened: {error}"))?;
+    }
+    let mut rom = tempfile::NamedTempFile::new().map_err(|error| format!("no temporary file: {error}"))?;
+    rom.write_all(&rom_image()).map_err(|error| format!("no temporary file: {error}"))?;
+    let started = Instant::now();
+    let child = Command::new(crate::argv::PROGRAM)
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35", "-m", "16"])
+        .args(["-accel", accel.name()])
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
+        .arg("-bios")
+        .arg(rom.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("{} cannot be started: {error}", crate::argv::PROGRAM))?;
+    match tokio::time::timeout(deadline, child.wait_with_output()).await {
+        Err(_) => Err(format!("a 64-bit guest on {} did not finish in {} ms", accel.name(), deadline.as_millis())),
+        Ok(Err(error)) => Err(format!("QEMU cannot be waited for: {error}")),
+        Ok(Ok(output)) if output.status.code() == Some(SUCCESS_STATUS) => Ok(started.elapsed()),
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().last().unwrap_or("it said nothing");
+            Err(format!("QEMU with {} failed ({}): {said:.200}", accel.name(), output.status))
+        }
+    }
+}
+
+/// The byte that the guest writes to the debug port, and the exit status that QEMU makes of it.
+const SUCCESS_BYTE: u8 = 0x31;
+const SUCCESS_STATUS: i32 = (SUCCESS_BYTE as i32) << 1 | 1;
+
+/// The code is seen at 0xf0000, and the processor starts 16 bytes below its end.
+const ROM_BYTES: usize = 0x1_0000;
+
+/// x86 code from reset through protected mode and paging into 64-bit mode.
+#[rustfmt::skip]
+const CODE: &[u8] = &[
+    // 16 bits. Load the segment table and switch protection on.
+    /* 00 */ 0xfa,                                                 // cli
+    /* 01 */ 0x2e, 0x66, 0x0f, 0x01, 0x16, 0xb2, 0x00,             // lgdtl %cs:0xb2
+    /* 08 */ 0x0f, 0x20, 0xc0,                                     // mov %cr0, %eax
+    /* 0b */ 0x0c, 0x01,                                           // or $1, %al
+    /* 0d */ 0x0f, 0x22, 0xc0,                                     // mov %eax, %cr0
+    /* 10 */ 0x66, 0xea, 0x18, 0x00, 0x0f, 0x00, 0x08, 0x00,       // ljmpl $0x08, $0xf0018
+    // 32 bits. Page tables at 0x1000, 0x2000 and 0x3000 map the first gibibyte onto itself.
+    /* 18 */ 0x66, 0xb8, 0x10, 0x00,                               // mov $0x10, %ax
+    /* 1c */ 0x8e, 0xd8,                                           // mov %ax, %ds
+    /* 1e */ 0x8e, 0xc0,                                           // mov %ax, %es
+    /* 20 */ 0x8e, 0xd0,                                           // mov %ax, %ss
+    /* 22 */ 0x31, 0xc0,                                           // xor %eax, %eax
+    /* 24 */ 0xbf, 0x00, 0x10, 0x00, 0x00,                         // mov $0x1000, %edi
+    /* 29 */ 0xb9, 0x00, 0x0c, 0x00, 0x00,                         // mov $0xc00, %ecx
+    /* 2e */ 0xf3, 0xab,                                           // rep stosl
+    /* 30 */ 0xc7, 0x05, 0x00, 0x10, 0x00, 0x00, 0x03, 0x20, 0x00, 0x00, // movl $0x2003, 0x1000
+    /* 3a */ 0xc7, 0x05, 0x00, 0x20, 0x00, 0x00, 0x03, 0x30, 0x00, 0x00, // movl $0x3003, 0x2000
+    /* 44 */ 0xbf, 0x00, 0x30, 0x00, 0x00,                         // mov $0x3000, %edi
+    /* 49 */ 0xb8, 0x83, 0x00, 0x00, 0x00,                         // mov $0x83, %eax: present, writable, 2 MiB
+    /* 4e */ 0xb9, 0x00, 0x02, 0x00, 0x00,                         // mov $512, %ecx
+    /* 53 */ 0x89, 0x07,                                           // 1: mov %eax, (%edi)
+    /* 55 */ 0x05, 0x00, 0x00, 0x20, 0x00,                         // add $0x200000, %eax
+    /* 5a */ 0x83, 0xc7, 0x08,                                     // add $8, %edi
+    /* 5d */ 0xe2, 0xf4,                                           // loop 1b
+    /* 5f */ 0xb8, 0x00, 0x10, 0x00, 0x00,                         // mov $0x1000, %eax
+    /* 64 */ 0x0f, 0x22, 0xd8,                                     // mov %eax, %cr3
+    /* 67 */ 0x0f, 0x20, 0xe0,                                     // mov %cr4, %eax
+    /* 6a */ 0x83, 0xc8, 0x20,                                     // or $PAE, %eax
+    /* 6d */ 0x0f, 0x22, 0xe0,                                     // mov %eax, %cr4
+    /* 70 */ 0xb9, 0x80, 0x00, 0x00, 0xc0,                         // mov $EFER, %ecx
+    /* 75 */ 0x0f, 0x32,                                           // rdmsr
+    /* 77 */ 0x0d, 0x00, 0x01, 0x00, 0x00,                         // or $LME, %eax
+    /* 7c */ 0x0f, 0x30,                                           // wrmsr
+    /* 7e */ 0x0f, 0x20, 0xc0,                                     // mov %cr0, %eax
+    /* 81 */ 0x0d, 0x00, 0x00, 0x00, 0x80,                         // or $PG, %eax
+    /* 86 */ 0x0f, 0x22, 0xc0,                                     // mov %eax, %cr0
+    /* 89 */ 0xea, 0x90, 0x00, 0x0f, 0x00, 0x18, 0x00,             // ljmp $0x18, $0xf0090
+    // 64 bits. A 64-bit value goes through memory and back, then the byte says so.
+    /* 90 */ 0x48, 0xc7, 0xc4, 0x00, 0x90, 0x00, 0x00,             // mov $0x9000, %rsp
+    /* 97 */ 0x48, 0xb8, 0xf0, 0xde, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12, // movabs $0x123456789abcdef0, %rax
+    /* a1 */ 0x50,                                                 // push %rax
+    /* a2 */ 0x5b,                                                 // pop %rbx
+    /* a3 */ 0x48, 0x39, 0xc3,                                     // cmp %rax, %rbx
+    /* a6 */ 0x75, 0x07,                                           // jne 2f
+    /* a8 */ 0xb0, SUCCESS_BYTE,                                   // mov $SUCCESS_BYTE, %al
+    /* aa */ 0x66, 0xba, 0xf4, 0x00,                               // mov $0xf4, %dx
+    /* ae */ 0xee,                                                 // out %al, (%dx)
+    /* af */ 0xf4,                                                 // 2: hlt
+    /* b0 */ 0xeb, 0xfd,                                           // jmp 2b
+    // The segment table: limit, address, and null, 32-bit code, data, 64-bit code.
+    /* b2 */ 0x1f, 0x00, 0xb8, 0x00, 0x0f, 0x00,
+    /* b8 */ 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    /* c0 */ 0xff, 0xff, 0x00, 0x00, 0x00, 0x9a, 0xcf, 0x00,
+    /* c8 */ 0xff, 0xff, 0x00, 0x00, 0x00, 0x92, 0xcf, 0x00,
+    /* d0 */ 0xff, 0xff, 0x00, 0x00, 0x00, 0x9a, 0xaf, 0x00,
+];
+
+/// The processor's first instruction: ljmp $0xf000, $0.
+const RESET_VECTOR: &[u8] = &[0xea, 0x00, 0x00, 0x00, 0xf0];
+
+fn rom_image() -> Vec<u8> {
+    let mut rom = vec![0; ROM_BYTES];
+    rom[..CODE.len()].copy_from_slice(CODE);
+    rom[ROM_BYTES - 16..ROM_BYTES - 16 + RESET_VECTOR.len()].copy_from_slice(RESET_VECTOR);
+    rom
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_guest_itself_is_sound() {
+        // The emulator executes what a processor should, so that a failure on KVM is KVM's.
+        try_accel(Accel::Tcg, Duration::from_secs(60)).await.expect("it runs to its end");
+    }
+
+    #[tokio::test]
+    async fn an_answer_comes_within_the_deadline() {
+        let started = Instant::now();
+        let found = probe(PROBE_DEADLINE).await;
+        assert!(started.elapsed() < PROBE_DEADLINE * 2, "{found:?} after {:?}", started.elapsed());
+        assert!(!found.reason.is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_time_means_emulation() {
+        assert_eq!(probe(Duration::ZERO).await.accel, Accel::Tcg);
+    }
+}

@@ -1,0 +1,349 @@
+//! The life of one machine, as a state machine without input or output.
+//!
+//! ```text
+//!            sync              QEMU answers          SHUTDOWN, panic, kill, QEMU gone
+//!  Waiting ───────► Starting ──────────────► Running ──────────────────────────────► Ended
+//!     │                │                     ▲    │                                    ▲
+//!     │                │                     └────┴─ Paused (STOP, RESUME) ────────────┤
+//!     └────────────────┴──────────────────────────────── kill, failure ────────────────┘
+//! ```
+//!
+//! QEMU does not end by itself: it stops the processors and says why, the reason is written down, and only
+//! then is it told to quit. So a reason is never lost, whichever process dies at whichever instant; a monitor
+//! that finds QEMU stopped by a shutdown knows what happened.
+
+use crate::accel::Accel;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What is known of a machine. Written to [`crate::Layout::domain_file`] and sent to virt-handler as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Domain {
+    /// The VirtualMachineInstance's UID.
+    pub uid: String,
+    /// Where in its life the machine is.
+    pub phase: Phase,
+    /// Why it ended; present exactly in the phase Ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// The accelerator that QEMU was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accel: Option<Accel>,
+    /// The guest was asked to shut down and has not yet.
+    #[serde(default)]
+    pub shutdown_requested: bool,
+    /// The guest was asked to shut down in order to be started again.
+    #[serde(default)]
+    pub restart_requested: bool,
+    /// How often the guest was restarted, by itself or on request.
+    #[serde(default)]
+    pub resets: u32,
+    /// The guest agent's channel is open inside the guest.
+    #[serde(default)]
+    pub agent_connected: bool,
+    /// The last trouble that did not end the machine, such as a disk error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// Where in its life a machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// No specification has come yet.
+    Waiting,
+    /// QEMU is being started.
+    Starting,
+    /// The processors run.
+    Running,
+    /// The processors are stopped, and can go on.
+    Paused,
+    /// It is over.
+    Ended,
+}
+
+/// How a machine ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The kind of end.
+    pub reason: EndReason,
+    /// For people.
+    pub detail: String,
+}
+
+/// The kind of a machine's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndReason {
+    /// The guest powered itself off, by itself or because it was asked to.
+    GuestShutdown,
+    /// It was killed on request.
+    Killed,
+    /// The guest panicked, or QEMU met an internal error or was ended by something else.
+    Crashed,
+    /// It never ran.
+    FailedToStart,
+}
+
+/// Something observed about the machine.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Observed {
+    /// A specification was accepted; QEMU is about to start.
+    Accepted {
+        /// The accelerator.
+        accel: Accel,
+    },
+    /// Preparing failed.
+    FailedToStart(String),
+    /// QEMU's `query-status` answered with this run state.
+    RunState(String),
+    /// A QMP event.
+    Event {
+        /// Its name.
+        name: String,
+        /// Its data.
+        data: Value,
+    },
+    /// The guest was asked to shut down.
+    ShutdownRequested,
+    /// The guest was asked to shut down and shall start again then.
+    RestartRequested,
+    /// An end was asked for.
+    KillRequested,
+    /// QEMU is gone without having said why.
+    QemuGone,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Todo {
+    /// Write the state down and tell those who watch.
+    pub publish: bool,
+    /// Reset the machine and let its processors go on.
+    pub restart: bool,
+    /// Tell QEMU to quit, after publishing.
+    pub quit: bool,
+}
+
+impl Domain {
+    /// A machine that nothing is known of.
+    pub fn waiting(uid: &str) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            phase: Phase::Waiting,
+            end: None,
+            accel: None,
+            shutdown_requested: false,
+            restart_requested: false,
+            resets: 0,
+            agent_connected: false,
+            warning: None,
+        }
+    }
+
+    /// Takes in what was observed. An end is final: nothing changes a domain after it.
+    pub fn observe(&mut self, observed: Observed) -> Todo {
+        if self.phase == Phase::Ended {
+            // A repeated reason to quit is answered again: the first quit may not have arrived.
+            return Todo { quit: !matches!(observed, Observed::QemuGone), ..Todo::default() };
+        }
+        let before = self.clone();
+        if self.restart_requested && is_guest_shutdown(&observed) {
+            self.restarted();
+            return Todo { publish: true, restart: true, quit: false };
+        }
+        match observed {
+            Observed::Accepted { accel } => {
+                self.phase = Phase::Starting;
+                self.accel = Some(accel);
+            }
+            Observed::FailedToStart(detail) => self.finish(EndReason::FailedToStart, detail),
+            Observed::RunState(state) => self.run_state(&state),
+            Observed::Event { name, data } => self.event(&name, &data),
+            Observed::ShutdownRequested => self.shutdown_requested = true,
+            Observed::RestartRequested => self.restart_requested = true,
+            Observed::KillRequested => self.finish(EndReason::Killed, "ended on request".to_owned()),
+            Observed::QemuGone => {
+                let (reason, detail) = match self.phase {
+                    Phase::Waiting | Phase::Starting => (EndReason::FailedToStart, "QEMU ended while it started"),
+                    _ => (EndReason::Crashed, "QEMU ended without a shutdown of the guest"),
+                };
+                self.finish(reason, detail.to_owned());
+            }
+        }
+        Todo { publish: *self != before, restart: false, quit: self.phase == Phase::Ended }
+    }
+
+    fn restarted(&mut self) {
+        self.resets = self.resets.saturating_add(1);
+        self.shutdown_requested = false;
+        self.restart_requested = false;
+    }
+
+    fn finish(&mut self, reason: EndReason, detail: String) {
+        self.phase = Phase::Ended;
+        self.end = Some(End { reason, detail });
+    }
+
+    /// Upstream reference: the enumeration RunState in QEMU's qapi/run-state.json.
+    fn run_state(&mut self, state: &str) {
+        match state {
+            "running" => self.phase = Phase::Running,
+            "shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
+            "guest-panicked" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
+            "internal-error" => self.finish(EndReason::Crashed, "QEMU met an internal error".to_owned()),
+            "io-error" => {
+                self.phase = Phase::Paused;
+                self.warning = Some("stopped by a disk error".to_owned());
+            }
+            _ => self.phase = Phase::Paused,
+        }
+    }
+
+    /// Upstream reference: the events in QEMU's qapi/run-state.json, block-core.json and char.json.
+    fn event(&mut self, name: &str, data: &Value) {
+        let text = |key: &str| data[key].as_str().unwrap_or("unknown");
+        match name {
+            "SHUTDOWN" => match text("reason") {
+                "guest-shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
+                "guest-panic" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
+                "host-qmp-quit" => self.finish(EndReason::Killed, "QEMU was told to quit".to_owned()),
+                "host-signal" => self.finish(EndReason::Killed, "QEMU was ended by a signal".to_owned()),
+                reason => self.finish(EndReason::Crashed, format!("QEMU shut down: {reason}")),
+            },
+            "GUEST_PANICKED" => self.warning = Some("the guest panicked".to_owned()),
+            "RESET" if data["guest"] == true => self.restarted(),
+            "STOP" => self.phase = Phase::Paused,
+            "RESUME" => self.phase = Phase::Running,
+            "BLOCK_IO_ERROR" => {
+                self.warning = Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
+            }
+            "WATCHDOG" => self.warning = Some(format!("the watchdog fired: {}", text("action"))),
+            "VSERPORT_CHANGE" if text("id") == "channel0" => self.agent_connected = data["open"] == true,
+            _ => {}
+        }
+    }
+}
+
+/// The guest powered itself off: said by an event, or found by a monitor that came later.
+fn is_guest_shutdown(observed: &Observed) -> bool {
+    match observed {
+        Observed::Event { name, data } => name == "SHUTDOWN" && data["reason"] == "guest-shutdown",
+        Observed::RunState(state) => state == "shutdown",
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn event(name: &str, data: Value) -> Observed {
+        Observed::Event { name: name.to_owned(), data }
+    }
+
+    fn started() -> Vec<Observed> {
+        vec![Observed::Accepted { accel: Accel::Tcg }, Observed::RunState("running".to_owned())]
+    }
+
+    #[track_caller]
+    fn check(more: Vec<Observed>, phase: Phase, end: Option<EndReason>) {
+        let mut domain = Domain::waiting("u");
+        for observed in started().into_iter().chain(more.clone()) {
+            domain.observe(observed);
+        }
+        assert_eq!((domain.phase, domain.end.map(|end| end.reason)), (phase, end), "{more:?}");
+    }
+
+    #[test]
+    fn lives() {
+        let shutdown = |reason: &str| event("SHUTDOWN", json!({ "guest": true, "reason": reason }));
+        let ended = |reason| (Phase::Ended, Some(reason));
+        let cases = [
+            (vec![], (Phase::Running, None)),
+            (vec![event("STOP", json!({}))], (Phase::Paused, None)),
+            (vec![event("STOP", json!({})), event("RESUME", json!({}))], (Phase::Running, None)),
+            (vec![shutdown("guest-shutdown")], ended(EndReason::GuestShutdown)),
+            (vec![shutdown("guest-shutdown"), event("STOP", json!({}))], ended(EndReason::GuestShutdown)),
+            (vec![shutdown("guest-panic")], ended(EndReason::Crashed)),
+            (vec![shutdown("host-signal")], ended(EndReason::Killed)),
+            (vec![shutdown("host-error")], ended(EndReason::Crashed)),
+            (vec![Observed::KillRequested, shutdown("host-qmp-quit")], ended(EndReason::Killed)),
+            (vec![Observed::QemuGone], ended(EndReason::Crashed)),
+            (vec![Observed::RunState("shutdown".to_owned())], ended(EndReason::GuestShutdown)),
+            (vec![Observed::RunState("paused".to_owned())], (Phase::Paused, None)),
+            (vec![event("RESET", json!({ "guest": true }))], (Phase::Running, None)),
+            (vec![event("UNKNOWN", json!(null)), event("SHUTDOWN", json!([]))], ended(EndReason::Crashed)),
+        ];
+        for (more, (phase, end)) in cases {
+            check(more, phase, end);
+        }
+    }
+
+    #[test]
+    fn before_qemu_answers_it_never_ran() {
+        for observed in [Observed::QemuGone, Observed::FailedToStart("x".to_owned())] {
+            let mut domain = Domain::waiting("u");
+            domain.observe(Observed::Accepted { accel: Accel::Kvm });
+            let todo = domain.observe(observed);
+            assert_eq!(domain.end.map(|end| end.reason), Some(EndReason::FailedToStart));
+            assert!(todo.publish && todo.quit);
+        }
+    }
+
+    #[test]
+    fn a_requested_restart_is_no_end() {
+        for shutdown in [
+            event("SHUTDOWN", json!({ "guest": true, "reason": "guest-shutdown" })),
+            Observed::RunState("shutdown".to_owned()),
+        ] {
+            let mut domain = Domain::waiting("u");
+            for observed in started().into_iter().chain([Observed::RestartRequested]) {
+                domain.observe(observed);
+            }
+            let todo = domain.observe(shutdown.clone());
+            assert_eq!(todo, Todo { publish: true, restart: true, quit: false }, "{shutdown:?}");
+            assert_eq!(domain.resets, 1);
+            // Only the one that was asked for.
+            assert!(domain.observe(shutdown).quit);
+        }
+    }
+
+    fn any_observed() -> impl Strategy<Value = Observed> {
+        let names = ["SHUTDOWN", "STOP", "RESUME", "RESET", "GUEST_PANICKED", "VSERPORT_CHANGE", "X"];
+        let reasons = ["guest-shutdown", "guest-panic", "host-signal", ""];
+        prop_oneof![
+            Just(Observed::Accepted { accel: Accel::Tcg }),
+            Just(Observed::QemuGone),
+            Just(Observed::KillRequested),
+            Just(Observed::ShutdownRequested),
+            Just(Observed::RestartRequested),
+            prop::sample::select(vec!["running", "paused", "shutdown", "io-error", "?"])
+                .prop_map(|state| Observed::RunState(state.to_owned())),
+            (prop::sample::select(names.to_vec()), prop::sample::select(reasons.to_vec()), any::<bool>())
+                .prop_map(|(name, reason, flag)| event(name, json!({ "reason": reason, "guest": flag, "open": flag }))),
+        ]
+    }
+
+    proptest! {
+        /// Whatever comes: an end has a reason, stays as it was, and asks for QEMU's end; only changes are published.
+        #[test]
+        fn an_end_is_final(history in prop::collection::vec(any_observed(), 0..30)) {
+            let mut domain = Domain::waiting("u");
+            for observed in history {
+                let before = domain.clone();
+                let todo = domain.observe(observed.clone());
+                prop_assert_eq!(domain.phase == Phase::Ended, domain.end.is_some());
+                prop_assert_eq!(todo.publish, domain != before);
+                if before.phase == Phase::Ended {
+                    prop_assert_eq!(&domain, &before);
+                } else {
+                    prop_assert_eq!(todo.quit, domain.phase == Phase::Ended);
+                }
+                let text = serde_json::to_string(&domain).expect("JSON");
+                prop_assert_eq!(serde_json::from_str::<Domain>(&text).expect("JSON"), domain.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,459 @@
+#![expect(clippy::disallowed_methods, reason = "shell: it watches the clock while QEMU starts")]
+//! The monitor: the process between QEMU and virt-handler.
+//!
+//! One loop takes commands and QMP events in the order in which they come, lets [`Domain`] judge them, and
+//! does what it says. Beside it run a task for each connection of the command socket and one for each DHCP
+//! server; neither decides anything.
+//!
+//! ```text
+//!   connection ──► commands ──► loop ◄──► QMP
+//!   connection ◄── states ◄────── │
+//!                                 └──► domain.json
+//! ```
+
+use crate::dhcp;
+use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
+use crate::layout::{self, Layout};
+use crate::lines::split;
+use crate::prepare::{prepare, replace};
+use crate::proto::{Call, LINE_LIMIT_BYTES, Request, Response, VERSION};
+use crate::qmp::{Event, Qmp, QmpError};
+use crate::spec::MachineSpec;
+use rustix::fs::FlockOperation;
+use serde_json::json;
+use std::future::pending;
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+/// QEMU makes its sockets within a few hundredths of a second; a busy machine may need longer.
+const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long those who watch may take to read the last state and hang up, before QEMU is let go.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long QEMU may take to quit.
+const QUIT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// virt-handler keeps one connection and makes short ones beside it.
+const CONNECTIONS: usize = 16;
+
+/// The guest's console is kept up to this length, and once more under a second name.
+const SERIAL_LOG_BYTES: u64 = 4 << 20;
+
+const SERIAL_LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// How the monitor comes into being.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// By the container's first process, which waits for QEMU's command line on this process's standard output.
+    Fresh,
+    /// In place of a monitor that died.
+    TakeOver,
+}
+
+/// Why a monitor could not do its work. The machine is not affected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MonitorError {
+    #[error("another monitor is at work")]
+    Busy,
+    #[error("{what}: {source}")]
+    Io { what: &'static str, source: io::Error },
+    #[error("there is no machine to take over: {0}")]
+    NoMachine(String),
+    #[error("QEMU does not answer: {0}")]
+    Qemu(#[from] QmpError),
+}
+
+struct Command {
+    call: Call,
+    reply: oneshot::Sender<Response>,
+}
+
+struct Monitor {
+    layout: Layout,
+    start: Start,
+    domain: Domain,
+    states: watch::Sender<Domain>,
+    qmp: Option<Qmp>,
+    helpers: JoinSet<()>,
+    /// The guest has shut down to be started again.
+    restart_due: bool,
+    parent: Option<rustix::process::Pid>,
+}
+
+/// Runs the monitor until the machine has ended; tells how.
+pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason>, MonitorError> {
+    let _lock = lock(&layout)?;
+    let mut domain = Domain::waiting(&layout.uid);
+    let mut spec = None;
+    if start == Start::TakeOver {
+        let text = std::fs::read(layout.spec_file()).map_err(|e| MonitorError::NoMachine(e.to_string()))?;
+        let found: MachineSpec =
+            serde_json::from_slice(&text).map_err(|e| MonitorError::NoMachine(e.to_string()))?;
+        domain = remembered(&layout).unwrap_or(domain);
+        if domain.phase == Phase::Waiting {
+            domain.observe(Observed::Accepted { accel: found.accel });
+        }
+        spec = Some(found);
+    }
+    let listen = |source| MonitorError::Io { what: "cannot listen on the command socket", source };
+    let listener = layout::listen(&layout.command_socket()).map_err(listen)?;
+    let (states, _) = watch::channel(domain.clone());
+    let mut monitor = Monitor {
+        layout,
+        start,
+        domain,
+        states,
+        qmp: None,
+        helpers: JoinSet::new(),
+        restart_due: false,
+        parent: rustix::process::getppid(),
+    };
+    if let Some(spec) = spec {
+        match servers(&spec) {
+            Ok(servers) => monitor.serve_dhcp(servers),
+            Err(error) => tracing::error!(%error, "the guest gets no address"),
+        }
+        monitor.attach().await;
+        monitor.restart_if_due().await;
+    }
+    monitor.work(listener).await
+}
+
+/// One monitor at a time: the lock goes with the process that holds it.
+fn lock(layout: &Layout) -> Result<std::fs::File, MonitorError> {
+    let io = |source| MonitorError::Io { what: "cannot lock", source };
+    let file = std::fs::File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(layout.monitor_lock())
+        .map_err(io)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(MonitorError::Busy),
+        Err(errno) => Err(io(errno.into())),
+    }
+}
+
+/// What the dead monitor knew, if it is about this machine.
+fn remembered(layout: &Layout) -> Option<Domain> {
+    let domain: Domain = serde_json::from_slice(&std::fs::read(layout.domain_file()).ok()?).ok()?;
+    (domain.uid == layout.uid).then_some(domain)
+}
+
+fn servers(spec: &MachineSpec) -> Result<Vec<dhcp::Server>, String> {
+    let leases = spec.nics.iter().filter_map(|nic| Some((nic, nic.dhcp.as_ref()?)));
+    leases
+        .map(|(nic, lease)| {
+            dhcp::Server::bind(lease, &nic.mac)
+                .map_err(|error| format!("the DHCP server on {} cannot start: {error}", lease.interface))
+        })
+        .collect()
+}
+
+impl Monitor {
+    async fn work(mut self, listener: UnixListener) -> Result<Option<EndReason>, MonitorError> {
+        let (commands_in, mut commands) = mpsc::channel::<Command>(CONNECTIONS);
+        let mut connections = JoinSet::new();
+        let mut serial_log = tokio::time::interval(SERIAL_LOG_PERIOD);
+        serial_log.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        if self.domain.phase == Phase::Waiting {
+            self.publish();
+        }
+        while self.domain.phase != Phase::Ended {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(converse(stream, commands_in.clone(), self.states.subscribe()));
+                    }
+                    Err(error) => tracing::warn!(%error, "a connection was not accepted"),
+                },
+                Some(_) = connections.join_next() => {}
+                Some(command) = commands.recv() => self.command(command).await,
+                observed = next_event(&mut self.qmp) => self.observe(observed),
+                _ = serial_log.tick() => rotate_serial_log(&self.layout),
+            }
+            self.restart_if_due().await;
+        }
+        // What is under way is answered, and everybody hears of the end, before anything else ends.
+        drop(listener);
+        commands.close();
+        while let Some(command) = commands.recv().await {
+            self.command(command).await;
+        }
+        let end = self.domain.end.as_ref().map(|end| end.reason);
+        drop(self.states);
+        let farewell = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL_DEADLINE, farewell).await.is_err() {
+            tracing::warn!("a watcher did not take the last state");
+        }
+        match self.qmp {
+            Some(qmp) => quit(qmp).await?,
+            None => tracing::info!("no QEMU to end"),
+        }
+        Ok(end)
+    }
+
+    /// Takes in what was observed. That QEMU must quit is seen by the phase when the loop ends.
+    fn observe(&mut self, observed: Observed) {
+        tracing::debug!(?observed, "observed");
+        let Todo { publish, restart, quit: _ } = self.domain.observe(observed);
+        if publish {
+            self.publish();
+        }
+        self.restart_due |= restart;
+    }
+
+    /// The file first: whoever hears of a state can rely on its being there after any death.
+    fn publish(&mut self) {
+        tracing::info!(phase = ?self.domain.phase, end = ?self.domain.end, "domain");
+        match serde_json::to_vec(&self.domain).map_err(io::Error::from) {
+            Ok(text) => {
+                if let Err(error) = replace(&self.layout.domain_file(), &text) {
+                    tracing::error!(%error, "the domain's state cannot be written");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the domain's state cannot be written"),
+        }
+        self.states.send_replace(self.domain.clone());
+    }
+
+    async fn restart_if_due(&mut self) {
+        if !std::mem::take(&mut self.restart_due) {
+            return;
+        }
+        for command in ["system_reset", "cont"] {
+            if let Err(error) = self.execute(command).await {
+                tracing::error!(command, error, "the guest was not restarted");
+            }
+        }
+    }
+
+    /// Connects to QEMU, which may be just starting, and finds out how it is.
+    async fn attach(&mut self) {
+        let started = Instant::now();
+        let mut qmp = loop {
+            match Qmp::connect(&self.layout.monitor_qmp_socket()).await {
+                Ok(qmp) => break qmp,
+                // QEMU makes the socket some time after it starts, and nothing tells when.
+                Err(QmpError::Connect(_))
+                    if started.elapsed() < ATTACH_DEADLINE && rustix::process::getppid() == self.parent =>
+                {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => {
+                    tracing::error!(error = &error as &dyn std::error::Error, "QEMU cannot be reached");
+                    return self.observe(Observed::QemuGone);
+                }
+            }
+        };
+        match qmp.run_state().await {
+            Ok(state) => {
+                self.qmp = Some(qmp);
+                self.observe(Observed::RunState(state))
+            }
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "QEMU does not answer");
+                self.observe(Observed::QemuGone)
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command) {
+        let Command { call, reply } = command;
+        let starts = matches!(call, Call::Sync { .. }) && self.domain.phase == Phase::Waiting;
+        let response = match self.perform(call).await {
+            Ok(()) => Response::Domain(self.domain.clone()),
+            Err(reason) => Response::Error(reason),
+        };
+        if reply.send(response).is_err() {
+            tracing::debug!("the caller did not wait for the answer");
+        }
+        if starts && self.domain.phase == Phase::Starting {
+            self.attach().await;
+        }
+    }
+
+    async fn perform(&mut self, call: Call) -> Result<(), String> {
+        match call {
+            Call::Status | Call::Watch => Ok(()),
+            Call::Sync { spec } => self.sync(&spec).await,
+            Call::Kill => {
+                self.observe(Observed::KillRequested);
+                Ok(())
+            }
+            Call::Shutdown if self.domain.phase == Phase::Waiting => {
+                self.observe(Observed::KillRequested);
+                Ok(())
+            }
+            Call::Shutdown => {
+                self.execute("system_powerdown").await?;
+                self.observe(Observed::ShutdownRequested);
+                Ok(())
+            }
+            Call::SoftReboot => {
+                // Before the button: the guest may be fast.
+                self.observe(Observed::RestartRequested);
+                self.execute("system_powerdown").await
+            }
+            Call::Pause => self.execute("stop").await,
+            Call::Unpause => self.execute("cont").await,
+            Call::Reset => self.execute("system_reset").await,
+        }
+    }
+
+    async fn execute(&mut self, command: &str) -> Result<(), String> {
+        let Some(qmp) = &mut self.qmp else { return Err("the machine is not running".to_owned()) };
+        qmp.execute(command, json!({})).await.map_err(|error| error.to_string())?;
+        // The events that a command causes come before its result: the answer shall show them.
+        while let Some(Event { name, data }) = self.qmp.as_mut().and_then(Qmp::waiting_event) {
+            self.observe(Observed::Event { name, data });
+        }
+        Ok(())
+    }
+
+    async fn sync(&mut self, spec: &MachineSpec) -> Result<(), String> {
+        if spec.uid != self.layout.uid {
+            return Err(format!("this launcher is for the machine {}, not for {}", self.layout.uid, spec.uid));
+        }
+        if self.domain.phase != Phase::Waiting {
+            return Ok(());
+        }
+        let prepared = match prepare(spec, &self.layout).await {
+            Ok(argv) => servers(spec).map(|servers| (argv, servers)),
+            Err(error) => Err(error.to_string()),
+        };
+        let started = prepared.and_then(|(argv, servers)| {
+            self.observe(Observed::Accepted { accel: spec.accel });
+            self.serve_dhcp(servers);
+            hand_over(self.start, &argv).map_err(|error| format!("the first process is gone: {error}"))
+        });
+        if let Err(reason) = &started {
+            self.observe(Observed::FailedToStart(reason.clone()));
+        }
+        started
+    }
+
+    fn serve_dhcp(&mut self, servers: Vec<dhcp::Server>) {
+        for server in servers {
+            self.helpers.spawn(server.run());
+        }
+    }
+}
+
+/// Gives QEMU's command line to the process that becomes QEMU.
+fn hand_over(start: Start, argv: &[String]) -> io::Result<()> {
+    if start != Start::Fresh {
+        return Err(io::Error::other("it has started something already"));
+    }
+    let mut line = serde_json::to_vec(argv)?;
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line)?;
+    out.flush()
+}
+
+async fn next_event(qmp: &mut Option<Qmp>) -> Observed {
+    let Some(connected) = qmp else { return pending().await };
+    match connected.event().await {
+        Ok(Event { name, data }) => Observed::Event { name, data },
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "QEMU is gone");
+            *qmp = None;
+            Observed::QemuGone
+        }
+    }
+}
+
+/// Ends QEMU and waits for it; in the container this process ends with it.
+async fn quit(mut qmp: Qmp) -> Result<(), MonitorError> {
+    match qmp.execute("quit", json!({})).await {
+        Ok(_) => {}
+        Err(error) if error.is_closed() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let gone = async { while qmp.event().await.is_ok() {} };
+    let silent = |_| QmpError::Silent { command: "quit".to_owned() };
+    Ok(tokio::time::timeout(QUIT_DEADLINE, gone).await.map_err(silent)?)
+}
+
+/// Serves one connection of the command socket.
+async fn converse(stream: UnixStream, commands: mpsc::Sender<Command>, mut states: watch::Receiver<Domain>) {
+    let (mut reader, mut writer) = split(stream, LINE_LIMIT_BYTES);
+    loop {
+        let request = tokio::select! {
+            request = reader.read::<Request>() => request,
+            () = closed(&mut states) => return,
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                let response = Response::Error(format!("not a request: {error}"));
+                if writer.write(&response).await.is_err() {
+                    tracing::debug!("a client hung up");
+                }
+                return;
+            }
+        };
+        if request.v != VERSION {
+            let response = Response::Error(format!("version {VERSION} is spoken here, not {}", request.v));
+            if writer.write(&response).await.is_err() {
+                tracing::debug!("a client hung up");
+            }
+            return;
+        }
+        if request.call == Call::Watch {
+            loop {
+                let state = states.borrow_and_update().clone();
+                if writer.write(&Response::Domain(state)).await.is_err() {
+                    return;
+                }
+                tokio::select! {
+                    changed = states.changed() => if changed.is_err() {
+                        // A preStop hook watches from inside the container: it shall end before the container.
+                        if writer.finish().await.is_ok() {
+                            while reader.read::<serde_json::Value>().await.is_ok() {}
+                        }
+                        return;
+                    },
+                    // A watcher says nothing more; what comes is its hanging up.
+                    _ = reader.read::<serde_json::Value>() => return,
+                }
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        let sent = commands.send(Command { call: request.call, reply }).await;
+        let response = match (sent, answer.await) {
+            (Ok(()), Ok(response)) => response,
+            _ => Response::Error("the machine has ended".to_owned()),
+        };
+        if writer.write(&response).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Until there will be no further state.
+async fn closed(states: &mut watch::Receiver<Domain>) {
+    while states.changed().await.is_ok() {}
+}
+
+/// Cuts the console's log: QEMU appends to it, and goes on at the new end.
+fn rotate_serial_log(layout: &Layout) {
+    let log = layout.serial_log();
+    let long = std::fs::metadata(&log).is_ok_and(|meta| meta.len() > SERIAL_LOG_BYTES);
+    if !long {
+        return;
+    }
+    let older = log.with_extension("1");
+    let cut = std::fs::copy(&log, older)
+        .and_then(|_| std::fs::File::options().write(true).open(&log))
+        .and_then(|file| file.set_len(0));
+    if let Err(error) = cut {
+        tracing::warn!(%error, "the console's log cannot be cut");
+    }
+}

@@ -1,0 +1,116 @@
+//! Makes ready on disk what QEMU needs: overlays, the NoCloud volume, the command line.
+
+use crate::argv::{self, Backing, MachineError};
+use crate::image::{self, ImageFormat, InspectError};
+use crate::layout::Layout;
+use crate::nocloud::{self, NoCloudError};
+use crate::spec::{DiskSource, MachineSpec};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// Making an overlay writes a few hundred kilobytes.
+const IMAGE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why a machine could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrepareError {
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error("the disk {disk}: {source}")]
+    Image { disk: String, source: InspectError },
+    #[error("the disk {disk}: {source}")]
+    NoCloud { disk: String, source: NoCloudError },
+    #[error("the disk {disk}: qemu-img failed: {detail}")]
+    QemuImg { disk: String, detail: String },
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
+/// Prepares `spec` and returns QEMU's command line.
+pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<Vec<String>, PrepareError> {
+    let directory = layout.machine_dir();
+    let write = |path: PathBuf| move |source| PrepareError::Write { path, source };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .map_err(write(directory.clone()))?;
+    let mut backings = Vec::with_capacity(spec.disks.len());
+    for (index, disk) in spec.disks.iter().enumerate() {
+        // Files are named by the disk's place: its name is the user's.
+        let overlay = directory.join(format!("disk-{index}.qcow2"));
+        let backing = match &disk.source {
+            DiskSource::Ephemeral { path } => {
+                let format = image::inspect(path)
+                    .map_err(|source| PrepareError::Image { disk: disk.name.clone(), source })?;
+                if disk.read_only || disk.cdrom {
+                    Backing::Direct { path: path.clone(), format }
+                } else {
+                    create(&disk.name, &overlay, CreateFrom::Image { path, format }).await?;
+                    Backing::Overlay { overlay, base: path.clone(), format }
+                }
+            }
+            DiskSource::Persistent { path } => Backing::Direct { path: path.clone(), format: ImageFormat::Raw },
+            DiskSource::Empty { capacity_bytes } => {
+                create(&disk.name, &overlay, CreateFrom::Nothing { capacity_bytes: *capacity_bytes }).await?;
+                Backing::Direct { path: overlay, format: ImageFormat::Qcow2 }
+            }
+            DiskSource::NoCloud(data) => {
+                let path = directory.join("noCloud.iso");
+                nocloud::write(&path, data)
+                    .map_err(|source| PrepareError::NoCloud { disk: disk.name.clone(), source })?;
+                // Some guests write to the volume that they are configured from; it is thrown away anyway.
+                Backing::Direct { path, format: ImageFormat::Raw }
+            }
+        };
+        backings.push(backing);
+    }
+    let argv = argv::argv(spec, layout, &backings)?;
+    let file = layout.spec_file();
+    let text = serde_json::to_vec(spec).map_err(|error| write(file.clone())(error.into()))?;
+    replace(&file, &text).map_err(write(file))?;
+    Ok(argv)
+}
+
+enum CreateFrom<'a> {
+    Image { path: &'a Path, format: ImageFormat },
+    Nothing { capacity_bytes: u64 },
+}
+
+async fn create(disk: &str, overlay: &Path, from: CreateFrom<'_>) -> Result<(), PrepareError> {
+    let failed = |detail: String| PrepareError::QemuImg { disk: disk.to_owned(), detail };
+    let mut command = Command::new("qemu-img");
+    command.args(["create", "-q", "-f", "qcow2"]);
+    match from {
+        CreateFrom::Image { path, format } => {
+            command.arg("-F").arg(format.driver()).arg("-b").arg(path).arg(overlay);
+        }
+        CreateFrom::Nothing { capacity_bytes } => {
+            command.arg(overlay).arg(capacity_bytes.to_string());
+        }
+    }
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(IMAGE_DEADLINE, command.output()).await {
+        Err(_) => Err(failed(format!("no end after {} s", IMAGE_DEADLINE.as_secs()))),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(failed(format!("{}: {:.300}", output.status, said.trim())))
+        }
+    }
+}
+
+/// Writes a file so that it is seen either as it was or as a whole, by nobody but the owner.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let partial = path.with_extension("partial");
+    let mut file =
+        std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    file.write_all(bytes)?;
+    std::fs::rename(partial, path)
+}

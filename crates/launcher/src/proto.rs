@@ -1,0 +1,67 @@
+//! The protocol between virt-handler and the launcher: lines of JSON on the command socket.
+//!
+//! ```text
+//!   → {"v":1,"call":{"method":"sync","spec":{…}}}
+//!   ← {"domain":{"uid":"…","phase":"Starting",…}}
+//!   → {"v":1,"call":{"method":"watch"}}
+//!   ← {"domain":{…}}        at once, and again after every change, the end included
+//! ```
+//!
+//! Every answer is the whole domain: what was missed while nobody listened cannot be missing. A connection
+//! takes one request after the other; after `watch` it only sends.
+
+use crate::domain::Domain;
+use crate::spec::MachineSpec;
+use serde::{Deserialize, Serialize};
+
+/// Raised when a request or an answer changes its meaning.
+pub const VERSION: u32 = 1;
+
+/// NoCloud data is most of a specification; KubeVirt's own bound on it is far below this.
+pub const LINE_LIMIT_BYTES: usize = 4 << 20;
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`].
+    pub v: u32,
+    /// What to do.
+    pub call: Call,
+}
+
+/// What virt-handler can ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "method", rename_all = "camelCase")]
+pub enum Call {
+    /// Run this machine. For a machine that has been started it does nothing.
+    Sync {
+        /// The machine.
+        spec: Box<MachineSpec>,
+    },
+    /// Press the power button; before a machine was started, end the launcher. Can be repeated.
+    Shutdown,
+    /// End the machine now.
+    Kill,
+    /// Stop the processors.
+    Pause,
+    /// Let the processors go on.
+    Unpause,
+    /// Press the reset button.
+    Reset,
+    /// Press the power button, and start again once the guest has shut down.
+    SoftReboot,
+    /// Only answer.
+    Status,
+    /// Answer, and again after every change.
+    Watch,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Response {
+    /// The domain after what was asked for.
+    Domain(Domain),
+    /// It was not done; why.
+    Error(String),
+}

@@ -1,0 +1,259 @@
+//! The machine that virt-handler asks for, in the launcher's own terms.
+//!
+//! virt-handler maps a VirtualMachineInstance onto this once everything outside the launcher's reach is
+//! settled: secrets are read, container disks are mounted, tap devices exist. Paths are those inside the
+//! container.
+
+use crate::accel::Accel;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+/// A virtual machine to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineSpec {
+    /// The VirtualMachineInstance's name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID. The machine's sockets lie in a directory of this name.
+    pub uid: String,
+    /// The chip set.
+    #[serde(default)]
+    pub machine: MachineType,
+    /// How guest code is executed.
+    pub accel: Accel,
+    /// Virtual processors.
+    #[serde(default)]
+    pub cpu: CpuSpec,
+    /// The guest's memory in bytes.
+    pub memory_bytes: u64,
+    /// What the firmware tells the guest about the machine.
+    #[serde(default)]
+    pub smbios: Smbios,
+    /// Disks, in the order of the VirtualMachineInstance.
+    #[serde(default)]
+    pub disks: Vec<DiskSpec>,
+    /// Network interfaces, in the order of the VirtualMachineInstance.
+    #[serde(default)]
+    pub nics: Vec<NicSpec>,
+    /// A screen behind a VNC socket, with a tablet (KubeVirt's `autoattachGraphicsDevice`, on by default).
+    #[serde(default = "yes")]
+    pub graphics: bool,
+    /// A first serial port (KubeVirt's `autoattachSerialConsole`, on by default).
+    #[serde(default = "yes")]
+    pub serial_console: bool,
+    /// A memory balloon (KubeVirt's `autoattachMemBalloon`, on by default).
+    #[serde(default = "yes")]
+    pub balloon: bool,
+    /// An entropy device.
+    #[serde(default = "yes")]
+    pub rng: bool,
+    /// Start with the processors stopped (KubeVirt's `startStrategy: Paused`).
+    #[serde(default)]
+    pub start_paused: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The chip set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineType {
+    /// PCI Express, KubeVirt's default.
+    #[default]
+    Q35,
+    /// The older i440FX.
+    Pc,
+}
+
+/// Virtual processors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuSpec {
+    /// Sockets, at least 1.
+    pub sockets: u32,
+    /// Cores in a socket, at least 1.
+    pub cores: u32,
+    /// Threads in a core, at least 1.
+    pub threads: u32,
+    /// A processor model by QEMU's name; absent, `host-model` and `host-passthrough` mean all the accelerator has.
+    #[serde(default)]
+    pub model: Option<String>,
+}
+
+impl Default for CpuSpec {
+    fn default() -> Self {
+        Self { sockets: 1, cores: 1, threads: 1, model: None }
+    }
+}
+
+/// SMBIOS type 1 strings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Smbios {
+    /// The machine's UUID; guests such as cloud-init take it for the machine's identity.
+    pub uuid: Option<String>,
+    /// The serial number.
+    pub serial: Option<String>,
+    /// `KubeVirt` when absent, as under KubeVirt.
+    pub manufacturer: Option<String>,
+    /// `None` when absent, as under KubeVirt.
+    pub product: Option<String>,
+    /// `KubeVirt` when absent, as under KubeVirt.
+    pub family: Option<String>,
+    /// The version.
+    pub version: Option<String>,
+    /// The stock keeping unit.
+    pub sku: Option<String>,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// The disk's name in the VirtualMachineInstance.
+    pub name: String,
+    /// Where its contents come from.
+    pub source: DiskSource,
+    /// Presented as a disk or as a CD-ROM.
+    #[serde(default)]
+    pub cdrom: bool,
+    /// The bus that it is attached to.
+    #[serde(default)]
+    pub bus: DiskBus,
+    /// Whether the guest can write to it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The serial number that the guest sees.
+    #[serde(default)]
+    pub serial: Option<String>,
+    /// Its place in the boot order, from 1. Where no device has one, disks boot in their order.
+    #[serde(default)]
+    pub boot_order: Option<u32>,
+}
+
+/// Where a disk's contents come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", deny_unknown_fields)]
+pub enum DiskSource {
+    /// An image that stays as it is; what the guest writes is gone with the machine (containerDisk, ephemeral).
+    Ephemeral {
+        /// The image: raw or qcow2 without a backing file.
+        path: PathBuf,
+    },
+    /// An image or a block device that the guest writes to (PersistentVolumeClaim, hostDisk).
+    Persistent {
+        /// The image or device, always raw: a guest that can write a header must not be believed.
+        path: PathBuf,
+    },
+    /// An empty disk that is gone with the machine (emptyDisk).
+    Empty {
+        /// Its size in bytes.
+        capacity_bytes: u64,
+    },
+    /// NoCloud data for cloud-init.
+    NoCloud(NoCloudSpec),
+}
+
+/// NoCloud data for cloud-init.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NoCloudSpec {
+    /// `user-data`, decoded.
+    pub user_data: String,
+    /// `network-config`, decoded.
+    pub network_data: Option<String>,
+    /// `instance-id` of `meta-data`.
+    pub instance_id: String,
+    /// `local-hostname` of `meta-data`.
+    pub local_hostname: String,
+}
+
+/// The bus that a disk is attached to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskBus {
+    /// virtio-blk.
+    #[default]
+    Virtio,
+    /// AHCI.
+    Sata,
+    /// virtio-scsi.
+    Scsi,
+    /// USB storage.
+    Usb,
+}
+
+/// A network interface on a tap device that exists already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicSpec {
+    /// The interface's name in the VirtualMachineInstance.
+    pub name: String,
+    /// The persistent tap device in the pod's network namespace.
+    pub tap: String,
+    /// The guest's hardware address.
+    pub mac: String,
+    /// The device model, one of KubeVirt's: virtio, e1000, e1000e, ne2k_pci, pcnet, rtl8139.
+    #[serde(default)]
+    pub model: NicModel,
+    /// Packets are moved by the kernel (`/dev/vhost-net`) and not by QEMU.
+    #[serde(default)]
+    pub vhost: bool,
+    /// The MTU that the guest is told, where the model can.
+    #[serde(default)]
+    pub mtu: Option<u16>,
+    /// Its place in the boot order, from 1.
+    #[serde(default)]
+    pub boot_order: Option<u32>,
+    /// What the guest gets by DHCP; absent, no server runs.
+    #[serde(default)]
+    pub dhcp: Option<DhcpSpec>,
+}
+
+/// The device model of a network interface.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the variants are the names of the devices")]
+pub enum NicModel {
+    #[default]
+    Virtio,
+    E1000,
+    E1000e,
+    Ne2kPci,
+    Pcnet,
+    Rtl8139,
+}
+
+/// The one lease of an interface's DHCP server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DhcpSpec {
+    /// The interface in the pod's network namespace on which the server listens, such as the bridge.
+    pub interface: String,
+    /// The server's own address there.
+    pub server: Ipv4Addr,
+    /// The guest's address.
+    pub address: Ipv4Addr,
+    /// The length of the network prefix in bits.
+    pub prefix_bits: u8,
+    /// The default router.
+    #[serde(default)]
+    pub router: Option<Ipv4Addr>,
+    /// Name servers.
+    #[serde(default)]
+    pub dns: Vec<Ipv4Addr>,
+    /// Search domains; the first is also the domain name.
+    #[serde(default)]
+    pub search: Vec<String>,
+    /// The interface's MTU.
+    #[serde(default)]
+    pub mtu: Option<u16>,
+    /// The guest's host name.
+    #[serde(default)]
+    pub hostname: Option<String>,
+}

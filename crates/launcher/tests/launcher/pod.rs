@@ -1,0 +1,268 @@
+//! A launcher as it runs in a pod: the first process of its own process namespace, in a network namespace of
+//! its own, with the three shared directories. Everything is gone when it is dropped.
+
+use carrack_launcher::client::{self, ClientError, Watch};
+use carrack_launcher::proto::Call;
+use carrack_launcher::spec::{CpuSpec, DiskBus, DiskSource, DiskSpec, MachineSpec, MachineType, NoCloudSpec, Smbios};
+use carrack_launcher::{Accel, Domain, Layout, Phase};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+pub const UID: &str = "5a9fc181-957e-5c32-9e5a-2de5e9673531";
+
+/// An emulated guest on a machine that runs other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Pod {
+    pub dir: tempfile::TempDir,
+    pub layout: Layout,
+    namespace: Option<String>,
+    child: Child,
+}
+
+/// The launcher built beside this test.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("an executable");
+    let program = own.ancestors().nth(2).expect("target directory").join("examples/virt-launcher");
+    assert!(program.exists(), "cargo test builds it unless told to build only some targets: {}", program.display());
+    program
+}
+
+impl Pod {
+    pub fn start() -> Self {
+        Self::start_in(None)
+    }
+
+    pub fn start_in(namespace: Option<String>) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).expect("made");
+            path
+        };
+        let layout =
+            Layout { sockets: at("sockets"), public: at("public"), private: at("private"), uid: UID.to_owned() };
+        let mut command = match &namespace {
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name, "unshare"]);
+                command
+            }
+            None => Command::new("unshare"),
+        };
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.arg(program()).args(arguments(&layout, &[]));
+        let child = command.stdin(Stdio::null()).spawn().expect("unshare runs");
+        Self { dir, layout, namespace, child }
+    }
+
+    /// The process id, on the host, of the container's first process, which becomes QEMU.
+    pub fn first_process(&self) -> u32 {
+        let id = self.child.id();
+        let path = format!("/proc/{id}/task/{id}/children");
+        std::fs::read_to_string(path).expect("read").trim().parse().expect("one child")
+    }
+
+    /// The process id, on the host, of the monitor, if there is one.
+    pub fn monitor(&self) -> Option<u32> {
+        let output = Command::new("lslocks").args(["--noheadings", "--output", "PID,PATH", "--notruncate"]).output();
+        let output = output.expect("lslocks runs");
+        let lock = self.layout.monitor_lock();
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = table.lines().find(|line| line.trim().ends_with(&*lock.to_string_lossy()))?.trim();
+        line.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Runs the launcher's `command` in the container, as `kubectl exec` would.
+    pub fn exec(&self, command: &[&str]) -> ExitStatus {
+        let pid = self.first_process().to_string();
+        let mut run = Command::new("nsenter");
+        run.args(["--target", &pid, "--pid", "--mount", "--net"]).arg(program());
+        run.args(arguments(&self.layout, command)).stdin(Stdio::null()).status().expect("nsenter runs")
+    }
+
+    pub async fn call(&self, call: Call) -> Result<Domain, ClientError> {
+        client::call(&self.layout.command_socket(), call, PATIENCE).await
+    }
+
+    /// Waits until the launcher listens, and hands it the machine.
+    pub async fn sync(&self, spec: &MachineSpec) -> Result<Domain, ClientError> {
+        within(async {
+            loop {
+                match self.call(Call::Sync { spec: Box::new(spec.clone()) }).await {
+                    Err(ClientError::Connect(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    other => return other,
+                }
+            }
+        })
+        .await
+    }
+
+    pub async fn until(&self, reached: impl Fn(&Domain) -> bool) -> Domain {
+        let mut watch = Watch::open(&self.layout.command_socket()).await.expect("watched");
+        within(async {
+            loop {
+                let domain = watch.next().await.expect("a state");
+                if reached(&domain) {
+                    return domain;
+                }
+                assert!(domain.phase != Phase::Ended, "{domain:?}");
+            }
+        })
+        .await
+    }
+
+    /// The state that was written down.
+    pub fn written(&self) -> Domain {
+        serde_json::from_slice(&std::fs::read(self.layout.domain_file()).expect("read")).expect("JSON")
+    }
+
+    pub async fn ended(&mut self) -> ExitStatus {
+        within(async {
+            loop {
+                if let Some(status) = self.child.try_wait().expect("waited for") {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+    }
+
+    pub fn run_in_namespace(&self, command: &[&str]) -> bool {
+        let name = self.namespace.as_deref().expect("a namespace");
+        let mut run = Command::new("ip");
+        run.args(["netns", "exec", name]).args(command).stdout(Stdio::null()).status().expect("ip runs").success()
+    }
+}
+
+fn arguments(layout: &Layout, command: &[&str]) -> Vec<String> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let mut arguments: Vec<String> = command.iter().map(|&part| part.to_owned()).collect();
+    arguments.extend(["--uid".to_owned(), layout.uid.clone(), "--sockets-dir".to_owned(), path(&layout.sockets)]);
+    arguments.extend(["--public-dir".to_owned(), path(&layout.public)]);
+    arguments.extend(["--private-dir".to_owned(), path(&layout.private)]);
+    arguments
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        // The namespace ends with its first process, which ends with its parent.
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited for");
+    }
+}
+
+pub fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
+}
+
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+}
+
+/// A machine without disks: it gets as far as the firmware.
+pub fn bare() -> MachineSpec {
+    MachineSpec {
+        name: "demo".to_owned(),
+        namespace: "default".to_owned(),
+        uid: UID.to_owned(),
+        machine: MachineType::Q35,
+        accel: Accel::Tcg,
+        cpu: CpuSpec::default(),
+        memory_bytes: 192 << 20,
+        smbios: Smbios { uuid: Some(UID.to_owned()), ..Smbios::default() },
+        disks: Vec::new(),
+        nics: Vec::new(),
+        graphics: false,
+        serial_console: true,
+        balloon: true,
+        rng: true,
+        start_paused: false,
+    }
+}
+
+/// The demo guest, from the disk in the image that is built for real, with its user data.
+pub fn demo(dir: &Path, user_data: &str) -> MachineSpec {
+    let image = dir.join("disk.img");
+    carrack_images::guest::build_disk(&image).expect("built");
+    let disk = |name: &str, source| DiskSpec {
+        name: name.to_owned(),
+        source,
+        cdrom: false,
+        bus: DiskBus::Virtio,
+        read_only: false,
+        serial: None,
+        boot_order: None,
+    };
+    let seed = NoCloudSpec {
+        user_data: user_data.to_owned(),
+        network_data: None,
+        instance_id: "demo.default".to_owned(),
+        local_hostname: "from-meta-data".to_owned(),
+    };
+    let disks = vec![
+        disk("containerdisk", DiskSource::Ephemeral { path: image }),
+        disk("cloudinitdisk", DiskSource::NoCloud(seed)),
+    ];
+    MachineSpec { disks, ..bare() }
+}
+
+/// The guest's console: what it wrote since it was started, and a way to write to it.
+pub struct Console {
+    stream: UnixStream,
+    pub seen: String,
+}
+
+impl Console {
+    pub async fn open(layout: &Layout) -> Self {
+        let stream = within(async {
+            loop {
+                match UnixStream::connect(layout.serial_socket()).await {
+                    Ok(stream) => return stream,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        })
+        .await;
+        Self { stream, seen: String::new() }
+    }
+
+    pub async fn type_line(&mut self, line: &str) {
+        self.stream.write_all(format!("{line}\r").as_bytes()).await.expect("written");
+    }
+
+    /// Reads until the guest has written `text`; what came before is forgotten.
+    pub async fn expect(&mut self, text: &str) {
+        let mut buffer = [0; 4096];
+        let read = async {
+            loop {
+                if let Some(at) = self.seen.find(text) {
+                    self.seen.drain(..at + text.len());
+                    return;
+                }
+                let count = self.stream.read(&mut buffer).await.expect("read");
+                assert!(count > 0, "the console ended after {:?}", self.seen);
+                self.seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+            }
+        };
+        if tokio::time::timeout(PATIENCE, read).await.is_err() {
+            panic!("no {text:?} in {:?}", self.seen);
+        }
+    }
+
+    /// Logs in, and leaves the shell without an echo so that an answer is not mistaken for the question.
+    pub async fn log_in(&mut self, user: &str, password: &str) {
+        self.expect("login: ").await;
+        self.type_line(user).await;
+        self.expect("Password: ").await;
+        self.type_line(password).await;
+        self.expect("$ ").await;
+        self.type_line("stty -echo; PS1='ready> '").await;
+        self.expect("ready> ").await;
+        self.expect("ready> ").await;
+    }
+}
