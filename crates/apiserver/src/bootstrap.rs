@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use carrack_auth::{Caller, bootstrap};
+use futures::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -33,26 +34,40 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     ),
 ];
 
+/// How many writes are under way at a time: they share the store's flushes.
+const TOGETHER: usize = 24;
+
+/// Runs writes side by side, so many at a time.
+async fn together<F: Future<Output = Result<(), Status>>>(writes: impl Iterator<Item = F>) -> Result<(), Status> {
+    let mut writes = writes.peekable();
+    while writes.peek().is_some() {
+        let batch: Vec<F> = writes.by_ref().take(TOGETHER).collect();
+        join_all(batch).await.into_iter().collect::<Result<(), Status>>()?;
+    }
+    Ok(())
+}
+
 impl ApiServer {
     /// Sees to it that the bootstrap objects are there; `/readyz` says yes from then on.
     ///
     /// # Errors
     /// The first write that failed.
     pub async fn bootstrap(&self) -> Result<(), Status> {
-        for name in NAMESPACES {
+        let namespaces = NAMESPACES.iter().map(|name| async move {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            self.ensure("/api/v1/namespaces", name, &namespace).await?;
-        }
-        for (name, value, description) in PRIORITY_CLASSES {
+            self.ensure("/api/v1/namespaces", name, &namespace).await
+        });
+        together(namespaces).await?;
+        let classes = PRIORITY_CLASSES.iter().map(|(name, value, description)| async move {
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
                 "value": value, "description": description,
             });
-            self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await?;
-        }
-        for object in bootstrap::objects() {
-            self.reconcile(&object).await?;
-        }
+            self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await
+        });
+        together(classes).await?;
+        let objects = bootstrap::objects();
+        together(objects.iter().map(|object| self.reconcile(object))).await?;
         // Definitions whose deletion was cut short by the end of the process.
         let prefix = keys::of(CRD_GROUP, CRDS, None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;

@@ -2,25 +2,33 @@
 
 /// The decoded parameters of a query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query(Vec<(String, String)>);
+pub struct Query {
+    pairs: Vec<(String, String)>,
+    text: String,
+}
 
 impl Query {
     /// Reads `a=b&c=d`; what is not valid UTF-8 after decoding is replaced.
     pub fn parse(text: &str) -> Query {
-        Query(
-            text.split('&')
-                .filter(|pair| !pair.is_empty())
-                .map(|pair| {
-                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    (decode(name, true), decode(value, true))
-                })
-                .collect(),
-        )
+        let pairs = text
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                (decode(name, true), decode(value, true))
+            })
+            .collect();
+        Query { pairs, text: text.to_owned() }
+    }
+
+    /// The query string as it came.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// The first value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.pairs.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// The first value of a parameter that is not empty.
@@ -30,7 +38,7 @@ impl Query {
 
     /// All values of a parameter.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.pairs.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// Kubernetes' reading of a boolean parameter: there, and not `false` or `0`.

@@ -57,7 +57,12 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
 pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let node = cx.name().to_owned();
     read::fetch(cx).await?;
-    let path = format!("/{}", cx.request.rest.join("/"));
+    let segments: Vec<String> = cx.request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
+    let mut path = format!("/{}", segments.join("/"));
+    if !cx.query.text().is_empty() {
+        path.push('?');
+        path.push_str(cx.query.text());
+    }
     target(cx, &node, path).await
 }
 

@@ -173,7 +173,7 @@ fn logs_and_exec_go_to_the_node() {
             "/attach/default/p/c?output=1&tty=1",
         ),
         (Method::POST, format!("{PODS}/p/portforward"), "/portForward/default/p"),
-        (Method::GET, "/api/v1/nodes/n1/proxy/stats/summary".to_owned(), "/stats/summary"),
+        (Method::GET, "/api/v1/nodes/n1/proxy/stats/a%20b?only=cpu".to_owned(), "/stats/a%20b?only=cpu"),
     ] {
         assert_eq!(target(method, &path), format!("n1 10.1.2.3:10250 {want}"), "{path}");
     }
