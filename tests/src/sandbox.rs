@@ -97,6 +97,14 @@ impl Sandbox {
         Run::new(self.inside(Path::new(name))).args(arguments)
     }
 
+    /// A line for the shell in the sandbox's network, on the sandbox's cluster.
+    #[must_use]
+    pub fn shell(&self, line: &str) -> Run {
+        let mut command = self.inside(Path::new("sh"));
+        command.env("CARRACK_DATA_DIR", self.data_dir()).env("HOME", self.home()).env_remove("KUBECONFIG");
+        Run::new(command).args(&["-c", line])
+    }
+
     /// `carrack` on the sandbox's data directory. Images are built once for all sandboxes.
     #[must_use]
     pub fn carrack(&self, arguments: &[&str]) -> Run {

@@ -1,7 +1,5 @@
 //! The cluster as a whole: it comes up, says what is wrong, outlives its processes, and leaves nothing.
 
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
-
 use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true};
 use std::process::Command;
 

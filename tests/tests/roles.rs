@@ -1,5 +1,4 @@
 //! Roles as processes of their own, over HTTPS with their own certificates.
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 
 use carrack_e2e::{Sandbox, eventually_true};
 

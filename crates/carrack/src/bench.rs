@@ -42,9 +42,11 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         let dir = cluster::Dir::new(&args.images_dir)?;
         let mut samples = Vec::new();
         let repeat = if wanted(Measure::Up) { args.repeat.max(1) } else { 1 };
-        let mut running = None;
+        let mut running: Option<cluster::Cluster> = None;
         for round in 1..=repeat {
-            drop(running.take());
+            if let Some(cluster) = running.take() {
+                cluster.stop().await?;
+            }
             progress.step(format!("starting a cluster ({round} of {repeat})"));
             let cluster = dir.start().await?;
             samples.push(cluster.ready_ms);
@@ -73,7 +75,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             results.push(Result::time("VM created until QEMU runs", Some(1000.0), samples));
         }
         progress.step("removing the cluster");
-        drop(cluster);
+        cluster.stop().await?;
         dir.remove().await?;
     }
     progress.finish();

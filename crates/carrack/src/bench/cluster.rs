@@ -116,6 +116,12 @@ impl Dir {
 }
 
 impl Cluster {
+    /// Ends its process, while connections to it can still be closed in an orderly way.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let process = self.process;
+        tokio::task::spawn_blocking(move || drop(process)).await.context("the cluster's process does not end")
+    }
+
     /// Waits until the node is ready.
     pub async fn wait_node(&self) -> anyhow::Result<()> {
         self.wait(

@@ -1,0 +1,157 @@
+//! Wrong manifests: the client gets the error that Kubernetes or KubeVirt would give, and nothing else is disturbed.
+
+use carrack_e2e::{Sandbox, assert_contains, root};
+
+/// Name, manifest, and what kubectl must say.
+const MANIFESTS: &[(&str, &str, &[&str])] = &[
+    (
+        "an unknown field",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i, imagee: x}]\n",
+        &["unknown field", "spec.containers[0].imagee"],
+    ),
+    ("a duplicate field", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  name: b\n", &["name"]),
+    (
+        "a mistyped field",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: {name: c}\n",
+        &["containers"],
+    ),
+    (
+        "a missing field",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c}]\n",
+        &["spec.containers[0].image", "Required value"],
+    ),
+    (
+        "no containers",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n",
+        &["spec.containers", "Required value"],
+    ),
+    (
+        "a name that is none",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n",
+        &["metadata.name", "RFC 1123"],
+    ),
+    ("an unknown kind", "apiVersion: v1\nkind: Pood\nmetadata: {name: a}\n", &["Pood"]),
+    (
+        "an unknown group",
+        "apiVersion: none.example/v1\nkind: Thing\nmetadata: {name: a}\n",
+        &["Thing", "none.example/v1"],
+    ),
+    (
+        "a namespace that is not there",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: nowhere}\n",
+        &["nowhere", "not found"],
+    ),
+    ("a broken YAML", "apiVersion: v1\nkind: [ConfigMap\n", &["error"]),
+    (
+        "a bad quantity",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i, resources: {requests: {memory: lots}}}]\n",
+        &["lots"],
+    ),
+    (
+        "an unknown field of a machine",
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: a}\nspec:\n  runStrategy: Always\n  template: {spec: {domain: {devices: {}, memroy: {guest: 64Mi}}}}\n",
+        &["memroy"],
+    ),
+    (
+        "a strategy that is none",
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: a}\nspec:\n  runStrategy: Sometimes\n  template: {spec: {domain: {devices: {}}}}\n",
+        &["spec.runStrategy"],
+    ),
+    (
+        "a disk without its volume",
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: a}\nspec:\n  runStrategy: Always\n  template: {spec: {domain: {devices: {disks: [{name: gone, disk: {bus: virtio}}]}, memory: {guest: 64Mi}}}}\n",
+        &["spec.template.spec.domain.devices.disks[0].name"],
+    ),
+    (
+        "a machine without a template",
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: a}\nspec: {runStrategy: Always}\n",
+        &["template"],
+    ),
+];
+
+#[test]
+fn wrong_manifests_are_refused_with_their_reason() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    for (what, manifest, expected) in MANIFESTS {
+        let output = kubectl.run(&["apply", "-f", "-"]).input(*manifest).output();
+        assert_eq!(output.code, Some(1), "{what}: {output}");
+        let said = format!("{}{}", output.stdout, output.stderr);
+        for part in *expected {
+            assert!(said.contains(part), "{what}: {part:?} is missing in: {said}");
+        }
+    }
+    assert_eq!(kubectl.ok(&["get", "pods,vms,vmis", "-o", "name"]), "", "something was made all the same");
+    assert_contains(&kubectl.ok(&["get", "--raw", "/readyz"]), &["ok"]);
+}
+
+#[test]
+fn statuses_carry_code_reason_and_field() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    let proxy = |path: &str, content_type: &str, body: &[u8]| {
+        let kubeconfig = sandbox.data_dir().join("kubeconfig.yaml");
+        // kubectl alone cannot send a body of any kind, so credentials are taken out of its file.
+        let text = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
+        let config: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+        let file = |name: &str, pointer: &str| {
+            let path = sandbox.home().join(name);
+            let data = config.pointer(pointer).and_then(serde_json::Value::as_str).expect("a field");
+            let decoded = sandbox.program("base64", &["-d"]).input(data).ok();
+            std::fs::write(&path, decoded).expect("written");
+            path.display().to_string()
+        };
+        let (certificate, key) =
+            (file("c", "/users/0/user/client-certificate-data"), file("k", "/users/0/user/client-key-data"));
+        let (url, header) = (format!("https://127.0.0.1:6443{path}"), format!("Content-Type: {content_type}"));
+        let arguments = ["-sk", "--cert", &certificate, "--key", &key, "-H", &header, "--data-binary", "@-", &url];
+        let said = sandbox.program("curl", &arguments).input(body).ok();
+        serde_json::from_str::<serde_json::Value>(&said).unwrap_or_else(|_| serde_json::json!({ "text": said }))
+    };
+    let configmaps = "/api/v1/namespaces/default/configmaps";
+
+    let status = proxy(configmaps, "application/json", b"{not json");
+    assert_eq!((&status["code"], &status["reason"]), (&400.into(), &"BadRequest".into()), "{status}");
+    let status = proxy(configmaps, "text/plain", b"hello");
+    assert_eq!((&status["code"], &status["reason"]), (&415.into(), &"UnsupportedMediaType".into()), "{status}");
+    let large = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"a":"{}"}}}}"#,
+        "x".repeat(4 << 20)
+    );
+    let status = proxy(configmaps, "application/json", large.as_bytes());
+    assert_eq!(status["code"], 413, "{status}");
+    let status = proxy(
+        "/api/v1/namespaces/default/pods",
+        "application/json",
+        br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[]}}"#,
+    );
+    assert_eq!((&status["code"], &status["reason"]), (&422.into(), &"Invalid".into()), "{status}");
+    assert_eq!(status["details"]["causes"][0]["field"], "spec.containers", "{status}");
+    let vm = br#"{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"a"},"spec":{"runStrategy":"Always","template":{"spec":{"domain":{"memory":{"guest":"64Mi"},"devices":{"disks":[{"name":"gone","disk":{"bus":"virtio"}}]}}}}}}"#;
+    let status = proxy("/apis/kubevirt.io/v1/namespaces/default/virtualmachines", "application/json", vm);
+    assert_eq!(status["code"], 422, "{status}");
+    assert_contains(&status["details"]["causes"].to_string(), &["spec.template.spec.domain.devices.disks[0].name"]);
+    assert_contains(&kubectl.ok(&["get", "--raw", "/readyz"]), &["ok"]);
+}
+
+#[test]
+fn old_and_new_kubectl_understand_the_api() {
+    let sandbox = Sandbox::up(&[]);
+    let example = root().join("examples/vm-manual.yaml").display().to_string();
+    for kubectl in sandbox.kubectls() {
+        assert_contains(&kubectl.ok(&["api-resources"]), &["pods", "virtualmachines", "deployments", "vmi,vmis"]);
+        assert_contains(&kubectl.ok(&["api-versions"]), &["kubevirt.io/v1", "apps/v1"]);
+        assert_contains(&kubectl.ok(&["explain", "pod.spec.containers.image"]), &["image"]);
+        assert_contains(&kubectl.ok(&["explain", "vm.spec.template"]), &["template"]);
+        assert_contains(&kubectl.ok(&["version"]), &["v1.36"]);
+        kubectl.ok(&["create", "configmap", "typed", "--from-literal=a=b"]);
+        kubectl.ok(&["create", "namespace", "typed"]);
+        kubectl.ok(&["annotate", "configmap", "typed", "x=y"]);
+        kubectl.ok(&["apply", "-f", &example]);
+        assert_contains(&kubectl.ok(&["apply", "-f", &example]), &["unchanged"]);
+        assert_contains(&kubectl.ok(&["get", "vm", "-o", "yaml"]), &["runStrategy: Manual"]);
+        kubectl.ok(&["delete", "-f", &example, "--timeout=30s"]);
+        kubectl.ok(&["delete", "configmap/typed", "namespace/typed", "--timeout=60s"]);
+        assert_contains(&kubectl.fails(&["get", "pod", "nope"]), &["pods \"nope\" not found"]);
+    }
+}

@@ -1,0 +1,184 @@
+//! Virtual machines: real guests in real QEMU, driven by kubectl and the console.
+#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
+
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+
+const BOOT_S: u64 = 240;
+
+fn vm(name: &str, strategy: &str) -> String {
+    let text = std::fs::read_to_string(root().join("examples/vm.yaml")).expect("the example");
+    text.replace("name: demo\n", &format!("name: {name}\n"))
+        .replace("hostname: demo", &format!("hostname: {name}"))
+        .replace("runStrategy: Always", &format!("runStrategy: {strategy}"))
+}
+
+fn status(kubectl: &Kubectl<'_>, name: &str) -> String {
+    kubectl.field("vm", name, "/status/printableStatus").as_str().unwrap_or_default().to_owned()
+}
+
+fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str, limit_s: u64) {
+    eventually(&format!("{name} is {wanted}"), limit_s, || {
+        let now = status(kubectl, name);
+        if now == wanted { Ok(()) } else { Err(format!("it is {now}")) }
+    });
+}
+
+fn wait_login(sandbox: &Sandbox, name: &str) -> String {
+    let timeout = BOOT_S.to_string();
+    sandbox
+        .carrack(&["console", name, "--expect", &format!("{name} login:"), "--timeout", &timeout])
+        .limit_s(BOOT_S + 10)
+        .ok()
+}
+
+/// How many QEMU processes run in the cluster.
+fn guests(sandbox: &Sandbox) -> usize {
+    let containerd = sandbox.data_dir().join("containerd/root").display().to_string();
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+    processes
+        .filter(|path| {
+            let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+            read("cmdline").starts_with("/usr/bin/qemu-system") && read("mountinfo").contains(&containerd)
+        })
+        .count()
+}
+
+#[test]
+fn a_machine_boots_is_reached_and_shuts_down() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let example = root().join("examples/vm.yaml").display().to_string();
+    kubectl.ok(&["apply", "-f", &example]);
+    let console = wait_login(&sandbox, "demo");
+    assert_contains(&console, &["demo login:"]);
+
+    kubectl.ok(&["wait", "--for=condition=Ready", "vm/demo", "--timeout=60s"]);
+    for kubectl in sandbox.kubectls() {
+        assert_contains(&kubectl.ok(&["get", "vm"]), &["NAME", "AGE", "STATUS", "READY", "demo", "Running", "True"]);
+        assert_contains(&kubectl.ok(&["get", "vmi"]), &["PHASE", "IP", "NODENAME", "Running", "10.42.0."]);
+        assert_contains(&kubectl.ok(&["describe", "vmi", "demo"]), &["Phase:", "Running", "Created"]);
+        assert_contains(&kubectl.ok(&["explain", "vm.spec.runStrategy"]), &["runStrategy"]);
+    }
+    // The node reaches the guest through the pod's address.
+    let address = kubectl.field("vmi", "demo", "/status/interfaces/0/ipAddress");
+    let address = address.as_str().expect("an address").to_owned();
+    eventually_true("the guest's SSH server answers", 60, || {
+        sandbox
+            .program("timeout", &["3", "bash", "-c", &format!("exec 3<>/dev/tcp/{address}/22; head -c 4 <&3")])
+            .output()
+            .stdout
+            == "SSH-"
+    });
+
+    // Deleting presses the power button: the guest says so on its console before it goes.
+    let pod = kubectl.ok(&["get", "pods", "-l", "kubevirt.io=virt-launcher", "-o", "name"]).trim().to_owned();
+    assert_contains(&pod, &["pod/virt-launcher-demo-"]);
+    kubectl.ok(&["delete", "vm", "demo", "--timeout=90s"]);
+    assert_eq!(kubectl.get("vmi", "demo"), None);
+    eventually_true("its pod is gone", 60, || kubectl.get("pod", pod.trim_start_matches("pod/")).is_none());
+    assert_eq!(guests(&sandbox), 0);
+}
+
+#[test]
+fn run_strategies_do_what_they_say() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let strategy = |name: &str, strategy: &str| {
+        kubectl.ok(&[
+            "patch",
+            "vm",
+            name,
+            "--type=merge",
+            "-p",
+            &format!(r#"{{"spec":{{"runStrategy":"{strategy}"}}}}"#),
+        ])
+    };
+    kubectl.apply(&vm("one", "Halted"));
+    wait_status(&kubectl, "one", "Stopped", 30);
+    assert_eq!(kubectl.get("vmi", "one"), None);
+    strategy("one", "Always");
+    wait_status(&kubectl, "one", "Running", 60);
+    assert_eq!(guests(&sandbox), 1);
+
+    // Always: an instance that goes away comes again, and never beside the one before.
+    let uid = kubectl.field("vmi", "one", "/metadata/uid");
+    kubectl.ok(&["delete", "vmi", "one", "--timeout=90s"]);
+    eventually_true("another instance runs", 90, || {
+        assert!(guests(&sandbox) <= 1, "two guests of one machine");
+        let now = kubectl.field("vmi", "one", "/metadata/uid");
+        !now.is_null() && now != uid && status(&kubectl, "one") == "Running"
+    });
+    strategy("one", "Halted");
+    wait_status(&kubectl, "one", "Stopped", 90);
+    assert_eq!(guests(&sandbox), 0);
+
+    kubectl.apply(&vm("two", "Manual"));
+    wait_status(&kubectl, "two", "Stopped", 30);
+    let put = |verb: &str| {
+        let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/two/{verb}");
+        kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input("{}").done();
+    };
+    put("start");
+    wait_status(&kubectl, "two", "Running", 60);
+    put("stop");
+    wait_status(&kubectl, "two", "Stopped", 90);
+    kubectl.ok(&["delete", "vm", "one", "two", "--timeout=60s"]);
+}
+
+#[test]
+fn a_guest_runs_on_while_everything_of_carrack_is_killed() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(&vm("kept", "Always"));
+    wait_login(&sandbox, "kept");
+    let identity = || {
+        let vmi = kubectl.get("vmi", "kept").expect("the instance is there");
+        let pods = kubectl.ok(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]);
+        (vmi["metadata"]["uid"].clone(), pods)
+    };
+    let boot_id = |sandbox: &Sandbox| guest_says(sandbox, "kept", "cat /proc/sys/kernel/random/boot_id");
+    let (before, booted) = (identity(), boot_id(&sandbox));
+    for _ in 0..2 {
+        sandbox.kill_9();
+        assert_eq!(guests(&sandbox), 1, "the guest died with carrack");
+        sandbox.start(&[]);
+        wait_status(&kubectl, "kept", "Running", 60);
+        assert_eq!(identity(), before, "it is another instance or pod");
+    }
+    assert_eq!(boot_id(&sandbox), booted, "the guest was booted again");
+    assert_eq!(guests(&sandbox), 1);
+    // What is asked for after the restart still works.
+    kubectl.ok(&["delete", "vm", "kept", "--timeout=90s"]);
+    assert_eq!(guests(&sandbox), 0);
+}
+
+/// Logs in on the console, runs a command, and returns what it printed.
+fn guest_says(sandbox: &Sandbox, name: &str, command: &str) -> String {
+    // Typed blind, as fast as a slow serial line takes it: the guest's terminal keeps what comes early.
+    let typed = format!("\\rdemo\\r|demo\\r|echo; echo \"<$({command})>\"; exit\\r");
+    let script = format!(
+        "(sleep 2; IFS='|'; for part in $(printf '{}'); do printf '%s' \"$part\"; sleep 2; done; sleep 3; printf '\\035') | {} console {name} --timeout 60",
+        typed.replace('\'', "'\\''"),
+        carrack_e2e::carrack().display()
+    );
+    eventually("the guest answers on its console", 120, || {
+        let said = sandbox.shell(&script).ok();
+        let mut lines = said.lines().map(str::trim).filter(|line| line.starts_with('<') && line.ends_with('>'));
+        lines.next_back().map(str::to_owned).ok_or(said)
+    })
+}
+
+#[test]
+fn a_machine_without_its_image_says_so_and_disturbs_nobody() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(&vm("broken", "Always").replace("demo-guest:0.1.0", "no-such-guest:1"));
+    eventually("the machine names its problem", 60, || match status(&kubectl, "broken").as_str() {
+        "ErrImagePull" | "ImagePullBackOff" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    kubectl.apply(&vm("whole", "Always"));
+    wait_status(&kubectl, "whole", "Running", 60);
+    kubectl.ok(&["delete", "vm", "broken", "whole", "--timeout=90s"]);
+    eventually_true("no pod is left", 60, || kubectl.ok(&["get", "pods", "-o", "name"]).trim().is_empty());
+}
