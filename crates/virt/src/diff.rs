@@ -45,7 +45,11 @@ mod tests {
     fn says_what_changed_and_no_more() {
         let check = |old: Value, new: Value, patch: Option<Value>| assert_eq!(merge_patch(&old, &new), patch);
         check(json!({"a": 1}), json!({"a": 1}), None);
-        check(json!({"a": 1, "b": {"c": 2, "d": 3}}), json!({"b": {"c": 2, "d": 4}}), Some(json!({"a": null, "b": {"d": 4}})));
+        check(
+            json!({"a": 1, "b": {"c": 2, "d": 3}}),
+            json!({"b": {"c": 2, "d": 4}}),
+            Some(json!({"a": null, "b": {"d": 4}})),
+        );
         check(json!({"list": [1, 2]}), json!({"list": [1]}), Some(json!({"list": [1]})));
         check(json!({}), json!({"status": {"phase": "Pending"}}), Some(json!({"status": {"phase": "Pending"}})));
         check(json!({"a": {"b": 1}}), json!({"a": 7}), Some(json!({"a": 7})));

@@ -1,11 +1,12 @@
 //! Virtual machines: the VM and VMI controllers, the node agent virt-handler, and their API subresources.
 //!
 //! Decisions are in [`controllers`] (plans over caches), in [`admission`] (pure functions of objects), and in the core of
-//! `handler`. What touches the node (namespaces, mounts, sockets) is in the handler's shell.
+//! [`handler`]. What touches the node (namespaces, mounts, sockets) is in the handler's shell.
 
 pub mod admission;
 pub mod api;
 pub mod controllers;
 mod diff;
+pub mod handler;
 pub mod identity;
 pub mod paths;

@@ -67,8 +67,11 @@ fn memory(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             _ => faults.invalid(&at, format!("{at} '{amount}' must be greater than 0")),
         },
         None if requested.or(limit).unwrap_or(0) < 1 => {
-            faults.required(&at, "no memory requested, at least one of memory.guest, resources.requests.memory or \
-                resources.limits.memory must be set");
+            faults.required(
+                &at,
+                "no memory requested, at least one of memory.guest, resources.requests.memory or \
+                resources.limits.memory must be set",
+            );
         }
         None => {}
     }

@@ -14,6 +14,7 @@ mod vm;
 mod volumes;
 
 pub use defaults::{complete_instance, complete_machine};
+pub(crate) use domain::machine_type;
 pub use plugin::VirtAdmission;
 pub use spec::check_instance_spec;
 pub use vm::{check_instance_update, check_machine};
@@ -63,11 +64,7 @@ impl Faults {
 /// Whether a text is a DNS label (RFC 1123).
 pub(crate) fn is_dns_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// Whether a value is one of several; an absent one is.

@@ -8,7 +8,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Fault, Faults, check_instance_spec, check_instance_update, check_machine, complete_instance, complete_machine};
+use super::{
+    Fault, Faults, check_instance_spec, check_instance_update, check_machine, complete_instance, complete_machine,
+};
 use crate::diff::merge_patch;
 
 /// Admission of `kubevirt.io`'s machines and instances.

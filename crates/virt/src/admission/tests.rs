@@ -55,9 +55,14 @@ fn faults_name_their_fields() {
     );
     let volumes = |volumes: Value| json!({"volumes": volumes});
     check(volumes(json!([{"name": "root"}])), &["spec.volumes[0]"]);
-    check(volumes(json!([{"name": "root", "containerDisk": {"image": "a"}, "emptyDisk": {"capacity": "1Gi"}}])), &["spec.volumes[0]"]);
     check(
-        volumes(json!([{"name": "root", "containerDisk": {"image": "a"}}, {"name": "root", "containerDisk": {"image": "a"}}])),
+        volumes(json!([{"name": "root", "containerDisk": {"image": "a"}, "emptyDisk": {"capacity": "1Gi"}}])),
+        &["spec.volumes[0]"],
+    );
+    check(
+        volumes(
+            json!([{"name": "root", "containerDisk": {"image": "a"}}, {"name": "root", "containerDisk": {"image": "a"}}]),
+        ),
         &["spec.volumes[1].name"],
     );
     check(volumes(json!([{"name": "root", "containerDisk": {}}])), &["spec.volumes[0].containerDisk.image"]);
@@ -88,14 +93,11 @@ fn faults_name_their_fields() {
     );
     check(json!({"networks": [{"name": "default", "multus": {"networkName": "x"}}]}), &["spec.networks[0]"]);
     check(json!({"domain": {"resources": {"requests": {"memory": "0"}}}}), &["spec.domain.memory.guest"]);
-    check(json!({"domain": {"resources": {"requests": {"memory": "-1Mi"}}}}), &[
-        "spec.domain.resources.requests.memory",
-        "spec.domain.memory.guest",
-    ]);
     check(
-        json!({"domain": {"resources": {"limits": {"memory": "32Mi"}}}}),
-        &["spec.domain.resources.requests.memory"],
+        json!({"domain": {"resources": {"requests": {"memory": "-1Mi"}}}}),
+        &["spec.domain.resources.requests.memory", "spec.domain.memory.guest"],
     );
+    check(json!({"domain": {"resources": {"limits": {"memory": "32Mi"}}}}), &["spec.domain.resources.requests.memory"]);
     check(json!({"domain": {"firmware": {"bootloader": {"efi": {}}}}}), &["spec.domain.firmware.bootloader.efi"]);
     check(json!({"domain": {"machine": {"type": "virt"}}}), &["spec.domain.machine.type"]);
     check(json!({"terminationGracePeriodSeconds": -1}), &["spec.terminationGracePeriodSeconds"]);
@@ -119,7 +121,10 @@ fn machines() {
     check(json!({"template": template}), &["spec.running"]);
     check(json!({"runStrategy": "Sometimes", "template": template}), &["spec.runStrategy"]);
     check(json!({"runStrategy": "Always"}), &["spec.template"]);
-    check(json!({"runStrategy": "Always", "instancetype": {"name": "u1"}, "template": template}), &["spec.instancetype"]);
+    check(
+        json!({"runStrategy": "Always", "instancetype": {"name": "u1"}, "template": template}),
+        &["spec.instancetype"],
+    );
     let mut wrong = template.clone();
     wrong["spec"]["domain"]["devices"]["disks"][0]["name"] = json!("other");
     check(json!({"runStrategy": "Always", "template": wrong}), &["spec.template.spec.domain.devices.disks[0].name"]);
@@ -148,7 +153,8 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
     complete_instance(&mut bare, || "another".to_owned());
     assert_eq!(bare, before);
 
-    let mut vm: VirtualMachine = serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
+    let mut vm: VirtualMachine =
+        serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
     complete_machine(&mut vm);
     assert_eq!(vm.spec.template.expect("there").spec.architecture.as_deref(), Some("amd64"));
 }

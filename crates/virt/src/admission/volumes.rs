@@ -78,7 +78,8 @@ fn check_cloud_init(at: &str, source: &CloudInitSource, faults: &mut Faults) {
             match base64::engine::general_purpose::STANDARD.decode(encoded) {
                 Ok(decoded) if decoded.len() > MAX_INLINE => too_long(at, &format!("{kind}Base64"), &lower, faults),
                 Ok(_) => {}
-                Err(_) => faults.invalid(format!("{at}.{kind}Base64"), format!("{at}.{kind}Base64 is not a valid base64 value.")),
+                Err(_) => faults
+                    .invalid(format!("{at}.{kind}Base64"), format!("{at}.{kind}Base64 is not a valid base64 value.")),
             }
         }
         if plain.as_deref().unwrap_or_default().len() > MAX_INLINE {

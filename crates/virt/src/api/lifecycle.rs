@@ -5,8 +5,8 @@ use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase, run
 use carrack_types::resource::Object;
 use serde_json::{Value, json};
 
-use super::objects::Call;
 use super::accepted;
+use super::objects::Call;
 
 /// How often a change is tried while others change the machine.
 const TRIES: usize = 5;
@@ -32,7 +32,8 @@ pub(super) fn plan_start(
     vmi: Option<&VirtualMachineInstance>,
     paused: bool,
 ) -> Result<Change, String> {
-    let start = if paused { json!({"action": "Start", "data": {"paused": "true"}}) } else { json!({"action": "Start"}) };
+    let start =
+        if paused { json!({"action": "Start", "data": {"paused": "true"}}) } else { json!({"action": "Start"}) };
     let alive = vmi.filter(|vmi| !vmi.is_final());
     let strategy = vm.run_strategy();
     match strategy {

@@ -16,9 +16,7 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &
     const NOT_RUNNING: &str = "VMI is not running";
     let devices = &vmi.spec.domain.devices;
     match sub {
-        "console" if devices.autoattach_serial_console == Some(false) => {
-            Some((400, "No serial consoles are present."))
-        }
+        "console" if devices.autoattach_serial_console == Some(false) => Some((400, "No serial consoles are present.")),
         "vnc" if devices.autoattach_graphics_device == Some(false) => Some((400, "No graphics devices are present.")),
         _ if !is_running(vmi) => Some((409, NOT_RUNNING)),
         "pause" if vmi.is_paused() => Some((409, "VMI is already paused")),
@@ -51,8 +49,7 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     let node = vmi.status.as_ref().map_or("", |status| status.node_name.as_str());
     let host = address(&call.get_at::<Node>(&format!("/api/v1/nodes/{node}")).await?)
         .ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
-    let mut path =
-        format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
+    let mut path = format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
     // portforward/<port>[/<protocol>]
     for part in &request.resource.rest {
         if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_alphanumeric()) {

@@ -29,7 +29,12 @@ fn starting() {
     check("Halted", none(), Some(vmi("Running")), Err("VM is already running"));
     check("Manual", none(), None, Ok(Change::Requests(json!([start()]))));
     check("Manual", none(), Some(vmi("Running")), Err("VM is already running"));
-    check("Manual", none(), Some(vmi("Failed")), Ok(Change::Requests(json!([{"action": "Stop", "uid": "vmi"}, start()]))));
+    check(
+        "Manual",
+        none(),
+        Some(vmi("Failed")),
+        Ok(Change::Requests(json!([{"action": "Stop", "uid": "vmi"}, start()]))),
+    );
     check("Manual", json!([start()]), None, Err("unable to complete request: stop/start already underway"));
     check("RerunOnFailure", none(), None, Ok(Change::Requests(json!([start()]))));
     check("Always", none(), None, Err("Always does not support manual start requests"));
@@ -40,10 +45,11 @@ fn starting() {
 
 #[test]
 fn stopping() {
-    let check = |strategy: &str, vmi: Option<VirtualMachineInstance>, grace: Option<i64>, wanted: Result<Change, &str>| {
-        let got = plan_stop(&vm(strategy, json!([])), vmi.as_ref(), grace);
-        assert_eq!(got, wanted.map_err(str::to_owned), "{strategy}");
-    };
+    let check =
+        |strategy: &str, vmi: Option<VirtualMachineInstance>, grace: Option<i64>, wanted: Result<Change, &str>| {
+            let got = plan_stop(&vm(strategy, json!([])), vmi.as_ref(), grace);
+            assert_eq!(got, wanted.map_err(str::to_owned), "{strategy}");
+        };
     let stop = || json!({"action": "Stop", "uid": "vmi"});
     check("Always", Some(vmi("Running")), None, Ok(Change::Strategy("Halted")));
     check("RerunOnFailure", None, None, Ok(Change::Strategy("Halted")));

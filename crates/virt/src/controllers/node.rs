@@ -55,7 +55,8 @@ impl Controller for NodeController {
         if node.label(SCHEDULABLE_LABEL) != Some("true") {
             return Plan::none();
         }
-        let message = format!("virt-handler is not responsive, marking node as unresponsive (last heartbeat {heartbeat})");
+        let message =
+            format!("virt-handler is not responsive, marking node as unresponsive (last heartbeat {heartbeat})");
         Plan::none()
             .patch(node.as_ref(), json!({"metadata": {"labels": {SCHEDULABLE_LABEL: "false"}}}))
             .event(EventRecord::warning(node.as_ref(), "NodeUnresponsive", message))
@@ -76,9 +77,10 @@ mod tests {
     fn silence_is_measured_from_what_was_heard_here() {
         let mut controller = NodeController::default();
         let mut at = |heartbeat: &str, label: &str, s: i64| {
-            let node: Node = serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1",
+            let node: Node =
+                serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1",
                 "labels": {"kubevirt.io/schedulable": label}, "annotations": {"kubevirt.io/heartbeat": heartbeat}}}))
-            .expect("a node");
+                .expect("a node");
             let caches = Caches::new().with([node]);
             controller.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(s))
         };

@@ -146,7 +146,8 @@ fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Optio
 
 /// Revisions that the running instance was not started from are of no use any more.
 fn drop_old_revisions(world: &World<'_>) -> Plan {
-    let Some(used) = world.instance.and_then(|vmi| vmi.status.as_ref()).map(|s| s.virtual_machine_revision_name.as_str())
+    let Some(used) =
+        world.instance.and_then(|vmi| vmi.status.as_ref()).map(|s| s.virtual_machine_revision_name.as_str())
     else {
         return Plan::none();
     };

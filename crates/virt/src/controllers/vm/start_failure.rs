@@ -34,11 +34,7 @@ fn wait_s(failures: u64, uid: &str) -> u64 {
 }
 
 /// The failed starts after what is seen now.
-pub(super) fn after(
-    vm: &VirtualMachine,
-    instance: Option<&VirtualMachineInstance>,
-    now: Time,
-) -> Option<StartFailure> {
+pub(super) fn after(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: Time) -> Option<StartFailure> {
     if matches!(vm.run_strategy(), run_strategy::HALTED) {
         return None;
     }

@@ -139,8 +139,7 @@ fn printable(
         let unschedulable = vmi
             .condition("PodScheduled")
             .is_some_and(|condition| condition.status == "False" && condition.reason == "Unschedulable");
-        let starting =
-            matches!(vmi.phase(), phase::UNSET | phase::PENDING | phase::SCHEDULING | phase::SCHEDULED);
+        let starting = matches!(vmi.phase(), phase::UNSET | phase::PENDING | phase::SCHEDULING | phase::SCHEDULED);
         return match vmi.phase() {
             _ if vmi.is_deleting() || matches!(decide(vm, instance), Act::Stop { .. }) => printable_status::STOPPING,
             phase::RUNNING if migrating(vmi) => printable_status::MIGRATING,

@@ -72,7 +72,8 @@ fn status_of(plan: &Plan) -> Value {
         .unwrap_or_default()
 }
 
-const START: [&str; 3] = ["patch virtualmachines/status", "create controllerrevisions", "create virtualmachineinstances"];
+const START: [&str; 3] =
+    ["patch virtualmachines/status", "create controllerrevisions", "create virtualmachineinstances"];
 const STOP: [&str; 2] = ["patch virtualmachines/status", "delete virtualmachineinstances"];
 const STATUS: [&str; 1] = ["patch virtualmachines/status"];
 
@@ -98,12 +99,24 @@ fn run_strategies() {
     check("manual waits", strategy("Manual"), none.clone(), None, &STATUS);
     check("manual starts when asked", strategy("Manual"), asked.clone(), None, &START);
     check("manual leaves a finished one", strategy("Manual"), none.clone(), Some(vmi("Succeeded", json!({}))), &STATUS);
-    check("manual clears a finished one to start", strategy("Manual"), asked.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check(
+        "manual clears a finished one to start",
+        strategy("Manual"),
+        asked.clone(),
+        Some(vmi("Failed", json!({}))),
+        &STOP,
+    );
     check("manual stops when asked", strategy("Manual"), stop.clone(), Some(vmi("Running", json!({}))), &STOP);
     check("rerun starts at first", strategy("RerunOnFailure"), none.clone(), None, &START);
     let reran = json!({"runStrategy": "RerunOnFailure"});
     check("rerun stays down after a shutdown", strategy("RerunOnFailure"), reran.clone(), None, &STATUS);
-    check("rerun replaces a failed one", strategy("RerunOnFailure"), reran.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check(
+        "rerun replaces a failed one",
+        strategy("RerunOnFailure"),
+        reran.clone(),
+        Some(vmi("Failed", json!({}))),
+        &STOP,
+    );
     check("rerun leaves a finished one", strategy("RerunOnFailure"), reran, Some(vmi("Succeeded", json!({}))), &STATUS);
     check("once starts", strategy("Once"), none.clone(), None, &START);
     check("once does not start again", strategy("Once"), json!({"runStrategy": "Once"}), None, &STATUS);
@@ -132,9 +145,7 @@ fn printable_status() {
     };
     let always = || vm(json!({"runStrategy": "Always"}), json!({}));
     let halted = || vm(json!({"runStrategy": "Halted"}), json!({}));
-    let condition = |kind: &str, status: &str, reason: &str| {
-        json!({"status": {"conditions": [{"type": kind, "status": status, "reason": reason}]}})
-    };
+    let condition = |kind: &str, status: &str, reason: &str| json!({"status": {"conditions": [{"type": kind, "status": status, "reason": reason}]}});
     check(halted(), None, "Stopped");
     check(always(), None, "Starting");
     check(always(), Some(vmi("Scheduling", json!({}))), "Starting");
@@ -142,7 +153,11 @@ fn printable_status() {
     check(halted(), Some(vmi("Running", json!({}))), "Stopping");
     check(always(), Some(vmi("Running", condition("Paused", "True", "PausedByUser"))), "Paused");
     check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", "ErrImagePull"))), "ErrImagePull");
-    check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", "ImagePullBackOff"))), "ImagePullBackOff");
+    check(
+        always(),
+        Some(vmi("Scheduling", condition("Synchronized", "False", "ImagePullBackOff"))),
+        "ImagePullBackOff",
+    );
     check(always(), Some(vmi("Pending", condition("Synchronized", "False", "FailedPvcNotFound"))), "ErrorPvcNotFound");
     check(always(), Some(vmi("Scheduling", condition("PodScheduled", "False", "Unschedulable"))), "ErrorUnschedulable");
     check(always(), Some(vmi("Unknown", json!({}))), "Unknown");
@@ -154,7 +169,10 @@ fn printable_status() {
 
 #[test]
 fn failed_starts_wait_longer_each_time() {
-    let failing = vm(json!({"runStrategy": "Always"}), json!({"startFailure": {"consecutiveFailCount": 1, "lastFailedVMIUID": "old"}}));
+    let failing = vm(
+        json!({"runStrategy": "Always"}),
+        json!({"startFailure": {"consecutiveFailCount": 1, "lastFailedVMIUID": "old"}}),
+    );
     let status = status_of(&plan(failing, Some(vmi("Failed", json!({})))));
     assert_eq!(status["startFailure"]["consecutiveFailCount"], 2);
     assert_eq!(status["startFailure"]["lastFailedVMIUID"], "vmi-uid");
@@ -193,7 +211,11 @@ fn the_instance_carries_the_machines_identity() {
     assert_eq!(instance["metadata"]["annotations"]["kubevirt.io/vm-generation"], "3");
     assert_eq!(instance["metadata"]["ownerReferences"][0]["uid"], "vm-uid");
     assert_eq!(instance["spec"]["domain"]["firmware"]["uuid"], "vm-uid");
-    assert!(instance["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].as_str().is_some_and(|m| m.starts_with("02:")));
+    assert!(
+        instance["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"]
+            .as_str()
+            .is_some_and(|m| m.starts_with("02:"))
+    );
     assert_eq!(instance["status"]["virtualMachineRevisionName"], "revision-start-vm-vm-uid-3");
     assert_eq!(created("controllerrevisions")["metadata"]["name"], "revision-start-vm-vm-uid-3");
 }

@@ -65,7 +65,9 @@ fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
             ready.reason.as_deref().unwrap_or_default(),
             ready.message.as_deref().unwrap_or_default(),
         ),
-        None => Condition::new("Ready", "False", "PodConditionMissing", "virt-launcher pod is missing the Ready condition"),
+        None => {
+            Condition::new("Ready", "False", "PodConditionMissing", "virt-launcher pod is missing the Ready condition")
+        }
     }
 }
 

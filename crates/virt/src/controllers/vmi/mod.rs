@@ -27,6 +27,9 @@ use serde_json::json;
 use crate::controllers::Config;
 use crate::diff::merge_patch;
 
+pub(crate) use pod::DEFAULT_GRACE_S;
+pub(crate) use progress::enter;
+
 /// Seconds that a launcher gets to end by itself once its guest has ended.
 const LAUNCHER_GRACE_S: i64 = 5;
 

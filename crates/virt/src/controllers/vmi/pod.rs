@@ -18,9 +18,9 @@ use carrack_types::well_known::kubevirt::{
     VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, DownwardAPIVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource,
-    LocalObjectReference, Node, PersistentVolumeClaimVolumeSource, Pod, PodReadinessGate, PodSpec, ResourceRequirements,
-    SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Capabilities, ConfigMapVolumeSource, Container, DownwardAPIVolumeSource, EmptyDirVolumeSource,
+    HostPathVolumeSource, LocalObjectReference, Node, PersistentVolumeClaimVolumeSource, Pod, PodReadinessGate,
+    PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -82,7 +82,11 @@ pub(super) fn build(
         name: COMPUTE_CONTAINER.to_owned(),
         image: Some(config.launcher_image.clone()),
         image_pull_policy: Some(
-            settings.image_pull_policy.clone().or_else(|| cluster.spec.image_pull_policy.clone()).unwrap_or_else(|| "IfNotPresent".to_owned()),
+            settings
+                .image_pull_policy
+                .clone()
+                .or_else(|| cluster.spec.image_pull_policy.clone())
+                .unwrap_or_else(|| "IfNotPresent".to_owned()),
         ),
         args: Some(vec![
             "--name".to_owned(),
@@ -288,7 +292,8 @@ impl<'a> Volumes<'a> {
             let source = PersistentVolumeClaimVolumeSource { claim_name: claim.to_owned(), read_only: None };
             let source = Volume { persistent_volume_claim: Some(source), ..Volume::default() };
             self.mount(name, source, paths::claim_dir(name), read_only);
-        } else if let Some(cloud_init) = volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref()) {
+        } else if let Some(cloud_init) = volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref())
+        {
             if let Some(secret) = &cloud_init.user_data_secret_ref {
                 self.secret(&format!("{name}-udata"), &secret.name, None, paths::user_data_secret_dir(name));
             }
@@ -301,7 +306,12 @@ impl<'a> Volumes<'a> {
                 optional: source.optional,
                 ..ConfigMapVolumeSource::default()
             };
-            self.mount(name, Volume { config_map: Some(source), ..Volume::default() }, paths::config_map_dir(name), true);
+            self.mount(
+                name,
+                Volume { config_map: Some(source), ..Volume::default() },
+                paths::config_map_dir(name),
+                true,
+            );
         } else if let Some(source) = &volume.secret {
             let secret = source.secret_name.clone().unwrap_or_default();
             self.secret(name, &secret, source.optional, paths::secret_dir(name));
@@ -321,7 +331,8 @@ impl<'a> Volumes<'a> {
     }
 
     fn secret(&mut self, name: &str, secret: &str, optional: Option<bool>, path: String) {
-        let source = SecretVolumeSource { secret_name: Some(secret.to_owned()), optional, ..SecretVolumeSource::default() };
+        let source =
+            SecretVolumeSource { secret_name: Some(secret.to_owned()), optional, ..SecretVolumeSource::default() };
         self.mount(name, Volume { secret: Some(source), ..Volume::default() }, path, true);
     }
 

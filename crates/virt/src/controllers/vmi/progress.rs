@@ -141,8 +141,13 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
     }
     if status.volume_status.is_empty() {
-        status.volume_status =
-            world.vmi.spec.volumes.iter().map(|v| VolumeStatus { name: v.name.clone(), ..Default::default() }).collect();
+        status.volume_status = world
+            .vmi
+            .spec
+            .volumes
+            .iter()
+            .map(|v| VolumeStatus { name: v.name.clone(), ..Default::default() })
+            .collect();
     }
     describe_guest(world, &mut status);
     if let Some(pod) = world.pod() {

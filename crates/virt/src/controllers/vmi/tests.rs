@@ -73,8 +73,11 @@ fn pod(state: &str, more: Value) -> Pod {
 }
 
 fn node(schedulable: &str, devices: &[&str]) -> Node {
-    let capacity: Value =
-        devices.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1k"))).collect::<serde_json::Map<_, _>>().into();
+    let capacity: Value = devices
+        .iter()
+        .map(|name| (format!("devices.kubevirt.io/{name}"), json!("1k")))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     read(json!({"metadata": {"name": "n1", "labels": {"kubevirt.io/schedulable": schedulable}},
         "status": {"capacity": capacity}}))
 }
@@ -127,17 +130,47 @@ fn phases() {
     };
     let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
     check("accepted", vmi("", json!({})), None, Some("Pending"), 0);
-    check("its pod is there", vmi("Pending", json!({})), Some(pod("ContainerCreating", json!({}))), Some("Scheduling"), 0);
+    check(
+        "its pod is there",
+        vmi("Pending", json!({})),
+        Some(pod("ContainerCreating", json!({}))),
+        Some("Scheduling"),
+        0,
+    );
     check("its pod does not run yet", vmi("Scheduling", json!({})), Some(pod("ContainerCreating", json!({}))), None, 0);
     check("its pod runs", vmi("Scheduling", json!({})), Some(pod("running", json!({}))), Some("Scheduled"), 0);
     check("its pod vanished", vmi("Scheduling", json!({})), None, Some("Failed"), 0);
-    check("its pod was refused", vmi("Scheduling", json!({})), Some(pod("x", json!({"status": {"phase": "Failed"}}))), Some("Failed"), 1);
+    check(
+        "its pod was refused",
+        vmi("Scheduling", json!({})),
+        Some(pod("x", json!({"status": {"phase": "Failed"}}))),
+        Some("Failed"),
+        1,
+    );
     check("deleted before it had a pod", vmi("Pending", deleting.clone()), None, Some("Failed"), 0);
-    check("deleted while scheduling", vmi("Scheduling", deleting.clone()), Some(pod("running", json!({}))), Some("Failed"), 1);
-    check("deleted while running is the handler's", vmi("Running", deleting.clone()), Some(pod("running", json!({}))), None, 0);
+    check(
+        "deleted while scheduling",
+        vmi("Scheduling", deleting.clone()),
+        Some(pod("running", json!({}))),
+        Some("Failed"),
+        1,
+    );
+    check(
+        "deleted while running is the handler's",
+        vmi("Running", deleting.clone()),
+        Some(pod("running", json!({}))),
+        None,
+        0,
+    );
     check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 1);
     // The pod's phase alone is no proof while a container is still reported to run.
-    check("a running one's pod failed on paper", vmi("Running", json!({})), Some(pod("running", json!({"status": {"phase": "Failed"}}))), None, 0);
+    check(
+        "a running one's pod failed on paper",
+        vmi("Running", json!({})),
+        Some(pod("running", json!({"status": {"phase": "Failed"}}))),
+        None,
+        0,
+    );
     check("a running one's pod is gone, its node is not", vmi("Running", json!({})), None, None, 0);
     check("final: the pod goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
     check("final: a pod that goes is left", vmi("Succeeded", json!({})), Some(pod("running", deleting)), None, 0);
@@ -192,9 +225,15 @@ fn obstacles_show_in_conditions() {
     let odd = json!({"spec": {"volumes": [{"name": "root", "downwardMetrics": {}}]}});
     assert_eq!(condition(&patched(&plan(vmi("Pending", odd), None)), "Synchronized")["reason"], "FailedCreate");
 
-    let stuck = pod("ContainerCreating", json!({"status": {"conditions": [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]}}));
-    assert_eq!(condition(&patched(&plan(vmi("Scheduling", json!({})), Some(stuck))), "PodScheduled")["message"], "0/1 nodes");
+    let stuck = pod(
+        "ContainerCreating",
+        json!({"status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]}}),
+    );
+    assert_eq!(
+        condition(&patched(&plan(vmi("Scheduling", json!({})), Some(stuck))), "PodScheduled")["message"],
+        "0/1 nodes"
+    );
 }
 
 #[test]

@@ -1,0 +1,301 @@
+//! One guest: what is known of it, and the next thing to do about it.
+//!
+//! ```text
+//!  launcher says   going?   next
+//!  nothing yet       -      follow its states; after some failures, start a new monitor
+//!  Waiting           no     make ready ─▶ keep a record ─▶ sync
+//!  Waiting           yes    kill (the launcher ends)
+//!  Starting          -      wait
+//!  Running, Paused   no     wait
+//!  Running, Paused   yes    keep when it was asked first ─▶ power button every 5 s ─▶ after the grace, kill
+//!  Ended             -      nothing: the status says how
+//! ```
+
+use std::time::Duration;
+
+use carrack_engine::Time;
+use carrack_launcher::Domain;
+use carrack_launcher::accel::Accel;
+use carrack_launcher::domain::{End, EndReason, Phase};
+use carrack_types::kubevirt::{VirtualMachineInstance, phase};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::Flight;
+use crate::controllers::vmi::DEFAULT_GRACE_S;
+use crate::handler::effects::{Call, Place, Preparation, Prepared, Record, Reply};
+use crate::handler::spec;
+
+/// How often the power button is pressed: a guest that still boots misses the first time.
+const PRESS_PERIOD: Duration = Duration::from_secs(5);
+/// First wait before something is tried again; it doubles.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Longest wait.
+const MAX_RETRY: Duration = Duration::from_secs(5);
+/// A launcher that was not reached so often in a row has no monitor.
+const UNREACHED: u32 = 6;
+
+/// What is known of one instance's guest.
+#[derive(Default)]
+pub(super) struct Guest {
+    /// What is to be kept on the node.
+    pub record: Record,
+    /// What is kept.
+    pub saved: Option<Record>,
+    /// An operation is in flight.
+    pub busy: bool,
+    /// The launcher's states are followed.
+    pub watching: bool,
+    /// How often in a row they could not be.
+    pub unreached: u32,
+    /// The guest's last known state.
+    pub domain: Option<Domain>,
+    /// What was made ready.
+    pub prepared: Option<Prepared>,
+    /// What does not work.
+    pub trouble: Option<String>,
+    /// How often in a row something failed.
+    pub failures: u32,
+    /// Not to be tried before.
+    pub retry_at: Option<Time>,
+    /// A timer is set for this time.
+    pub wake_at: Option<Time>,
+    /// A status write is in flight.
+    pub writing: bool,
+    /// Revision of the last status write.
+    pub barrier: u64,
+    /// What the launcher was last called for, and when.
+    pub last_call: Option<(Asked, Time)>,
+    /// The shutdown was told as an event.
+    pub told_shutdown: bool,
+    /// It is a fact that no process of the pod is left.
+    pub dead: bool,
+}
+
+/// The kinds of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Start,
+    Shutdown,
+    Kill,
+}
+
+impl Asked {
+    pub fn by(call: &Call) -> Self {
+        match call {
+            Call::Sync(_) => Self::Start,
+            Call::Shutdown => Self::Shutdown,
+            Call::Kill => Self::Kill,
+        }
+    }
+}
+
+/// What is seen of an instance.
+pub(super) struct Seen<'a> {
+    pub vmi: &'a VirtualMachineInstance,
+    pub pod: Option<&'a Pod>,
+    pub accel: Accel,
+    pub now: Time,
+}
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Act {
+    /// Nothing, until something changes or, if given, this time comes.
+    Wait(Option<Time>),
+    /// The guest is gone, by the kubelet's word.
+    Lost,
+    /// Follow the launcher's states.
+    Watch(Place),
+    /// Keep this record.
+    Save(Record),
+    /// Make ready.
+    Prepare(Box<Preparation>),
+    /// Call the launcher.
+    Call(Place, Call),
+    /// Start a new monitor.
+    TakeOver(Place),
+    /// Look whether any process of the pod is left.
+    Look(Place),
+    /// It cannot be done; why.
+    Fail(String),
+}
+
+impl Guest {
+    /// Something failed. It is tried again, later each time.
+    pub fn fail(&mut self, now: Time, why: String) {
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + backoff(self.failures));
+        self.trouble = Some(why);
+    }
+
+    /// An operation succeeded.
+    pub fn succeeded(&mut self, now: Time, flight: &Flight, reply: Reply) {
+        self.failures = 0;
+        self.retry_at = None;
+        self.trouble = None;
+        match (flight, reply) {
+            (Flight::Save(record), _) => self.saved = Some(record.clone()),
+            (Flight::Prepare(_), Reply::Prepared(prepared)) => self.prepared = Some(*prepared),
+            (Flight::TakeOver(_), _) => self.unreached = 0,
+            (Flight::Look(_), Reply::Processes(left)) => {
+                self.dead = !left;
+                self.retry_at = left.then(|| now + MAX_RETRY);
+            }
+            // A launcher's state comes by the watch alone, so that states are seen in their order.
+            _ => {}
+        }
+    }
+
+    /// The launcher says this.
+    pub fn observed(&mut self, domain: Domain) {
+        if domain.uid != self.record.place.uid {
+            tracing::warn!(uid = domain.uid, "a launcher speaks of another instance");
+            return;
+        }
+        self.unreached = 0;
+        self.trouble = None;
+        // An end is final, whatever a new monitor may make of what is left.
+        if self.domain.as_ref().is_none_or(|known| known.phase != Phase::Ended) {
+            self.domain = Some(domain);
+        }
+    }
+
+    /// The launcher's states are followed no more.
+    pub fn watch_closed(&mut self, now: Time, why: String) {
+        self.watching = false;
+        if self.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) {
+            return;
+        }
+        self.unreached = self.unreached.saturating_add(1);
+        self.retry_at = Some(now + backoff(self.unreached));
+        if self.unreached > UNREACHED {
+            self.trouble = Some(why);
+        }
+    }
+
+    /// Whether there is a guest to talk to.
+    pub fn is_up(&self) -> bool {
+        self.domain
+            .as_ref()
+            .is_some_and(|domain| matches!(domain.phase, Phase::Running | Phase::Paused | Phase::Starting))
+    }
+
+    /// The guest's state for the status: what the launcher said, or, when it is a fact that nothing is left, the end
+    /// that follows from how the pod ended.
+    pub fn outcome(&self, pod: Option<&Pod>) -> Option<Domain> {
+        let ended = self.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended);
+        if !self.dead || ended {
+            return self.domain.clone();
+        }
+        let mut domain = self.domain.clone().unwrap_or_else(|| Domain::waiting(&self.record.place.uid));
+        let succeeded = pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Succeeded");
+        let reason = if succeeded { EndReason::GuestShutdown } else { EndReason::Crashed };
+        domain.phase = Phase::Ended;
+        domain.end = Some(End { reason, detail: "its container ended".to_owned() });
+        Some(domain)
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_RETRY)
+}
+
+/// Decides the next thing to do.
+pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
+    if guest.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) || guest.dead {
+        return Act::Wait(None);
+    }
+    if let Some(at) = guest.retry_at.filter(|at| *at > seen.now) {
+        return Act::Wait(Some(at));
+    }
+    let Some(pod) = seen.pod else { return vanished(guest, seen) };
+    if compute_has_ended(pod) {
+        return Act::Lost;
+    }
+    let Some(place) = spec::place(seen.vmi, pod) else { return Act::Wait(None) };
+    if guest.record.place != place {
+        // Another container is another launcher; what was said by the one before does not hold.
+        guest.record.place = place.clone();
+        guest.prepared = None;
+    }
+    if !guest.watching {
+        let started = guest.record.started || seen.vmi.phase() == phase::RUNNING;
+        if guest.unreached >= UNREACHED && started {
+            return Act::TakeOver(place);
+        }
+        return Act::Watch(place);
+    }
+    let going = seen.vmi.is_deleting() || pod.is_deleting();
+    match guest.domain.as_ref().map(|domain| domain.phase) {
+        None | Some(Phase::Starting | Phase::Ended) => Act::Wait(None),
+        Some(Phase::Waiting) if going => repeat(guest, seen.now, &place, Call::Kill),
+        Some(Phase::Waiting) => start(guest, seen, pod, place),
+        Some(Phase::Running | Phase::Paused) if going => shut_down(guest, seen, &place),
+        Some(Phase::Running | Phase::Paused) => Act::Wait(None),
+    }
+}
+
+/// The pod is not in the API any more, by an operator's force or a lost node's clean-up. Whether its guest still runs
+/// is seen here only.
+fn vanished(guest: &Guest, seen: &Seen<'_>) -> Act {
+    let mut place = guest.record.place.clone();
+    if place.pod_uid.is_empty() {
+        // Known from before this handler's time.
+        let pods = seen.vmi.status.as_ref().map(|status| &status.active_pods);
+        let Some(pod_uid) = pods.and_then(|pods| pods.keys().next()) else { return Act::Lost };
+        place = Place { uid: seen.vmi.uid().to_owned(), pod_uid: pod_uid.clone(), compute_id: String::new() };
+    }
+    Act::Look(place)
+}
+
+fn compute_has_ended(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let compute = status.container_statuses.iter().flatten().find(|status| status.name == COMPUTE_CONTAINER);
+    compute.and_then(|compute| compute.state.as_ref()).is_some_and(|state| state.terminated.is_some())
+}
+
+fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
+    let Some(prepared) = &guest.prepared else {
+        return match spec::preparation(seen.vmi, pod, &place) {
+            Ok(preparation) => Act::Prepare(Box::new(preparation)),
+            Err(why) => Act::Fail(why),
+        };
+    };
+    let machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel)) {
+        Ok(machine) => machine,
+        Err(why) => return Act::Fail(why),
+    };
+    guest.record.started = true;
+    if guest.saved.as_ref() != Some(&guest.record) {
+        return Act::Save(guest.record.clone());
+    }
+    repeat(guest, seen.now, &place, Call::Sync(Box::new(machine)))
+}
+
+fn shut_down(guest: &mut Guest, seen: &Seen<'_>, place: &Place) -> Act {
+    let since = *guest.record.shutdown_since_ns.get_or_insert(seen.now.0);
+    if guest.saved.as_ref() != Some(&guest.record) {
+        return Act::Save(guest.record.clone());
+    }
+    let grace_s = seen.vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
+    let deadline = Time(since) + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
+    if seen.now >= deadline {
+        return repeat(guest, seen.now, place, Call::Kill);
+    }
+    match repeat(guest, seen.now, place, Call::Shutdown) {
+        Act::Wait(Some(at)) => Act::Wait(Some(at.min(deadline))),
+        other => other,
+    }
+}
+
+/// Calls, unless the same was called for a short time ago.
+fn repeat(guest: &Guest, now: Time, place: &Place, call: Call) -> Act {
+    match guest.last_call {
+        Some((asked, at)) if asked == Asked::by(&call) && now.since(at) < PRESS_PERIOD => {
+            Act::Wait(Some(at + PRESS_PERIOD))
+        }
+        _ => Act::Call(place.clone(), call),
+    }
+}

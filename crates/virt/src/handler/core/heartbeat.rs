@@ -1,0 +1,97 @@
+//! The node's sign of life, and whether it takes instances.
+//!
+//! Every minute or so (KubeVirt's 60 s, up to a fifth more) the annotation `kubevirt.io/heartbeat` is written. The
+//! label `kubevirt.io/schedulable` becomes true once guests can really run: the tools are in place, acceleration is
+//! chosen, and every device that exists here is offered by the kubelet.
+//!
+//! The handler never takes the label back. It does not end with the process, nor with a kubelet that is away for a
+//! moment: a restart of an agent is no reason to refuse or move anything. What is really gone shows elsewhere: a device
+//! in the node's allocatable amounts, the kubelet in the node's readiness, a silent handler by the node controller,
+//! which sets the label to false.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiResponse, Rng, Time};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::{
+    HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL, TUN_RESOURCE, VHOST_NET_RESOURCE,
+};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+const PERIOD: Duration = Duration::from_secs(60);
+const JITTER_PERCENT: u32 = 20;
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Keeps the heartbeat.
+pub(super) struct Heartbeat {
+    rng: Rng,
+    devices: BTreeMap<String, (bool, bool)>,
+    /// When the next one is due.
+    due: Option<Time>,
+    writing: bool,
+    /// The node as written; older states of it say nothing.
+    barrier: u64,
+    /// Everything has been listed once.
+    pub all_seen: bool,
+}
+
+impl Heartbeat {
+    pub fn new(rng: Rng) -> Self {
+        Self { rng, devices: BTreeMap::new(), due: None, writing: false, barrier: 0, all_seen: false }
+    }
+
+    /// A device's state.
+    pub fn device(&mut self, resource: String, present: bool, registered: bool) {
+        self.devices.insert(resource, (present, registered));
+    }
+
+    /// Whether instances may come: every device is accounted for, and those that exist are on offer.
+    fn offers_devices(&self, node: &Node) -> bool {
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE].iter().all(|resource| match self.devices.get(*resource) {
+            None => false,
+            Some((false, _)) => true,
+            Some((true, registered)) => {
+                *registered && capacity.and_then(|c| c.get(*resource)).is_some_and(|amount| amount.0 != "0")
+            }
+        })
+    }
+
+    /// What to write to the node now, and when to look again.
+    pub fn next(&mut self, now: Time, node: Option<&Node>, able: bool) -> (Option<Value>, Option<Time>) {
+        let Some(node) = node.filter(|node| !self.writing && node.revision() >= self.barrier) else {
+            return (None, None);
+        };
+        let current = node.label(SCHEDULABLE_LABEL);
+        let label = if able && self.offers_devices(node) { "true" } else { current.unwrap_or("false") };
+        if current == Some(label) && self.due.is_some_and(|due| now < due) {
+            return (None, None);
+        }
+        self.writing = true;
+        let due = now + self.rng.jitter(PERIOD, JITTER_PERCENT);
+        self.due = Some(due);
+        let patch = json!({"metadata": {
+            "labels": {SCHEDULABLE_LABEL: label},
+            "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339()},
+        }});
+        (Some(patch), Some(due))
+    }
+
+    /// The write came back. A time to look again comes with a failure.
+    pub fn answered(&mut self, now: Time, result: &Result<ApiResponse, ApiError>) -> Option<Time> {
+        self.writing = false;
+        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Node>()) {
+            Ok(node) => {
+                self.barrier = node.revision();
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the heartbeat was not written");
+                self.due = Some(now + RETRY);
+                self.due
+            }
+        }
+    }
+}

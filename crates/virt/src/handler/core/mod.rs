@@ -1,0 +1,470 @@
+//! The handler's decisions.
+//!
+//! For each instance that the controllers have handed over (its phase is Scheduled or Running, and its node is this
+//! one) there is a [`guest::Guest`] with what is known of it. Whatever is observed, the guest is looked at again from
+//! the start ([`guest::act`]): what does the API say, what does the launcher say, what is the next single thing to
+//! do. One operation is in flight for a guest at a time.
+//!
+//! Silence is never taken for an end. A guest is over when its launcher said so, when the kubelet reports that its
+//! container ended, or when no process of its pod is left on this node.
+
+mod guest;
+mod heartbeat;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{
+    ApiRequest, CallId, ContentType, Core, Effects, EventRecord, EventRecorder, Informer, Input, Rng, Selector, Time,
+    TimerId,
+};
+use carrack_launcher::accel::{Accel, Probe};
+use carrack_types::kubevirt::{VirtualMachineInstance, phase};
+use carrack_types::resource::{Kind, Object};
+use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, LAUNCHER, NODE_NAME_LABEL};
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served};
+use super::status;
+use crate::diff::merge_patch;
+use guest::{Act, Asked, Guest, Seen};
+use heartbeat::Heartbeat;
+
+/// Component name in events.
+pub const COMPONENT: &str = "virt-handler";
+
+/// What an operation in flight is for.
+#[derive(Clone, Debug)]
+enum Flight {
+    Load,
+    Probe,
+    Save(Record),
+    Drop,
+    Prepare(String),
+    Call(String),
+    TakeOver(String),
+    Look(String),
+}
+
+/// Whom a timer wakes.
+enum Wake {
+    Guest(String),
+    Heartbeat,
+}
+
+/// Whose write is in flight.
+enum Written {
+    Guest(String),
+    Node,
+}
+
+/// The core of the virt-handler role.
+pub struct Handler {
+    node_name: String,
+    vmis: Informer<VirtualMachineInstance>,
+    pods: Informer<Pod>,
+    node: Informer<Node>,
+    recorder: EventRecorder,
+    guests: BTreeMap<String, Guest>,
+    flights: BTreeMap<OpId, Flight>,
+    wakes: BTreeMap<TimerId, Wake>,
+    writes: BTreeMap<CallId, Written>,
+    heartbeat: Heartbeat,
+    loaded: bool,
+    probe: Option<Probe>,
+    published: Vec<Served>,
+}
+
+impl Handler {
+    /// The handler of a node.
+    #[must_use]
+    pub fn new(node_name: &str, rng: &Rng) -> Self {
+        let on_node = Selector::labels(format!("{NODE_NAME_LABEL}={node_name}"));
+        let launchers = Selector {
+            labels: format!("{APP_LABEL}={LAUNCHER}"),
+            ..Selector::fields(format!("spec.nodeName={node_name}"))
+        };
+        let own = Selector::fields(format!("metadata.name={node_name}"));
+        Self {
+            node_name: node_name.to_owned(),
+            vmis: Informer::new(VirtualMachineInstance::resource(), on_node, rng.fork("vmis")),
+            pods: Informer::new(Pod::resource(), launchers, rng.fork("pods")),
+            node: Informer::new(Node::resource(), own, rng.fork("node")),
+            recorder: EventRecorder::new(COMPONENT, rng.fork("events")).on_host(node_name),
+            guests: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            wakes: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            heartbeat: Heartbeat::new(rng.fork("heartbeat")),
+            loaded: false,
+            probe: None,
+            published: Vec::new(),
+        }
+    }
+
+    fn op(&mut self, fx: &mut Effects<Out>, op: Op, flight: Flight) {
+        let id = OpId(fx.fresh());
+        self.flights.insert(id, flight);
+        fx.own(Out { id, op });
+    }
+
+    /// An operation whose result, if any, comes by another way.
+    fn tell(fx: &mut Effects<Out>, op: Op) {
+        let id = OpId(fx.fresh());
+        fx.own(Out { id, op });
+    }
+
+    fn wake(&mut self, fx: &mut Effects<Out>, at: Time, whom: Wake) {
+        self.wakes.insert(fx.timer(at), whom);
+    }
+
+    fn instance(&self, uid: &str) -> Option<Arc<VirtualMachineInstance>> {
+        self.vmis.cache().iter().find(|vmi| vmi.uid() == uid).cloned()
+    }
+
+    fn pod(&self, uid: &str) -> Option<Arc<Pod>> {
+        self.pods.cache().iter().find(|pod| pod.label(CREATED_BY_LABEL) == Some(uid)).cloned()
+    }
+
+    fn ready(&self) -> bool {
+        self.loaded && self.vmis.synced() && self.pods.synced()
+    }
+
+    fn consider_all(&mut self, now: Time, fx: &mut Effects<Out>) {
+        let mut uids: Vec<String> = self.guests.keys().cloned().collect();
+        uids.extend(
+            self.vmis.cache().iter().map(|vmi| vmi.uid().to_owned()).filter(|uid| !self.guests.contains_key(uid)),
+        );
+        for uid in uids {
+            self.consider(now, &uid, fx);
+        }
+    }
+
+    /// Looks at one instance: does the next thing, and brings its status up to date.
+    fn consider(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        let Some(probe) = self.probe.clone().filter(|_| self.ready()) else { return };
+        let vmi = self.instance(uid);
+        let here = vmi.as_ref().filter(|vmi| {
+            matches!(vmi.phase(), phase::SCHEDULED | phase::RUNNING)
+                && vmi.status.as_ref().is_some_and(|status| status.node_name == self.node_name)
+        });
+        let Some(vmi) = here else {
+            self.forget(uid, fx);
+            return;
+        };
+        let pod = self.pod(uid);
+        let guest = self.guests.entry(uid.to_owned()).or_default();
+        guest.record.namespace = vmi.namespace().to_owned();
+        guest.record.name = vmi.name().to_owned();
+        let seen = Seen { vmi, pod: pod.as_deref(), accel: probe.accel, now };
+        let act = if guest.busy { Act::Wait(None) } else { guest::act(guest, &seen) };
+        if matches!(act, Act::Call(_, Call::Shutdown)) && !guest.told_shutdown {
+            guest.told_shutdown = true;
+            let event = EventRecord::normal(vmi.as_ref(), "ShuttingDown", "Signaled Graceful Shutdown");
+            self.recorder.record(now, event, fx);
+        }
+        self.carry_out(now, uid, act, fx);
+        self.report(now, uid, vmi, pod.as_deref(), fx);
+    }
+
+    /// An instance that is not this node's concern (any more).
+    fn forget(&mut self, uid: &str, fx: &mut Effects<Out>) {
+        let Some(guest) = self.guests.get(uid) else { return };
+        if guest.busy {
+            return;
+        }
+        if guest.watching {
+            Self::tell(fx, Op::Unwatch(uid.to_owned()));
+        }
+        if guest.saved.is_some() {
+            self.op(fx, Op::Drop(uid.to_owned()), Flight::Drop);
+        }
+        self.guests.remove(uid);
+    }
+
+    fn carry_out(&mut self, now: Time, uid: &str, act: Act, fx: &mut Effects<Out>) {
+        let Some(guest) = self.guests.get_mut(uid) else { return };
+        let asks = !matches!(act, Act::Wait(_) | Act::Watch(_) | Act::Lost | Act::Fail(_));
+        guest.busy |= asks;
+        let owner = uid.to_owned();
+        match act {
+            Act::Wait(None) => {}
+            Act::Wait(Some(until)) => {
+                if guest.wake_at != Some(until) {
+                    guest.wake_at = Some(until);
+                    self.wake(fx, until, Wake::Guest(owner));
+                }
+            }
+            Act::Lost => guest.dead = true,
+            Act::Watch(place) => {
+                guest.watching = true;
+                Self::tell(fx, Op::Watch(place));
+            }
+            Act::Save(record) => self.op(fx, Op::Save(record.clone()), Flight::Save(record)),
+            Act::Prepare(preparation) => self.op(fx, Op::Prepare(preparation), Flight::Prepare(owner)),
+            Act::Call(place, call) => {
+                guest.last_call = Some((Asked::by(&call), now));
+                self.op(fx, Op::Call(place, call), Flight::Call(owner));
+            }
+            Act::TakeOver(place) => self.op(fx, Op::TakeOver(place), Flight::TakeOver(owner)),
+            Act::Look(place) => self.op(fx, Op::LookForProcesses(place), Flight::Look(owner)),
+            Act::Fail(why) => {
+                guest.fail(now, why);
+                if let Some(until) = guest.retry_at {
+                    self.wake(fx, until, Wake::Guest(owner));
+                }
+            }
+        }
+    }
+
+    /// Writes the status if it is not what it should be, and the last write has been seen.
+    fn report(
+        &mut self,
+        now: Time,
+        uid: &str,
+        vmi: &Arc<VirtualMachineInstance>,
+        pod: Option<&Pod>,
+        fx: &mut Effects<Out>,
+    ) {
+        let Some(guest) = self.guests.get_mut(uid) else { return };
+        if guest.writing || vmi.revision() < guest.barrier {
+            return;
+        }
+        let mut new = vmi.as_ref().clone();
+        let domain = guest.outcome(pod);
+        status::apply(&mut new, pod, domain.as_ref(), guest.trouble.as_deref(), now);
+        let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
+        for event in changes(vmi, &new, guest) {
+            self.recorder.record(now, event, fx);
+        }
+        patch["metadata"] = serde_json::json!({"uid": uid, "resourceVersion": vmi.metadata.resource_version});
+        guest.writing = true;
+        let resource = VirtualMachineInstance::resource();
+        let request = ApiRequest::patch(&resource, vmi.namespace(), vmi.name(), "", ContentType::MergePatch, &patch);
+        self.writes.insert(fx.api(request), Written::Guest(uid.to_owned()));
+    }
+
+    fn done(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Effects<Out>) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let uid = match flight {
+            Flight::Load => return self.was_loaded(now, outcome, fx),
+            Flight::Probe => return self.was_probed(now, outcome, fx),
+            Flight::Drop => {
+                if let Err(error) = outcome {
+                    tracing::warn!(%error, "a local record was not dropped");
+                }
+                return;
+            }
+            Flight::Save(ref record) => record.place.uid.clone(),
+            Flight::Prepare(ref uid) | Flight::Call(ref uid) | Flight::TakeOver(ref uid) | Flight::Look(ref uid) => {
+                uid.clone()
+            }
+        };
+        if let Some(guest) = self.guests.get_mut(&uid) {
+            guest.busy = false;
+            match outcome {
+                Ok(reply) => guest.succeeded(now, &flight, reply),
+                Err(error) => guest.fail(now, error.0),
+            }
+            if let Some(until) = guest.retry_at {
+                self.wake(fx, until, Wake::Guest(uid.clone()));
+            }
+        }
+        self.consider(now, &uid, fx);
+    }
+
+    fn was_loaded(&mut self, now: Time, outcome: Outcome, fx: &mut Effects<Out>) {
+        match outcome {
+            Ok(Reply::Loaded(records)) => {
+                for record in records {
+                    let guest = Guest { saved: Some(record.clone()), record, ..Guest::default() };
+                    self.guests.insert(guest.record.place.uid.clone(), guest);
+                }
+                self.loaded = true;
+                self.consider_all(now, fx);
+            }
+            // Without its record and its tools the handler can do nothing; somebody has to look.
+            Ok(other) => fx.exit(format!("the local record: {other:?} is no record")),
+            Err(error) => fx.exit(format!("the node cannot run virtual machines: {error}")),
+        }
+    }
+
+    fn was_probed(&mut self, now: Time, outcome: Outcome, fx: &mut Effects<Out>) {
+        let probe = match outcome {
+            Ok(Reply::Probed(probe)) => probe,
+            Ok(_) => Probe { accel: Accel::Tcg, reason: "the probe gave no answer".to_owned() },
+            Err(error) => Probe { accel: Accel::Tcg, reason: error.0 },
+        };
+        tracing::info!(accel = probe.accel.name(), reason = probe.reason, "acceleration chosen");
+        self.probe = Some(probe);
+        self.consider_all(now, fx);
+    }
+
+    fn own(&mut self, now: Time, event: In, fx: &mut Effects<Out>) {
+        match event {
+            In::Done(id, outcome) => self.done(now, id, outcome, fx),
+            In::Domain(uid, domain) => {
+                if let Some(guest) = self.guests.get_mut(&uid) {
+                    guest.observed(*domain);
+                }
+                self.consider(now, &uid, fx);
+            }
+            In::WatchClosed(uid, why) => {
+                if let Some(guest) = self.guests.get_mut(&uid) {
+                    guest.watch_closed(now, why);
+                    if let Some(until) = guest.retry_at {
+                        self.wake(fx, until, Wake::Guest(uid.clone()));
+                    }
+                }
+                self.consider(now, &uid, fx);
+            }
+            In::Device { resource, present, registered } => self.heartbeat.device(resource, present, registered),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Time,
+        written: Written,
+        result: &Result<carrack_engine::ApiResponse, carrack_engine::ApiError>,
+        fx: &mut Effects<Out>,
+    ) {
+        match written {
+            Written::Node => {
+                if let Some(at) = self.heartbeat.answered(now, result) {
+                    self.wake(fx, at, Wake::Heartbeat);
+                }
+            }
+            Written::Guest(uid) => {
+                if let Some(guest) = self.guests.get_mut(&uid) {
+                    guest.writing = false;
+                    match result {
+                        Ok(reply) => match reply.json::<VirtualMachineInstance>() {
+                            Ok(vmi) => guest.barrier = vmi.revision(),
+                            Err(error) => tracing::warn!(uid, %error, "the reply to a status write is not understood"),
+                        },
+                        // The newer object comes by the watch; a second later it is tried again in any case.
+                        Err(error) => {
+                            tracing::debug!(uid, %error, "a status was not written");
+                            self.wake(fx, now + Duration::from_secs(1), Wake::Guest(uid.clone()));
+                            return;
+                        }
+                    }
+                }
+                self.consider(now, &uid, fx);
+            }
+        }
+    }
+
+    /// Says that the node lives, when it is time to or something changed.
+    fn beat(&mut self, now: Time, fx: &mut Effects<Out>) {
+        let node = self.node.cache().get("", &self.node_name).cloned();
+        let able = self.loaded && self.probe.is_some();
+        let (patch, next) = self.heartbeat.next(now, node.as_deref(), able);
+        if let Some(patch) = patch {
+            let request =
+                ApiRequest::patch(&Node::resource(), "", &self.node_name, "", ContentType::MergePatch, &patch);
+            self.writes.insert(fx.api(request), Written::Node);
+        }
+        if let Some(at) = next {
+            self.wake(fx, at, Wake::Heartbeat);
+        }
+    }
+
+    /// Tells the console server which guests there are, when that changed.
+    fn publish(&mut self, fx: &mut Effects<Out>) {
+        let served: Vec<Served> = self
+            .guests
+            .iter()
+            .filter(|(_, guest)| !guest.record.place.compute_id.is_empty() && guest.is_up())
+            .map(|(uid, guest)| Served {
+                namespace: guest.record.namespace.clone(),
+                name: guest.record.name.clone(),
+                place: guest.record.place.clone(),
+                address: self.pod(uid).and_then(|pod| pod.status.as_ref()?.pod_ip.clone()),
+            })
+            .collect();
+        if served != self.published {
+            self.published.clone_from(&served);
+            Self::tell(fx, Op::Publish(served));
+        }
+    }
+}
+
+/// What is worth an event about a status change.
+fn changes(old: &VirtualMachineInstance, new: &VirtualMachineInstance, guest: &Guest) -> Vec<EventRecord> {
+    let mut events = Vec::new();
+    if old.phase() != new.phase() {
+        let detail = guest.domain.as_ref().and_then(|domain| domain.end.as_ref()).map(|end| end.detail.clone());
+        events.extend(match new.phase() {
+            phase::RUNNING => Some(EventRecord::normal(new, "Started", "VirtualMachineInstance started.")),
+            phase::SUCCEEDED => Some(EventRecord::normal(new, "Stopped", "The VirtualMachineInstance was shut down.")),
+            phase::FAILED => {
+                let why = detail.or_else(|| guest.trouble.clone()).unwrap_or_else(|| "its pod ended".to_owned());
+                Some(EventRecord::warning(new, "Stopped", format!("The VirtualMachineInstance crashed: {why}")))
+            }
+            _ => None,
+        });
+    }
+    let failing =
+        |vmi: &VirtualMachineInstance| vmi.condition("Synchronized").map(|condition| condition.message.clone());
+    if let Some(why) = failing(new).filter(|why| failing(old).as_ref() != Some(why)) {
+        events.push(EventRecord::warning(new, "SyncFailed", why));
+    }
+    events
+}
+
+impl Core for Handler {
+    type In = In;
+    type Out = Out;
+
+    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
+        if let Some(deltas) = self.vmis.step(now, &input, fx) {
+            deltas.iter().for_each(|delta| self.consider(now, delta.object().uid(), fx));
+        } else if let Some(deltas) = self.pods.step(now, &input, fx) {
+            for delta in &deltas {
+                if let Some(uid) = delta.object().label(CREATED_BY_LABEL) {
+                    self.consider(now, uid, fx);
+                }
+            }
+        } else if self.node.step(now, &input, fx).is_some() || self.recorder.step(now, &input, fx) {
+            // What follows from it is looked at below.
+        } else {
+            match input {
+                Input::Start => {
+                    self.vmis.start(fx);
+                    self.pods.start(fx);
+                    self.node.start(fx);
+                    self.op(fx, Op::Load, Flight::Load);
+                    self.op(fx, Op::Probe, Flight::Probe);
+                }
+                Input::Own(event) => self.own(now, event, fx),
+                Input::Timer(id) => {
+                    if let Some(Wake::Guest(uid)) = self.wakes.remove(&id) {
+                        if let Some(guest) = self.guests.get_mut(&uid) {
+                            guest.wake_at = None;
+                        }
+                        self.consider(now, &uid, fx);
+                    }
+                }
+                Input::Api { id, result } => {
+                    if let Some(written) = self.writes.remove(&id) {
+                        self.answered(now, written, &result, fx);
+                    }
+                }
+                Input::Watch { .. } => {}
+            }
+        }
+        // A list that completes makes absence a fact: everything that was waiting for it is looked at.
+        if self.ready() && !self.heartbeat.all_seen {
+            self.heartbeat.all_seen = true;
+            self.consider_all(now, fx);
+        }
+        self.beat(now, fx);
+        self.publish(fx);
+    }
+}
+
+#[cfg(test)]
+mod tests;

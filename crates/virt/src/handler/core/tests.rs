@@ -1,0 +1,508 @@
+//! The handler's core over a small API and a node that the test plays.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, Core, Effect, Effects, Input, Method, Rng, StatusError, Time, TimerId, WatchId,
+    WatchItem,
+};
+use carrack_launcher::Domain;
+use carrack_launcher::accel::{Accel, Probe};
+use carrack_launcher::domain::{End, EndReason, Phase};
+use serde_json::{Value, json};
+
+use super::Handler;
+use crate::handler::effects::{Call, In, Op, OpError, Out, Outcome, Place, Prepared, Record, Reply};
+
+const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";
+const POD: &str = "/api/v1/namespaces/ns/pods/virt-launcher-demo";
+const NODE: &str = "/api/v1/nodes/n1";
+
+struct Rig {
+    core: Handler,
+    fx: Effects<Out>,
+    now: Time,
+    objects: BTreeMap<&'static str, Value>,
+    revision: u64,
+    watches: BTreeMap<WatchId, String>,
+    timers: Vec<(Time, TimerId)>,
+    ops: VecDeque<Out>,
+    events: Vec<String>,
+    /// Writes are lost on the way.
+    deaf: bool,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut rig = Self {
+            core: Handler::new("n1", &Rng::new(1)),
+            fx: Effects::new(),
+            now: Time::from_unix_s(1_000_000),
+            objects: BTreeMap::new(),
+            revision: 10,
+            watches: BTreeMap::new(),
+            timers: Vec::new(),
+            ops: VecDeque::new(),
+            events: Vec::new(),
+            deaf: false,
+        };
+        rig.put(NODE, json!({"metadata": {"name": "n1"}, "status": {"capacity": {}}}));
+        rig
+    }
+
+    /// A handler whose instance is at a phase and whose pod runs.
+    fn with_instance(phase: &str) -> Self {
+        let mut rig = Self::new();
+        rig.put(
+            VMI,
+            json!({
+            "metadata": {"name": "demo", "namespace": "ns", "uid": "vmi", "labels": {"kubevirt.io/nodeName": "n1"}},
+            "spec": {"domain": {"devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}],
+                "interfaces": [{"name": "default", "masquerade": {}}]}, "memory": {"guest": "64Mi"}},
+                "networks": [{"name": "default", "pod": {}}], "terminationGracePeriodSeconds": 12,
+                "volumes": [{"name": "root", "containerDisk": {"image": "x"}}]},
+            "status": {"phase": phase, "nodeName": "n1", "activePods": {"pod": "n1"}}}),
+        );
+        rig.put(POD, json!({
+            "metadata": {"name": "virt-launcher-demo", "namespace": "ns", "uid": "pod",
+                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "compute"}, {"name": "volumeroot"}]},
+            "status": {"phase": "Running", "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}], "containerStatuses": [
+                container("compute", "c1", json!({"running": {}})), container("volumeroot", "c2", json!({"running": {}}))]}}));
+        rig
+    }
+
+    fn start(&mut self, records: Vec<Record>) {
+        self.step(Input::Start);
+        self.answer(|op| matches!(op, Op::Load), Ok(Reply::Loaded(records)));
+        let probe = Probe { accel: Accel::Tcg, reason: "no KVM".to_owned() };
+        self.answer(|op| matches!(op, Op::Probe), Ok(Reply::Probed(probe)));
+    }
+
+    fn put(&mut self, path: &'static str, mut object: Value) {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        let kind = if self.objects.insert(path, object.clone()).is_some() { "MODIFIED" } else { "ADDED" };
+        self.tell(path, kind, &object);
+    }
+
+    fn change(&mut self, path: &'static str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.objects[path].clone();
+        change(&mut object);
+        self.put(path, object);
+    }
+
+    fn remove(&mut self, path: &'static str) {
+        let object = self.objects.remove(path).expect("there");
+        self.tell(path, "DELETED", &object);
+    }
+
+    fn tell(&mut self, path: &str, kind: &str, object: &Value) {
+        let plural = plural(path);
+        let ids: Vec<WatchId> = self.watches.iter().filter(|(_, p)| **p == plural).map(|(id, _)| *id).collect();
+        for id in ids {
+            let event = Bytes::from(json!({"type": kind, "object": object}).to_string());
+            self.step(Input::Watch { id, item: WatchItem::Event(event) });
+        }
+    }
+
+    fn step(&mut self, input: Input<In>) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.core.step(self.now, input, &mut self.fx);
+            while let Some(effect) = self.fx.pop() {
+                match effect {
+                    Effect::Api(id, request) => {
+                        let result = self.serve(&request);
+                        inputs.push_back(Input::Api { id, result });
+                    }
+                    Effect::Watch(id, request) => {
+                        let path = request.path.split('?').next().unwrap_or_default();
+                        self.watches.insert(id, path.rsplit('/').next().unwrap_or_default().to_owned());
+                    }
+                    Effect::Unwatch(id) => drop(self.watches.remove(&id)),
+                    Effect::Timer(id, at) => self.timers.push((at, id)),
+                    Effect::Own(out) => self.ops.push_back(out),
+                    Effect::Exit(why) => panic!("{why}"),
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, request: &ApiRequest) -> Result<ApiResponse, ApiError> {
+        let path = request.path.split('?').next().unwrap_or_default().to_owned();
+        let ok = |value: &Value| Ok(ApiResponse { status: 200, body: Bytes::from(value.to_string()) });
+        match request.method {
+            Method::Get => {
+                let plural = path.rsplit('/').next().unwrap_or_default();
+                let items: Vec<&Value> =
+                    self.objects.iter().filter(|(p, _)| super::tests::plural(p) == plural).map(|(_, o)| o).collect();
+                ok(&json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items}))
+            }
+            Method::Patch if !path.contains("/events/") => {
+                if self.deaf {
+                    return Err(ApiError::Transport("lost".to_owned()));
+                }
+                let path = *self.objects.keys().find(|known| **known == path).expect("a known object");
+                let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+                let object = self.objects.get_mut(path).expect("known");
+                let rests_on = &patch["metadata"]["resourceVersion"];
+                if !rests_on.is_null() && *rests_on != object["metadata"]["resourceVersion"] {
+                    let conflict = StatusError { code: 409, reason: "Conflict".to_owned(), ..StatusError::default() };
+                    return Err(ApiError::Status(Box::new(conflict)));
+                }
+                merge(object, &patch);
+                self.revision += 1;
+                object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+                ok(&object.clone())
+            }
+            Method::Post | Method::Patch => {
+                let event: Value = serde_json::from_slice(&request.body).expect("JSON");
+                self.events.extend(event["reason"].as_str().map(str::to_owned));
+                ok(&event)
+            }
+            _ => panic!("{request:?}"),
+        }
+    }
+
+    /// Shows the watchers what was written since.
+    fn settle(&mut self) {
+        for (path, object) in self.objects.clone() {
+            self.tell(path, "MODIFIED", &object);
+        }
+    }
+
+    /// The next operation, which must be of this kind.
+    fn expect(&mut self, which: impl Fn(&Op) -> bool) -> Out {
+        self.ops.retain(|out| !matches!(out.op, Op::Publish(_)));
+        let out = self.ops.pop_front().expect("an operation");
+        assert!(which(&out.op), "{:?}", out.op);
+        out
+    }
+
+    fn answer(&mut self, which: impl Fn(&Op) -> bool, outcome: Outcome) -> Op {
+        let out = self.expect(which);
+        self.step(Input::Own(In::Done(out.id, outcome)));
+        out.op
+    }
+
+    fn idle(&mut self) -> bool {
+        self.ops.retain(|out| !matches!(out.op, Op::Publish(_)));
+        self.ops.is_empty()
+    }
+
+    fn domain(&mut self, phase: Phase, end: Option<EndReason>) {
+        let domain = Domain {
+            phase,
+            accel: (phase != Phase::Waiting).then_some(Accel::Tcg),
+            end: end.map(|reason| End { reason, detail: "as said".to_owned() }),
+            ..Domain::waiting("vmi")
+        };
+        self.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(domain))));
+        self.settle();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(next) = self.timers.iter().copied().filter(|(at, _)| *at <= until).min() {
+            self.timers.retain(|timer| *timer != next);
+            self.now = self.now.max(next.0);
+            self.step(Input::Timer(next.1));
+        }
+        self.now = until;
+    }
+
+    /// Brings the guest up.
+    fn boot(&mut self) {
+        self.expect(|op| matches!(op, Op::Watch(_)));
+        self.domain(Phase::Waiting, None);
+        self.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+        self.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+        self.answer(|op| matches!(op, Op::Call(_, Call::Sync(_))), Ok(Reply::Done));
+        self.domain(Phase::Starting, None);
+        self.domain(Phase::Running, None);
+        assert_eq!(self.phase(), "Running");
+    }
+
+    fn phase(&self) -> &str {
+        self.objects[VMI]["status"]["phase"].as_str().unwrap_or_default()
+    }
+
+    fn condition(&self, kind: &str) -> Option<&Value> {
+        self.objects[VMI]["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+    }
+}
+
+fn container(name: &str, id: &str, state: Value) -> Value {
+    json!({"name": name, "state": state, "containerID": format!("containerd://{id}"), "ready": true, "image": "",
+        "imageID": "", "restartCount": 0})
+}
+
+fn plural(path: &str) -> String {
+    path.rsplit('/').nth(1).unwrap_or_default().to_owned()
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    match patch {
+        Value::Object(patch) => {
+            if !into.is_object() {
+                *into = json!({});
+            }
+            for (key, value) in patch {
+                if value.is_null() {
+                    into.as_object_mut().expect("an object").remove(key);
+                } else {
+                    merge(&mut into[key], value);
+                }
+            }
+        }
+        other => *into = other.clone(),
+    }
+}
+
+fn place() -> Place {
+    Place { uid: "vmi".to_owned(), pod_uid: "pod".to_owned(), compute_id: "c1".to_owned() }
+}
+
+#[test]
+fn a_guest_is_brought_up() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    assert_eq!(rig.expect(|op| matches!(op, Op::Watch(_))).op, Op::Watch(place()));
+    rig.domain(Phase::Waiting, None);
+    let prepared = Prepared { mtu: Some(1400), ..Prepared::default() };
+    let Op::Prepare(preparation) =
+        rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::new(prepared))))
+    else {
+        panic!("no preparation")
+    };
+    assert_eq!(preparation.disks[0].container_id, "c2");
+    assert_eq!(preparation.disks[0].target, "/var/run/kubevirt/container-disks/disk_0.img");
+    assert_eq!(preparation.network.expect("a network").guest.to_string(), "10.0.2.2");
+    // What was asked of the launcher is kept before it is asked.
+    let Op::Save(record) = rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done)) else { panic!("no record") };
+    assert!(record.started);
+    let Op::Call(_, Call::Sync(machine)) = rig.answer(|op| matches!(op, Op::Call(..)), Ok(Reply::Done)) else {
+        panic!("no machine")
+    };
+    assert_eq!((machine.accel, machine.memory_bytes, machine.nics[0].mtu), (Accel::Tcg, 64 << 20, Some(1400)));
+    assert!(rig.idle());
+    assert_eq!(rig.phase(), "Scheduled");
+    rig.domain(Phase::Starting, None);
+    assert_eq!(rig.phase(), "Scheduled");
+    rig.domain(Phase::Running, None);
+    assert_eq!(rig.phase(), "Running");
+    let status = &rig.objects[VMI]["status"];
+    assert_eq!(status["interfaces"][0]["ipAddress"], "10.1.0.5");
+    assert_eq!(status["phaseTransitionTimestamps"][0]["phase"], "Running");
+    assert!(rig.condition("SoftwareEmulation").is_some());
+    rig.settle();
+    assert!(rig.events.contains(&"Started".to_owned()), "{:?}", rig.events);
+    assert!(rig.idle());
+    rig.domain(Phase::Paused, None);
+    assert_eq!(rig.condition("Paused").expect("paused")["reason"], "PausedByUser");
+    rig.domain(Phase::Running, None);
+    assert!(rig.condition("Paused").is_none());
+}
+
+#[test]
+fn how_guests_end() {
+    let check = |end: EndReason, phase: &str| {
+        let mut rig = Rig::with_instance("Scheduled");
+        rig.start(Vec::new());
+        rig.boot();
+        rig.domain(Phase::Ended, Some(end));
+        assert_eq!(rig.phase(), phase, "{end:?}");
+        // Nothing more is asked of an instance that is over, but to forget it.
+        while !rig.idle() {
+            rig.expect(|op| matches!(op, Op::Unwatch(_) | Op::Drop(_)));
+        }
+    };
+    check(EndReason::GuestShutdown, "Succeeded");
+    check(EndReason::Killed, "Succeeded");
+    check(EndReason::Crashed, "Failed");
+    check(EndReason::FailedToStart, "Failed");
+}
+
+#[test]
+fn deletion_presses_the_power_button_then_waits_then_kills() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    let Op::Save(record) = rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done)) else { panic!("no record") };
+    assert_eq!(record.shutdown_since_ns, Some(rig.now.0));
+    let shutdown = |op: &Op| matches!(op, Op::Call(_, Call::Shutdown));
+    rig.answer(shutdown, Ok(Reply::Done));
+    assert!(rig.idle());
+    rig.pass(Duration::from_secs(4));
+    assert!(rig.idle());
+    rig.pass(Duration::from_secs(2));
+    rig.answer(shutdown, Ok(Reply::Done));
+    rig.pass(Duration::from_secs(5));
+    rig.answer(shutdown, Ok(Reply::Done));
+    // 12 s of grace have passed: the kill does not wait for the next press.
+    rig.pass(Duration::from_secs(1));
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+    rig.domain(Phase::Ended, Some(EndReason::Killed));
+    assert_eq!(rig.phase(), "Succeeded");
+    assert_eq!(rig.events.iter().filter(|reason| *reason == "ShuttingDown").count(), 1);
+}
+
+#[test]
+fn a_guest_that_never_started_is_not_started_to_be_stopped() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Waiting, None);
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+    rig.domain(Phase::Ended, Some(EndReason::Killed));
+    assert_eq!(rig.phase(), "Succeeded");
+}
+
+#[test]
+fn a_new_handler_finds_its_guests() {
+    let record = Record {
+        namespace: "ns".to_owned(),
+        name: "demo".to_owned(),
+        place: place(),
+        started: true,
+        shutdown_since_ns: None,
+    };
+    // The monitor answers: nothing is done to the guest.
+    let mut rig = Rig::with_instance("Running");
+    rig.start(vec![record.clone()]);
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Running, None);
+    assert!(rig.idle());
+
+    // It does not: after a while a new one is started, and nothing is said of the guest.
+    let mut rig = Rig::with_instance("Running");
+    rig.start(vec![record]);
+    for _ in 0..6 {
+        rig.expect(|op| matches!(op, Op::Watch(_)));
+        rig.step(Input::Own(In::WatchClosed("vmi".to_owned(), "nobody listens".to_owned())));
+        rig.pass(Duration::from_secs(5));
+    }
+    rig.answer(|op| matches!(op, Op::TakeOver(_)), Err(OpError("not yet".to_owned())));
+    rig.settle();
+    assert_eq!(rig.condition("Synchronized").expect("told")["status"], "False");
+    rig.pass(Duration::from_secs(5));
+    rig.answer(|op| matches!(op, Op::TakeOver(_)), Ok(Reply::Done));
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Running, None);
+    assert_eq!(rig.phase(), "Running");
+    assert!(rig.condition("Synchronized").is_none());
+    assert!(rig.idle());
+}
+
+#[test]
+fn a_vanished_pod_is_no_proof() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    rig.remove(POD);
+    let look = |op: &Op| matches!(op, Op::LookForProcesses(_));
+    rig.answer(look, Ok(Reply::Processes(true)));
+    rig.settle();
+    assert_eq!(rig.phase(), "Running");
+    rig.pass(Duration::from_secs(6));
+    rig.answer(look, Err(OpError("cannot list".to_owned())));
+    rig.settle();
+    assert_eq!(rig.phase(), "Running");
+    rig.pass(Duration::from_secs(6));
+    rig.answer(look, Ok(Reply::Processes(false)));
+    assert_eq!(rig.phase(), "Failed");
+}
+
+#[test]
+fn the_kubelets_word_is_proof() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    rig.change(POD, |pod| {
+        pod["status"]["containerStatuses"] =
+            json!([container("compute", "c1", json!({"terminated": {"exitCode": 137}}))]);
+        pod["status"]["phase"] = json!("Failed");
+    });
+    assert_eq!(rig.phase(), "Failed");
+}
+
+#[test]
+fn trouble_is_told_and_tried_again() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Waiting, None);
+    let prepare = |op: &Op| matches!(op, Op::Prepare(_));
+    rig.answer(prepare, Err(OpError("2 files found in /disk".to_owned())));
+    rig.settle();
+    assert_eq!(rig.condition("Synchronized").expect("told")["message"], "2 files found in /disk");
+    assert!(rig.events.contains(&"SyncFailed".to_owned()));
+    assert!(rig.idle());
+    rig.pass(Duration::from_secs(1));
+    rig.answer(prepare, Ok(Reply::Prepared(Box::default())));
+    rig.settle();
+    assert!(rig.condition("Synchronized").is_none());
+}
+
+#[test]
+fn a_lost_write_is_written_again() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.deaf = true;
+    rig.domain(Phase::Running, None);
+    assert_eq!(rig.phase(), "Scheduled");
+    rig.deaf = false;
+    rig.pass(Duration::from_secs(2));
+    assert_eq!(rig.phase(), "Running");
+}
+
+#[test]
+fn an_instance_elsewhere_is_left_alone() {
+    let mut rig = Rig::with_instance("Running");
+    rig.change(VMI, |vmi| vmi["status"]["nodeName"] = json!("n2"));
+    rig.start(Vec::new());
+    assert!(rig.idle());
+}
+
+#[test]
+fn a_node_is_schedulable_when_its_devices_are_on_offer() {
+    let mut rig = Rig::new();
+    rig.start(Vec::new());
+    let label = |rig: &Rig| rig.objects[NODE]["metadata"]["labels"]["kubevirt.io/schedulable"].clone();
+    assert_eq!(label(&rig), "false");
+    rig.settle();
+    let device = |rig: &mut Rig, name: &str, present, registered| {
+        let resource = format!("devices.kubevirt.io/{name}");
+        rig.step(Input::Own(In::Device { resource, present, registered }));
+        rig.settle();
+    };
+    device(&mut rig, "kvm", true, true);
+    device(&mut rig, "tun", true, false);
+    device(&mut rig, "vhost-net", false, false);
+    rig.change(NODE, |node| node["status"]["capacity"] = json!({"devices.kubevirt.io/kvm": "1k"}));
+    assert_eq!(label(&rig), "false");
+    device(&mut rig, "tun", true, true);
+    assert_eq!(label(&rig), "false");
+    rig.change(NODE, |node| {
+        node["status"]["capacity"] = json!({"devices.kubevirt.io/kvm": "1k", "devices.kubevirt.io/tun": "1k"});
+    });
+    assert_eq!(label(&rig), "true");
+    rig.settle();
+    // A kubelet that is away for a moment changes nothing.
+    device(&mut rig, "tun", true, false);
+    assert_eq!(label(&rig), "true");
+    // The controller may have taken a silent node out; a living one is back at once.
+    let before = rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"].clone();
+    device(&mut rig, "tun", true, true);
+    rig.change(NODE, |node| node["metadata"]["labels"]["kubevirt.io/schedulable"] = json!("false"));
+    assert_eq!(label(&rig), "true");
+    rig.settle();
+    rig.pass(Duration::from_secs(73));
+    assert_ne!(rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"], before);
+}

@@ -1,0 +1,198 @@
+//! What the handler's core asks of its node, and what it hears from it.
+//!
+//! Each [`Op`] carries an id and its [`Outcome`] comes back under it, also when it failed. All of them may be done
+//! twice: what is there already is left as it is.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use carrack_launcher::{Domain, MachineSpec};
+use serde::{Deserialize, Serialize};
+
+/// Names an operation in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// Something asked of the node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Out {
+    /// Its id.
+    pub id: OpId,
+    /// What.
+    pub op: Op,
+}
+
+/// What an instance is to the node: which pod, and where its guest is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Place {
+    /// UID of the instance.
+    pub uid: String,
+    /// UID of its pod.
+    pub pod_uid: String,
+    /// Id of the compute container, without the runtime's name.
+    pub compute_id: String,
+}
+
+/// A container disk to put into the launcher's container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerDisk {
+    /// Id of the container made from the disk's image, without the runtime's name.
+    pub container_id: String,
+    /// Path of the disk in the image; the only file below `/disk` when none is given.
+    pub path: Option<String>,
+    /// Where the launcher's container sees it.
+    pub target: String,
+}
+
+/// The pod network of a guest behind address translation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masquerade {
+    /// The guest's address.
+    pub guest: Ipv4Addr,
+    /// The bridge's address, which is the guest's router.
+    pub gateway: Ipv4Addr,
+    /// Length of the network prefix in bits.
+    pub prefix_bits: u8,
+    /// Ports that reach the guest: protocol and number. All when empty.
+    pub ports: Vec<(String, u16)>,
+}
+
+/// What to make ready before a guest starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    /// For whom.
+    pub place: Place,
+    /// Container disks.
+    pub disks: Vec<ContainerDisk>,
+    /// The network, if the guest has one.
+    pub network: Option<Masquerade>,
+    /// Secrets to read: volume of the pod.
+    pub secrets: Vec<String>,
+}
+
+/// What was made ready or found out on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// MTU of the pod's network.
+    pub mtu: Option<u16>,
+    /// Name servers of the pod.
+    pub dns: Vec<Ipv4Addr>,
+    /// Search domains of the pod.
+    pub search: Vec<String>,
+    /// Contents of the secrets: pod volume, then key.
+    pub secrets: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What is kept about an instance on the node, so that a restart of the handler knows what was asked of its guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Record {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Where it is.
+    pub place: Place,
+    /// The launcher was asked to run the guest.
+    pub started: bool,
+    /// When the guest was first asked to shut down, nanoseconds since the epoch.
+    pub shutdown_since_ns: Option<i64>,
+}
+
+/// A call to a launcher.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Run this machine.
+    Sync(Box<MachineSpec>),
+    /// Press the power button.
+    Shutdown,
+    /// End the guest now.
+    Kill,
+}
+
+/// An instance as the console server needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Where it is.
+    pub place: Place,
+    /// Address at which its ports are reached.
+    pub address: Option<String>,
+}
+
+/// Something to do on the node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Read the local record, install what containers of container disks need, start the device plugins.
+    Load,
+    /// Find out whether KVM runs guests here.
+    Probe,
+    /// Keep a record, durably, before success is reported.
+    Save(Record),
+    /// Drop the record of an instance.
+    Drop(String),
+    /// Make ready.
+    Prepare(Box<Preparation>),
+    /// Call a launcher.
+    Call(Place, Call),
+    /// Follow a guest's states; they come as [`In::Domain`], until [`In::WatchClosed`]. Has no outcome.
+    Watch(Place),
+    /// Stop following.
+    Unwatch(String),
+    /// Start a new monitor in the launcher's container, whose old one is dead.
+    TakeOver(Place),
+    /// Look whether any process of a pod still runs.
+    LookForProcesses(Place),
+    /// Tell the console server which guests there are. Has no outcome.
+    Publish(Vec<Served>),
+}
+
+/// What an operation brought.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Nothing to tell.
+    Done,
+    /// Of [`Op::Load`].
+    Loaded(Vec<Record>),
+    /// Of [`Op::Probe`].
+    Probed(carrack_launcher::accel::Probe),
+    /// Of [`Op::Prepare`].
+    Prepared(Box<Prepared>),
+    /// Of [`Op::Call`]: the guest's state afterwards.
+    Domain(Box<Domain>),
+    /// Of [`Op::LookForProcesses`]: whether there is any.
+    Processes(bool),
+}
+
+/// Why an operation failed. What was done of it is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OpError(pub String);
+
+/// How an operation ended.
+pub type Outcome = Result<Reply, OpError>;
+
+/// Something observed on the node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum In {
+    /// An operation ended.
+    Done(OpId, Outcome),
+    /// A guest's state, as its launcher says.
+    Domain(String, Box<Domain>),
+    /// The states of a guest are not followed any more: no launcher answered, or it hung up. Says nothing about the
+    /// guest.
+    WatchClosed(String, String),
+    /// A device is there or not, and its plugin is registered with the kubelet or not.
+    Device {
+        /// Resource name.
+        resource: String,
+        /// The device node exists.
+        present: bool,
+        /// The kubelet knows the plugin.
+        registered: bool,
+    },
+}

@@ -1,0 +1,107 @@
+//! Puts a container disk into the launcher's container.
+//!
+//! The disk is a file in one container's root filesystem and must be seen in another's. A mount is cloned in the mount
+//! namespace of the first and moved into that of the second. It exists nowhere else: not on the host, where something
+//! would have to clean it up, and it ends with the launcher's container. No shared propagation is needed either.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_remount, move_mount, open_tree};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+/// Where container disks are in their images.
+const DISK_DIR: &str = "/disk";
+
+/// Makes the disk of container `source` visible to container `launcher` at `target`, read-only. Both are given by a
+/// process id. What is there already is left.
+///
+/// # Errors
+/// Why not, for people.
+pub(super) fn mount(source: u32, path: Option<&str>, launcher: u32, target: &str) -> Result<(), String> {
+    let namespace = |pid: u32| {
+        File::open(format!("/proc/{pid}/ns/mnt"))
+            .map_err(|error| format!("cannot reach the container of process {pid}: {error}"))
+    };
+    let (from, to) = (namespace(source)?, namespace(launcher)?);
+    let (path, target) = (path.map(PathBuf::from), PathBuf::from(target));
+    // A thread that changes its mount namespace is good for nothing else afterwards.
+    let thread = std::thread::spawn(move || {
+        own_filesystem_view()?;
+        let (tree, identity) = clone_disk(&from, path)?;
+        place(&to, &tree, identity, &target)
+    });
+    thread.join().map_err(|_| "the mounting thread failed".to_owned())?
+}
+
+/// A mount namespace can be entered only by a thread that shares its root and working directory with no other.
+#[expect(
+    unsafe_code,
+    reason = "CLONE_FS parts nothing but this thread's root, working directory and umask from others'"
+)]
+fn own_filesystem_view() -> Result<(), String> {
+    // SAFETY: no file descriptors are unshared, so no other code can lose one.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
+        .map_err(|error| format!("cannot unshare the filesystem view: {error}"))
+}
+
+fn enter(namespace: &File) -> Result<(), String> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+        .map_err(|error| format!("cannot enter a container's mount namespace: {error}"))
+}
+
+/// Device and inode of a file.
+type Identity = (u64, u64);
+
+fn clone_disk(from: &File, path: Option<PathBuf>) -> Result<(OwnedFd, Identity), String> {
+    enter(from)?;
+    let path = match path {
+        Some(path) => path,
+        None => only_disk(Path::new(DISK_DIR))?,
+    };
+    let metadata =
+        fs::symlink_metadata(&path).map_err(|error| format!("the image has no disk {}: {error}", path.display()))?;
+    if !metadata.is_file() {
+        return Err(format!("{} in the image is no file", path.display()));
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let tree = open_tree(rustix::fs::CWD, &path, flags)
+        .map_err(|error| format!("cannot clone the mount of {}: {error}", path.display()))?;
+    Ok((tree, (metadata.dev(), metadata.ino())))
+}
+
+/// The one file in an image's disk directory.
+fn only_disk(directory: &Path) -> Result<PathBuf, String> {
+    let problem = |error: std::io::Error| format!("the image has no directory {}: {error}", directory.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(problem)? {
+        let entry = entry.map_err(problem)?;
+        if entry.file_type().map_err(problem)?.is_file() {
+            files.push(entry.path());
+        }
+    }
+    match <[PathBuf; 1]>::try_from(files) {
+        Ok([one]) => Ok(one),
+        Err(files) => Err(format!("{} files found in {} of the image, expected one", files.len(), directory.display())),
+    }
+}
+
+fn place(to: &File, tree: &OwnedFd, identity: Identity, target: &Path) -> Result<(), String> {
+    enter(to)?;
+    let problem = |what: &str, error: &dyn std::fmt::Display| format!("cannot {what} {}: {error}", target.display());
+    match fs::metadata(target) {
+        Ok(there) if (there.dev(), there.ino()) == identity => return Ok(()),
+        Ok(_) => {}
+        Err(_) => {
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent).map_err(|error| problem("make the directory of", &error))?;
+            }
+            File::create(target).map_err(|error| problem("make", &error))?;
+        }
+    }
+    move_mount(tree, "", rustix::fs::CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|error| problem("mount", &error))?;
+    mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, "").map_err(|error| problem("make read-only", &error))
+}

@@ -1,0 +1,300 @@
+//! The handler's shell: carries out what its core asks of the node.
+//!
+//! Every operation runs in a task of its own and ends with exactly one outcome. The pod's network and mounts are changed
+//! from inside the containers' own namespaces, so that nothing is left on the host when a container ends.
+
+mod disks;
+mod network;
+mod plugin;
+mod processes;
+mod record;
+pub mod server;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use carrack_engine::shell::{Doer, EventSink};
+use carrack_launcher::accel::{PROBE_DEADLINE, Probe, probe};
+use carrack_launcher::client::{self, Watch};
+use carrack_launcher::{Layout, proto};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::effects::{Call, In, Op, OpError, OpId, Out, Outcome, Place, Preparation, Prepared, Reply};
+use super::keep_alive;
+
+/// How long a launcher may take to answer.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a command run on the node may take.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Where things are on the node.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The kubelet's root directory.
+    pub kubelet_dir: PathBuf,
+    /// Where the handler keeps its records.
+    pub state_dir: PathBuf,
+    /// Where containers of container disks find their program; the same as the controllers'
+    /// [`crate::controllers::Config::keep_alive_dir`].
+    pub keep_alive_dir: PathBuf,
+    /// That program: an executable that needs no libraries and ends on SIGTERM.
+    pub keep_alive_program: Vec<u8>,
+}
+
+impl Config {
+    /// The launcher's directories as the host sees them.
+    pub(crate) fn layout(&self, place: &Place) -> Layout {
+        let pod = self.kubelet_dir.join("pods").join(&place.pod_uid);
+        Layout::on_host(&pod.join("volumes/kubernetes.io~empty-dir"), &place.uid)
+    }
+}
+
+/// Carries out the core's operations.
+pub struct NodeDoer {
+    config: Arc<Config>,
+    guests: server::Guests,
+    events: Option<EventSink<In>>,
+    tasks: JoinSet<()>,
+    watches: Arc<Mutex<BTreeMap<String, AbortHandle>>>,
+}
+
+impl NodeDoer {
+    /// A doer for a node. `guests` is what [`server::serve`] reads.
+    #[must_use]
+    pub fn new(config: Config, guests: server::Guests) -> Self {
+        Self { config: Arc::new(config), guests, events: None, tasks: JoinSet::new(), watches: Arc::default() }
+    }
+}
+
+impl Doer<Out, In> for NodeDoer {
+    fn start(&mut self, events: EventSink<In>) {
+        self.tasks.spawn(plugin::run_all(self.config.kubelet_dir.join("device-plugins"), events.clone()));
+        self.events = Some(events);
+    }
+
+    fn run(&mut self, Out { id, op }: Out) {
+        let Some(events) = self.events.clone() else { return };
+        while self.tasks.try_join_next().is_some() {}
+        match op {
+            Op::Publish(served) => self.guests.replace(served),
+            Op::Watch(place) => {
+                let uid = place.uid.clone();
+                let task = self.tasks.spawn(follow(self.config.layout(&place), uid.clone(), events));
+                if let Some(old) = lock(&self.watches).insert(uid, task) {
+                    old.abort();
+                }
+            }
+            Op::Unwatch(uid) => {
+                if let Some(task) = lock(&self.watches).remove(&uid) {
+                    task.abort();
+                }
+            }
+            op => {
+                let config = self.config.clone();
+                self.tasks.spawn(async move {
+                    let outcome = carry_out(&config, op).await;
+                    report(&events, id, outcome);
+                });
+            }
+        }
+    }
+}
+
+fn report(events: &EventSink<In>, id: OpId, outcome: Outcome) {
+    events.send(In::Done(id, outcome));
+}
+
+/// A lock whose holders cannot panic.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn failed(what: &str) -> impl FnOnce(std::io::Error) -> OpError {
+    let what = what.to_owned();
+    move |error| OpError(format!("{what}: {error}"))
+}
+
+async fn carry_out(config: &Arc<Config>, op: Op) -> Outcome {
+    let shared = config.clone();
+    match op {
+        Op::Load => blocking(move || load(&shared)).await,
+        Op::Probe => Ok(Reply::Probed(probe_once(&config.state_dir).await)),
+        Op::Save(record) => {
+            blocking(move || {
+                record::save(&shared.state_dir, &record).map(|()| Reply::Done).map_err(failed("cannot keep a record"))
+            })
+            .await
+        }
+        Op::Drop(uid) => {
+            blocking(move || {
+                record::drop(&shared.state_dir, &uid).map(|()| Reply::Done).map_err(failed("cannot drop a record"))
+            })
+            .await
+        }
+        Op::Prepare(preparation) => prepare(config, *preparation).await,
+        Op::Call(place, call) => call_launcher(config, &place, call).await,
+        Op::TakeOver(place) => take_over(&place).await,
+        Op::LookForProcesses(place) => {
+            blocking(move || {
+                processes::any_left(Path::new("/proc"), &place.pod_uid)
+                    .map(Reply::Processes)
+                    .map_err(failed("cannot look for processes"))
+            })
+            .await
+        }
+        // Handled before; they have no outcome.
+        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
+    }
+}
+
+/// Runs what blocks aside from the runtime's threads.
+async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(OpError(error.to_string())))
+}
+
+fn load(config: &Config) -> Outcome {
+    keep_alive::install(&config.keep_alive_dir, &config.keep_alive_program)
+        .map_err(failed("cannot install the program for container disks"))?;
+    record::load(&config.state_dir).map(Reply::Loaded).map_err(failed("cannot read the local record"))
+}
+
+/// What the probe found holds until the machine is started again.
+async fn probe_once(state_dir: &Path) -> Probe {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let path = state_dir.join("accel.json");
+    let known = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<(String, Probe)>(&text).ok());
+    if let Some((at, found)) = known
+        && at == boot_id
+        && !boot_id.is_empty()
+    {
+        return found;
+    }
+    let found = probe(PROBE_DEADLINE).await;
+    let text = serde_json::to_vec(&(&boot_id, &found)).unwrap_or_default();
+    if let Err(error) = record::replace(&path, &text) {
+        tracing::warn!(%error, "what the KVM probe found is not kept");
+    }
+    found
+}
+
+async fn prepare(config: &Arc<Config>, preparation: Preparation) -> Outcome {
+    let Preparation { place, disks, network, secrets } = preparation;
+    let compute = place.compute_id.clone();
+    let pid = find(&compute).await?;
+    let mut prepared = Prepared::default();
+    if let Some(network) = network {
+        prepared.mtu = Some(network::prepare(pid, &network).await.map_err(OpError)?);
+    }
+    let config = config.clone();
+    blocking(move || {
+        for disk in &disks {
+            let source = processes::init_of(Path::new("/proc"), &disk.container_id)
+                .map_err(failed("cannot look for a container disk"))?
+                .ok_or_else(|| OpError(format!("the container of disk {} does not run", disk.target)))?;
+            disks::mount(source, disk.path.as_deref(), pid, &disk.target).map_err(OpError)?;
+        }
+        (prepared.dns, prepared.search) = network::resolver(pid);
+        let volumes = config.kubelet_dir.join("pods").join(&place.pod_uid).join("volumes/kubernetes.io~secret");
+        for name in secrets {
+            let files = record::read_files(&volumes.join(&name)).map_err(failed("cannot read a secret"))?;
+            prepared.secrets.insert(name, files);
+        }
+        Ok(Reply::Prepared(Box::new(prepared)))
+    })
+    .await
+}
+
+/// Process id, on the host, of a container's first process.
+async fn find(container_id: &str) -> Result<u32, OpError> {
+    let id = container_id.to_owned();
+    let found = tokio::task::spawn_blocking(move || processes::init_of(Path::new("/proc"), &id)).await;
+    match found {
+        Ok(Ok(Some(pid))) => Ok(pid),
+        Ok(Ok(None)) => Err(OpError(format!("container {container_id} has no process"))),
+        Ok(Err(error)) => Err(OpError(format!("cannot look for container {container_id}: {error}"))),
+        Err(error) => Err(OpError(error.to_string())),
+    }
+}
+
+async fn call_launcher(config: &Config, place: &Place, call: Call) -> Outcome {
+    let call = match call {
+        Call::Sync(spec) => proto::Call::Sync { spec },
+        Call::Shutdown => proto::Call::Shutdown,
+        Call::Kill => proto::Call::Kill,
+    };
+    client::call(&config.layout(place).command_socket(), call, CALL_DEADLINE)
+        .await
+        .map(|domain| Reply::Domain(Box::new(domain)))
+        .map_err(|error| OpError(carrack_engine::causes(&error)))
+}
+
+async fn follow(layout: Layout, uid: String, events: EventSink<In>) {
+    let error = match Watch::open(&layout.command_socket()).await {
+        Ok(mut watch) => loop {
+            match watch.next().await {
+                Ok(domain) => events.send(In::Domain(uid.clone(), Box::new(domain))),
+                Err(error) => break error,
+            }
+        },
+        Err(error) => error,
+    };
+    events.send(In::WatchClosed(uid, carrack_engine::causes(&error)));
+}
+
+/// Runs a new monitor in the launcher's container. It becomes a process of that container in every respect that
+/// matters to it (files, network, processes) and ends with it.
+async fn take_over(place: &Place) -> Outcome {
+    let pid = find(&place.compute_id).await?;
+    let pid = pid.to_string();
+    let arguments = [
+        "--target",
+        &pid,
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--pid",
+        "--",
+        "/usr/bin/carrack",
+        "virt-launcher",
+        "monitor",
+        "--detach",
+        "--uid",
+        &place.uid,
+    ];
+    command("nsenter", &arguments, None).await.map(|_| Reply::Done).map_err(OpError)
+}
+
+/// Runs a command to its end and returns what it printed.
+///
+/// # Errors
+/// What it complained of, for people.
+async fn command(program: &str, arguments: &[&str], input: Option<String>) -> Result<String, String> {
+    use std::process::Stdio;
+    use tokio::io::AsyncWriteExt as _;
+    let mut child = tokio::process::Command::new(program)
+        .args(arguments)
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("{program} cannot be run: {error}"))?;
+    let exchange = async {
+        if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+            stdin.write_all(input.as_bytes()).await?;
+        }
+        child.wait_with_output().await
+    };
+    let output = tokio::time::timeout(COMMAND_DEADLINE, exchange)
+        .await
+        .map_err(|_| format!("{program} did not end within {} s", COMMAND_DEADLINE.as_secs()))?
+        .map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}: {:.500}", output.status, said.trim()))
+}

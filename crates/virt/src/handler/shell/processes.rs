@@ -1,0 +1,120 @@
+//! Finds the processes of containers by their control groups, whatever the runtime.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The first process of a container, by the container's id; none when there surely is no process of it.
+///
+/// # Errors
+/// Processes could not be listed.
+pub(super) fn init_of(proc: &Path, container_id: &str) -> io::Result<Option<u32>> {
+    if container_id.len() < 12 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no container id"));
+    }
+    let mut found = None;
+    each(proc, |pid, dir| {
+        if !in_group(dir, &[container_id])? {
+            return Ok(());
+        }
+        // In a process namespace of its own it is number 1; else it is the one that was there first.
+        if is_first_in_namespace(dir)? {
+            found = Some((0, pid));
+        } else if found.is_none_or(|(rank, first)| rank > 0 && pid < first) {
+            found = Some((1, pid));
+        }
+        Ok(())
+    })?;
+    Ok(found.map(|(_, pid)| pid))
+}
+
+/// Whether any process of a pod is left.
+///
+/// # Errors
+/// Processes could not be listed: then nobody knows.
+pub(super) fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
+    if pod_uid.len() < 8 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no pod UID"));
+    }
+    // systemd's slices have no hyphens in their parts.
+    let names = [format!("pod{pod_uid}"), format!("pod{}", pod_uid.replace('-', "_"))];
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut left = false;
+    each(proc, |_, dir| {
+        left = left || (in_group(dir, &names)? && !is_zombie(dir)?);
+        Ok(())
+    })?;
+    Ok(left)
+}
+
+/// Visits all processes. One that ends meanwhile is none; any other failure is one.
+fn each(proc: &Path, mut visit: impl FnMut(u32, &Path) -> io::Result<()>) -> io::Result<()> {
+    for entry in fs::read_dir(proc)? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        match visit(pid, &entry.path()) {
+            Err(error) if !has_ended(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn in_group(dir: &Path, names: &[&str]) -> io::Result<bool> {
+    let groups = fs::read_to_string(dir.join("cgroup"))?;
+    Ok(groups.lines().any(|line| {
+        let path = line.splitn(3, ':').nth(2).unwrap_or_default();
+        names.iter().any(|name| path.contains(name))
+    }))
+}
+
+fn status_field(dir: &Path, key: &str) -> io::Result<Option<String>> {
+    let status = fs::read_to_string(dir.join("status"))?;
+    Ok(status.lines().find_map(|line| line.strip_prefix(key).map(|rest| rest.trim().to_owned())))
+}
+
+fn is_first_in_namespace(dir: &Path) -> io::Result<bool> {
+    let pids = status_field(dir, "NSpid:")?.unwrap_or_default();
+    let pids: Vec<&str> = pids.split_whitespace().collect();
+    Ok(pids.len() > 1 && pids.last() == Some(&"1"))
+}
+
+fn is_zombie(dir: &Path) -> io::Result<bool> {
+    Ok(status_field(dir, "State:")?.is_some_and(|state| state.starts_with('Z')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{any_left, init_of};
+
+    #[test]
+    fn found_by_control_group() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let process = |pid: u32, group: &str, pids: &str, state: &str| {
+            let at = dir.path().join(pid.to_string());
+            std::fs::create_dir_all(&at).expect("made");
+            std::fs::write(at.join("cgroup"), format!("0::{group}\n")).expect("written");
+            std::fs::write(at.join("status"), format!("State:\t{state}\nNSpid:\t{pids}\n")).expect("written");
+        };
+        let (id, other) = ("a".repeat(64), "b".repeat(64));
+        process(1, "/init.scope", "1", "S (sleeping)");
+        process(50, &format!("/kubepods/burstable/pod1111-2222/{id}"), "50 7", "S (sleeping)");
+        process(60, &format!("/kubepods/burstable/pod1111-2222/{id}"), "60 1", "S (sleeping)");
+        process(70, &format!("/kubepods-pod3333_4444.slice/cri-containerd-{other}.scope"), "70 1", "Z (zombie)");
+        std::fs::create_dir(dir.path().join("90")).expect("made");
+        let found = |id: &str| init_of(dir.path(), id).expect("listed");
+        assert_eq!(found(&id), Some(60));
+        assert_eq!(found(&other), Some(70));
+        assert_eq!(found(&"c".repeat(64)), None);
+        assert!(init_of(dir.path(), "").is_err());
+        let left = |uid: &str| any_left(dir.path(), uid).expect("listed");
+        assert!(left("1111-2222"));
+        assert!(!left("3333-4444"));
+        assert!(!left("5555-6666"));
+        assert!(any_left(&dir.path().join("none"), "1111-2222").is_err());
+    }
+}

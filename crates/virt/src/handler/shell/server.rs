@@ -1,0 +1,178 @@
+//! The handler's own server: consoles and calls on guests, for the API server alone.
+//!
+//! Paths are KubeVirt's, `/v1/namespaces/<ns>/virtualmachineinstances/<name>/<call>`. Streams are websockets of protocol
+//! `plain.kubevirt.io`: the guest's bytes in binary messages, nothing else. Only callers with a client certificate
+//! that names the API server (or an administrator) are let in; the API server has authorised whoever stands behind.
+
+mod stream;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_auth::Caller;
+use carrack_auth::caller::{GROUP_MASTERS, USER_APISERVER};
+use carrack_launcher::proto::Call;
+use carrack_launcher::{Layout, client};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::{CALL_DEADLINE, Config, lock};
+use crate::handler::effects::Served;
+
+/// The port that KubeVirt's handler has.
+pub const PORT: u16 = 8186;
+/// User of the API server's connections to nodes.
+const NODE_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// Connections at a time.
+const CONNECTIONS: usize = 256;
+/// How long a connection may take to begin.
+const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+
+type Body = Full<Bytes>;
+
+/// The guests that there are, as the core last said.
+#[derive(Clone, Default)]
+pub struct Guests {
+    served: Arc<Mutex<BTreeMap<(String, String), Served>>>,
+    /// Who has a guest's console: by UID and device.
+    holders: Arc<Mutex<BTreeMap<(String, &'static str), CancellationToken>>>,
+}
+
+impl Guests {
+    pub(super) fn replace(&self, served: Vec<Served>) {
+        *lock(&self.served) =
+            served.into_iter().map(|guest| ((guest.namespace.clone(), guest.name.clone()), guest)).collect();
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Option<Served> {
+        lock(&self.served).get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Takes a device over from whoever has it. The token is cancelled when the next one comes.
+    fn hold(&self, uid: &str, device: &'static str) -> CancellationToken {
+        let token = CancellationToken::new();
+        if let Some(before) = lock(&self.holders).insert((uid.to_owned(), device), token.clone()) {
+            before.cancel();
+        }
+        token
+    }
+}
+
+/// Serves until `stop`.
+///
+/// # Errors
+/// Those of accepting connections.
+pub async fn serve(
+    listener: TcpListener,
+    mut tls: rustls::ServerConfig,
+    config: Config,
+    guests: Guests,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    // An upgrade to a websocket is HTTP/1.1's.
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let state = Arc::new((config, guests));
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+        let stream = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            accepted = listener.accept() => accepted?.0,
+        };
+        while connections.try_join_next().is_some() {}
+        let (acceptor, state) = (acceptor.clone(), state.clone());
+        connections.spawn(async move {
+            if let Err(error) = connection(stream, acceptor, state).await {
+                tracing::debug!(error, "a connection failed");
+            }
+            drop(slot);
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<(Config, Guests)>) -> Result<(), String> {
+    let handshake = tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream));
+    let stream = handshake.await.map_err(|_| "the handshake took too long")?.map_err(|error| error.to_string())?;
+    let caller = carrack_auth::tls::peer_caller(stream.get_ref().1.peer_certificates()).map_err(|e| e.to_string())?;
+    let trusted = caller.is_some_and(|caller| is_trusted(&caller));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let state = state.clone();
+        async move {
+            let reply = if trusted {
+                answer(&state.0, &state.1, request).await
+            } else {
+                text(StatusCode::FORBIDDEN, "only the API server may call")
+            };
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn is_trusted(caller: &Caller) -> bool {
+    caller.user == NODE_CLIENT || caller.user == USER_APISERVER || caller.groups.iter().any(|g| g == GROUP_MASTERS)
+}
+
+fn text(code: StatusCode, message: impl Into<String>) -> Response<Body> {
+    let mut reply = Response::new(Full::new(Bytes::from(message.into())));
+    *reply.status_mut() = code;
+    reply.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    reply
+}
+
+async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (namespace, name, call) = match parts.as_slice() {
+        ["healthz"] => return text(StatusCode::OK, "ok"),
+        ["v1", "namespaces", namespace, "virtualmachineinstances", name, call @ ..] => (*namespace, *name, call),
+        _ => return text(StatusCode::NOT_FOUND, "no such path"),
+    };
+    let Some(guest) = guests.find(namespace, name) else {
+        return text(StatusCode::NOT_FOUND, format!("no guest of {namespace}/{name} runs here"));
+    };
+    let layout = config.layout(&guest.place);
+    let method = request.method().clone();
+    match (&method, call) {
+        (&Method::GET, ["console"]) => {
+            stream::device(guests, &guest, "console", &layout.serial_socket(), request).await
+        }
+        (&Method::GET, ["vnc"]) => stream::device(guests, &guest, "vnc", &layout.vnc_socket(), request).await,
+        (&Method::GET, ["portforward", port] | ["portforward", port, "tcp"]) => {
+            stream::port(&guest, port, request).await
+        }
+        (&Method::GET, ["portforward", ..]) => text(StatusCode::BAD_REQUEST, "only TCP ports can be forwarded"),
+        (&Method::PUT, ["pause"]) => tell(&layout, Call::Pause).await,
+        (&Method::PUT, ["unpause"]) => tell(&layout, Call::Unpause).await,
+        (&Method::PUT, ["softreboot"]) => tell(&layout, Call::SoftReboot).await,
+        (&Method::PUT, ["reset"]) => tell(&layout, Call::Reset).await,
+        (_, [_, ..]) => text(StatusCode::METHOD_NOT_ALLOWED, "no such call"),
+        _ => text(StatusCode::NOT_FOUND, "no such path"),
+    }
+}
+
+async fn tell(layout: &Layout, call: Call) -> Response<Body> {
+    match client::call(&layout.command_socket(), call, CALL_DEADLINE).await {
+        Ok(_) => Response::new(Full::default()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, carrack_engine::causes(&error)),
+    }
+}
