@@ -11,6 +11,7 @@
 //!                          local disk            CRI relist   devices, probes, images
 //! ```
 
+mod adapters;
 pub mod admission;
 pub mod amount;
 mod config;
@@ -22,6 +23,8 @@ pub mod probes;
 mod proto;
 pub mod records;
 pub mod runtime;
+pub mod server;
+mod shell;
 pub mod sim;
 pub mod spec;
 pub mod status;
@@ -30,3 +33,4 @@ pub mod volumes;
 pub use config::*;
 pub use core::KubeletCore;
 pub use effects::*;
+pub use shell::{KubeletError, run};

@@ -14,6 +14,7 @@ mod checkpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use checkpoint::from_proto as from_wire;
 pub use checkpoint::{CheckpointError, decode, encode};
 
 use crate::runtime::{DeviceNode, Uid};

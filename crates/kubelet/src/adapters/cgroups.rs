@@ -1,0 +1,182 @@
+//! Control groups of pods: the parents of their containers' groups, with the pods' own limits.
+//!
+//! Both hierarchies are known: one directory for each controller (v1), or one for all (v2). Where
+//! making them is not permitted the pods run without; that is logged once.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use super::mounts;
+use crate::runtime::PodCgroup;
+
+/// How the machine's control groups are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// One mount for each controller, with the controllers' names.
+    V1(Vec<(String, PathBuf)>),
+    /// One mount for all.
+    V2(PathBuf),
+    /// None.
+    None,
+}
+
+/// Reads how control groups are mounted from the text of mountinfo.
+#[must_use]
+pub fn hierarchy(mountinfo: &str) -> Hierarchy {
+    let mut v1 = Vec::new();
+    let mut v2 = None;
+    for m in mounts::parse(mountinfo) {
+        match m.fs_type.as_str() {
+            "cgroup" => {
+                let controllers =
+                    ["cpu", "memory", "pids", "cpuset", "cpuacct", "blkio", "devices", "freezer", "hugetlb"];
+                for c in m.super_options.split(',').filter(|o| controllers.contains(o)) {
+                    v1.push((c.to_owned(), m.path.clone().into()));
+                }
+            }
+            "cgroup2" => v2 = Some(PathBuf::from(m.path)),
+            _ => {}
+        }
+    }
+    if v1.iter().any(|(c, _)| c == "memory" || c == "cpu") {
+        return Hierarchy::V1(v1);
+    }
+    v2.map_or(Hierarchy::None, Hierarchy::V2)
+}
+
+fn here() -> Hierarchy {
+    fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t))
+}
+
+fn write(dir: &Path, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
+    fs::write(dir.join(file), value.to_string())
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", dir.join(file).display())))
+}
+
+fn make_v1(mounts: &[(String, PathBuf)], cgroup: &PodCgroup) -> io::Result<()> {
+    let r = &cgroup.resources;
+    for (controller, mount) in mounts {
+        let dir = mount.join(cgroup.path.trim_start_matches('/'));
+        match controller.as_str() {
+            "cpu" => {
+                fs::create_dir_all(&dir)?;
+                write(&dir, "cpu.shares", r.cpu_shares.max(2))?;
+                if r.cpu_quota_us > 0 {
+                    write(&dir, "cpu.cfs_period_us", r.cpu_period_us)?;
+                    write(&dir, "cpu.cfs_quota_us", r.cpu_quota_us)?;
+                }
+            }
+            "memory" => {
+                fs::create_dir_all(&dir)?;
+                if r.memory_limit_bytes > 0 {
+                    write(&dir, "memory.limit_in_bytes", r.memory_limit_bytes)?;
+                }
+            }
+            // The runtime makes the others as it needs them.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
+    let r = &cgroup.resources;
+    let mut dir = root.to_owned();
+    for part in cgroup.path.split('/').filter(|p| !p.is_empty()) {
+        // Controllers that are not there at this level cannot be passed on; the others are.
+        for controller in ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"] {
+            if let Err(error) = write(&dir, "cgroup.subtree_control", format!("+{controller}")) {
+                tracing::trace!(%error, "a controller is not passed on");
+            }
+        }
+        dir.push(part);
+        fs::create_dir_all(&dir)?;
+    }
+    // cgroup v2's weight for v1's shares, by the mapping that runtimes use.
+    let weight = 1 + (r.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
+    write(&dir, "cpu.weight", weight)?;
+    if r.cpu_quota_us > 0 {
+        write(&dir, "cpu.max", format!("{} {}", r.cpu_quota_us, r.cpu_period_us))?;
+    }
+    if r.memory_limit_bytes > 0 {
+        write(&dir, "memory.max", r.memory_limit_bytes)?;
+    }
+    Ok(())
+}
+
+/// Makes a pod's control group and returns the parent to give to the runtime: the group's path, or
+/// nothing where it could not be made.
+#[must_use]
+pub fn parent(cgroup: &PodCgroup) -> String {
+    static TOLD: Once = Once::new();
+    let made = match here() {
+        Hierarchy::V1(mounts) => make_v1(&mounts, cgroup),
+        Hierarchy::V2(root) => make_v2(&root, cgroup),
+        Hierarchy::None => Err(io::Error::other("no control groups are mounted")),
+    };
+    match made {
+        Ok(()) => cgroup.path.clone(),
+        Err(error) => {
+            TOLD.call_once(|| {
+                tracing::warn!(%error, "pods run without control groups of their own; limits of whole pods are not enforced");
+            });
+            String::new()
+        }
+    }
+}
+
+/// Removes a pod's control group with what is below it. What still holds processes stays.
+pub fn remove(path: &str) {
+    let roots = match here() {
+        Hierarchy::V1(mounts) => mounts.into_iter().map(|(_, p)| p).collect(),
+        Hierarchy::V2(root) => vec![root],
+        Hierarchy::None => Vec::new(),
+    };
+    for root in roots {
+        let dir = root.join(path.trim_start_matches('/'));
+        if dir.is_dir() {
+            remove_below(&dir);
+        }
+    }
+}
+
+fn remove_below(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_below(&entry.path());
+        }
+    }
+    if let Err(error) = fs::remove_dir(dir)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(dir = %dir.display(), %error, "a control group stays");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies() {
+        let v1 = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+                  31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n";
+        let v2 = "30 25 0:26 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n";
+        let hybrid = format!("{v1}32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+        let of_v1 = Hierarchy::V1(vec![
+            ("memory".into(), "/sys/fs/cgroup/memory".into()),
+            ("cpu".into(), "/sys/fs/cgroup/cpu,cpuacct".into()),
+            ("cpuacct".into(), "/sys/fs/cgroup/cpu,cpuacct".into()),
+        ]);
+        for (text, expected) in [
+            (v1, of_v1.clone()),
+            (hybrid.as_str(), of_v1),
+            (v2, Hierarchy::V2("/sys/fs/cgroup".into())),
+            ("", Hierarchy::None),
+        ] {
+            assert_eq!(hierarchy(text), expected);
+        }
+    }
+}

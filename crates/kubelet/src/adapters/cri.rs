@@ -1,0 +1,469 @@
+//! The container runtime, over CRI v1 on its unix socket.
+//!
+//! The runtime may come and go: each call connects anew when it must, and fails on its own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use carrack_engine::Time;
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1;
+use k8s_cri::v1::image_service_client::ImageServiceClient;
+use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{cgroups, convert, io_error, termination, volumes};
+use crate::effects::OpError;
+use crate::runtime::{
+    ContainerRecord, ContainerSpec, ContainerState, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord,
+    SandboxSpec, Sharing, labels,
+};
+
+/// Largest message, in bytes, as upstream allows.
+const MAX_MESSAGE: usize = 16 << 20;
+const QUICK: Duration = Duration::from_secs(20);
+const SLOW: Duration = Duration::from_secs(240);
+
+/// What never changes of a container or sandbox once it is known.
+#[derive(Default)]
+struct Known {
+    sandbox_ips: BTreeMap<String, Vec<IpAddr>>,
+    running: BTreeMap<String, ContainerRecord>,
+    exited: BTreeMap<String, ContainerRecord>,
+}
+
+/// A client of the runtime.
+pub struct Cri {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    known: Mutex<Known>,
+}
+
+fn failed(status: tonic::Status) -> OpError {
+    match status.code() {
+        tonic::Code::NotFound => OpError::NotFound(status.message().to_owned()),
+        tonic::Code::DeadlineExceeded => OpError::Failed(format!("deadline exceeded: {}", status.message())),
+        _ => OpError::Failed(status.message().to_owned()),
+    }
+}
+
+fn request<T>(message: T, timeout: Duration) -> tonic::Request<T> {
+    let mut r = tonic::Request::new(message);
+    r.set_timeout(timeout);
+    r
+}
+
+/// Runs a call under a deadline of our own too: a runtime that hangs does not read the request's.
+async fn within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, OpError> {
+    match tokio::time::timeout(timeout, call).await {
+        Ok(r) => r.map(tonic::Response::into_inner).map_err(failed),
+        Err(_) => Err(OpError::TimedOut(timeout.as_secs())),
+    }
+}
+
+impl Cri {
+    /// A client of the runtime behind a socket. Connects at the first call.
+    ///
+    /// # Errors
+    /// When the channel cannot be set up.
+    pub fn new(socket: PathBuf) -> Result<Self, OpError> {
+        let endpoint =
+            Endpoint::try_from("http://localhost").map_err(|e| OpError::Failed(format!("runtime endpoint: {e}")))?;
+        let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        }));
+        Ok(Self {
+            runtime: RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            known: Mutex::default(),
+        })
+    }
+
+    /// Name, version and readiness.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn info(&self) -> Result<RuntimeInfo, OpError> {
+        let mut client = self.runtime.clone();
+        let version =
+            within(QUICK, client.version(request(v1::VersionRequest { version: "v1".into() }, QUICK))).await?;
+        let status = within(QUICK, client.status(request(v1::StatusRequest { verbose: false }, QUICK))).await?;
+        let not = |name: &str| {
+            let conditions = status.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+            match conditions.iter().find(|c| c.r#type == name) {
+                Some(c) if c.status => None,
+                Some(c) => Some(format!("{} reason:{} message:{}", c.r#type, c.reason, c.message)),
+                None => Some(format!("{name} is not reported")),
+            }
+        };
+        Ok(RuntimeInfo {
+            name: version.runtime_name,
+            version: version.runtime_version,
+            not_ready: not("RuntimeReady"),
+            network_not_ready: not("NetworkReady"),
+        })
+    }
+
+    /// Lists all sandboxes and containers of pods. One failed part fails the whole.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn snapshot(&self) -> Result<RuntimeSnapshot, OpError> {
+        let mut client = self.runtime.clone();
+        let sandboxes =
+            within(QUICK, client.list_pod_sandbox(request(v1::ListPodSandboxRequest::default(), QUICK))).await?.items;
+        let containers = within(QUICK, client.list_containers(request(v1::ListContainersRequest::default(), QUICK)))
+            .await?
+            .containers;
+        let mut out = RuntimeSnapshot::default();
+        for s in &sandboxes {
+            let Some(pod) = convert::pod_ref(&s.labels) else { continue };
+            let ready = s.state == i32::from(v1::PodSandboxState::SandboxReady);
+            let ips = match self.ips(&s.id) {
+                Some(ips) => ips,
+                None if !ready => Vec::new(),
+                None => match self.read_ips(&s.id).await {
+                    Ok(ips) => ips,
+                    // Removed between the two calls.
+                    Err(OpError::NotFound(_)) => continue,
+                    Err(e) => return Err(e),
+                },
+            };
+            out.sandboxes.push(SandboxRecord {
+                id: s.id.clone(),
+                pod,
+                attempt: s.metadata.as_ref().map_or(0, |m| m.attempt),
+                ready,
+                created_at: Time(s.created_at),
+                ips,
+            });
+        }
+        for c in &containers {
+            match self.container(c).await {
+                Ok(Some(record)) => out.containers.push(record),
+                Ok(None) => {}
+                Err(OpError::NotFound(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.forget(&sandboxes, &containers);
+        Ok(out)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        // What is cached is whole values: a panic elsewhere leaves none half-written.
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn ips(&self, id: &str) -> Option<Vec<IpAddr>> {
+        self.known().sandbox_ips.get(id).cloned()
+    }
+
+    async fn read_ips(&self, id: &str) -> Result<Vec<IpAddr>, OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+        let Some(status) = within(QUICK, client.pod_sandbox_status(request(r, QUICK))).await?.status else {
+            return Ok(Vec::new());
+        };
+        let mut ips: Vec<IpAddr> = Vec::new();
+        if let Some(n) = &status.network {
+            ips.extend(n.ip.parse::<IpAddr>());
+            ips.extend(n.additional_ips.iter().filter_map(|p| p.ip.parse::<IpAddr>().ok()));
+        }
+        let on_node = status
+            .linux
+            .as_ref()
+            .and_then(|l| l.namespaces.as_ref()?.options.as_ref())
+            .is_some_and(|o| o.network == i32::from(v1::NamespaceMode::Node));
+        if !ips.is_empty() || on_node {
+            self.known().sandbox_ips.insert(id.to_owned(), ips.clone());
+        }
+        Ok(ips)
+    }
+
+    async fn container(&self, c: &v1::Container) -> Result<Option<ContainerRecord>, OpError> {
+        let Some(pod) = convert::pod_ref(&c.labels) else { return Ok(None) };
+        let state = v1::ContainerState::try_from(c.state).unwrap_or(v1::ContainerState::ContainerUnknown);
+        let cached = match state {
+            v1::ContainerState::ContainerRunning => self.known().running.get(&c.id).cloned(),
+            v1::ContainerState::ContainerExited => self.known().exited.get(&c.id).cloned(),
+            _ => None,
+        };
+        if cached.is_some() {
+            return Ok(cached);
+        }
+        let name = c
+            .labels
+            .get(labels::CONTAINER_NAME)
+            .cloned()
+            .or_else(|| c.metadata.as_ref().map(|m| m.name.clone()))
+            .unwrap_or_default();
+        let mut record = ContainerRecord {
+            id: c.id.clone(),
+            sandbox_id: c.pod_sandbox_id.clone(),
+            pod,
+            name,
+            attempt: restart_count(c),
+            state: ContainerState::Created,
+            created_at: Time(c.created_at),
+            started_at: None,
+            image: c.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
+            image_ref: c.image_ref.clone(),
+            hash: c.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        };
+        if state == v1::ContainerState::ContainerCreated {
+            return Ok(Some(record));
+        }
+        let status = self.status(&c.id).await?;
+        record.started_at = convert::time(status.started_at);
+        record.image_ref.clone_from(&status.image_ref);
+        if let Some(image) = status.image.as_ref().map(|i| i.image.clone()).filter(|i| !i.is_empty()) {
+            record.image = image;
+        }
+        // The state may have moved on since the listing; the newer word counts.
+        match v1::ContainerState::try_from(status.state).unwrap_or(v1::ContainerState::ContainerUnknown) {
+            v1::ContainerState::ContainerCreated => {}
+            v1::ContainerState::ContainerRunning => {
+                record.state = ContainerState::Running;
+                self.known().running.insert(c.id.clone(), record.clone());
+            }
+            v1::ContainerState::ContainerExited => {
+                record.state = ContainerState::Exited {
+                    code: status.exit_code,
+                    reason: status.reason.clone(),
+                    message: termination::message(&status).await,
+                    finished_at: Time(status.finished_at),
+                };
+                let mut known = self.known();
+                known.running.remove(&c.id);
+                known.exited.insert(c.id.clone(), record.clone());
+            }
+            v1::ContainerState::ContainerUnknown => record.state = ContainerState::Unknown,
+        }
+        Ok(Some(record))
+    }
+
+    fn forget(&self, sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
+        let mut known = self.known();
+        known.sandbox_ips.retain(|id, _| sandboxes.iter().any(|s| s.id == *id));
+        known.running.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        known.exited.retain(|id, _| containers.iter().any(|c| c.id == *id));
+    }
+
+    /// The runtime's word on one container.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`] when there is none.
+    pub async fn status(&self, id: &str) -> Result<v1::ContainerStatus, OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        within(QUICK, client.container_status(request(r, QUICK)))
+            .await?
+            .status
+            .ok_or_else(|| OpError::NotFound(format!("container {id}")))
+    }
+
+    /// Sandboxes and containers of one pod.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn snapshot_of(&self, uid: &str) -> Result<RuntimeSnapshot, OpError> {
+        let mut all = self.snapshot().await?;
+        all.sandboxes.retain(|s| s.pod.uid.as_ref() == uid);
+        all.containers.retain(|c| c.pod.uid.as_ref() == uid);
+        Ok(all)
+    }
+
+    /// Runs a sandbox; returns its id.
+    ///
+    /// # Errors
+    /// What the runtime or the network says.
+    pub async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<String, OpError> {
+        let dir = spec.log_directory.clone();
+        tokio::fs::create_dir_all(&dir).await.map_err(io_error(format!("creating {dir}")))?;
+        let mut client = self.runtime.clone();
+        let r = v1::RunPodSandboxRequest {
+            config: Some(convert::sandbox(spec, cgroups::parent(&spec.cgroup))),
+            runtime_handler: spec.runtime_handler.clone(),
+        };
+        Ok(within(SLOW, client.run_pod_sandbox(request(r, SLOW))).await?.pod_sandbox_id)
+    }
+
+    /// Stops a sandbox.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn stop_sandbox(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        within(SLOW, client.stop_pod_sandbox(request(r, SLOW))).await.map(drop)
+    }
+
+    /// Forgets a sandbox.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        within(SLOW, client.remove_pod_sandbox(request(r, SLOW))).await.map(drop)
+    }
+
+    /// Makes a container and what it needs on disk; returns its id.
+    ///
+    /// # Errors
+    /// What the disk or the runtime says.
+    pub async fn create(&self, sandbox: &SandboxSpec, spec: &ContainerSpec) -> Result<String, OpError> {
+        let (files, mounts, node_network) = (spec.files.clone(), spec.mounts.clone(), sandbox.network == Sharing::Node);
+        tokio::task::spawn_blocking(move || volumes::prepare_container(&files, &mounts, node_network))
+            .await
+            .map_err(|e| OpError::Failed(e.to_string()))??;
+        let mut client = self.runtime.clone();
+        let r = v1::CreateContainerRequest {
+            pod_sandbox_id: spec.sandbox_id.clone(),
+            config: Some(convert::container(spec, sandbox)),
+            sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent(&sandbox.cgroup))),
+        };
+        Ok(within(SLOW, client.create_container(request(r, SLOW))).await?.container_id)
+    }
+
+    /// Starts a container.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn start(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::StartContainerRequest { container_id: id.to_owned() };
+        within(SLOW, client.start_container(request(r, SLOW))).await.map(drop)
+    }
+
+    /// Stops a container.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn stop(&self, id: &str, timeout_s: i64) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::StopContainerRequest { container_id: id.to_owned(), timeout: timeout_s };
+        let limit = Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0)) + Duration::from_secs(120);
+        within(limit, client.stop_container(request(r, limit))).await.map(drop)
+    }
+
+    /// Forgets a container.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn remove(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
+        within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop)
+    }
+
+    /// Runs a command in a container: exit code, and what it wrote.
+    ///
+    /// # Errors
+    /// [`OpError::TimedOut`] when the command took too long, else what the runtime says.
+    pub async fn exec(&self, id: &str, command: Vec<String>, timeout_s: i64) -> Result<(i32, Vec<u8>), OpError> {
+        let mut client = self.runtime.clone();
+        let seconds = u64::try_from(timeout_s).unwrap_or(1).max(1);
+        let r = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout: timeout_s };
+        let limit = Duration::from_secs(seconds) + QUICK;
+        match tokio::time::timeout(limit, client.exec_sync(request(r, limit))).await {
+            Ok(Ok(reply)) => {
+                let reply = reply.into_inner();
+                let mut output = reply.stdout;
+                output.extend(reply.stderr);
+                Ok((reply.exit_code, output))
+            }
+            Ok(Err(s)) if s.code() == tonic::Code::DeadlineExceeded || s.message().contains("timeout") => {
+                Err(OpError::TimedOut(seconds))
+            }
+            Ok(Err(s)) => Err(failed(s)),
+            Err(_) => Err(OpError::TimedOut(seconds)),
+        }
+    }
+
+    /// All images.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn images(&self) -> Result<Vec<ImageRecord>, OpError> {
+        let mut client = self.images.clone();
+        let list = within(QUICK, client.list_images(request(v1::ListImagesRequest::default(), QUICK))).await?;
+        let mut images: Vec<ImageRecord> = list.images.into_iter().map(convert::image).collect();
+        images.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(images)
+    }
+
+    /// One image, if the node has it.
+    ///
+    /// # Errors
+    /// When the runtime does not answer or the name is no image's.
+    pub async fn image(&self, name: &str) -> Result<Option<ImageRecord>, OpError> {
+        let mut client = self.images.clone();
+        let r = v1::ImageStatusRequest {
+            image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
+            verbose: false,
+        };
+        Ok(within(QUICK, client.image_status(request(r, QUICK))).await?.image.map(convert::image))
+    }
+
+    /// Pulls an image.
+    ///
+    /// # Errors
+    /// What the runtime or the registry says.
+    pub async fn pull(&self, name: &str) -> Result<Option<ImageRecord>, OpError> {
+        let mut client = self.images.clone();
+        let r = v1::PullImageRequest {
+            image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        // Layers may be large: what does not move at all is the runtime's to notice.
+        let limit = Duration::from_secs(1800);
+        within(limit, client.pull_image(request(r, limit))).await?;
+        self.image(name).await
+    }
+
+    /// The URL at which the runtime streams a command.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn exec_url(&self, r: v1::ExecRequest) -> Result<String, OpError> {
+        let mut client = self.runtime.clone();
+        Ok(within(QUICK, client.exec(request(r, QUICK))).await?.url)
+    }
+
+    /// The URL at which the runtime streams a container's own process.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn attach_url(&self, r: v1::AttachRequest) -> Result<String, OpError> {
+        let mut client = self.runtime.clone();
+        Ok(within(QUICK, client.attach(request(r, QUICK))).await?.url)
+    }
+
+    /// The URL at which the runtime forwards ports of a sandbox.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn port_forward_url(&self, r: v1::PortForwardRequest) -> Result<String, OpError> {
+        let mut client = self.runtime.clone();
+        Ok(within(QUICK, client.port_forward(request(r, QUICK))).await?.url)
+    }
+}
+
+fn restart_count(c: &v1::Container) -> u32 {
+    c.annotations
+        .get(labels::RESTART_COUNT)
+        .and_then(|n| n.parse().ok())
+        .or_else(|| c.metadata.as_ref().map(|m| m.attempt))
+        .unwrap_or(0)
+}

@@ -1,0 +1,182 @@
+//! Facts of the machine, from /proc and /sys.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+
+use carrack_engine::Time;
+
+use crate::effects::OpError;
+use crate::runtime::{Dns, HostFacts};
+
+fn line(path: &str) -> String {
+    fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+fn meminfo(text: &str, key: &str) -> u64 {
+    text.lines()
+        .find_map(|l| l.strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}
+
+/// How many CPUs a list such as `0-3,8` names.
+fn cpu_count(list: &str) -> u32 {
+    list.split(',')
+        .filter_map(|part| match part.split_once('-') {
+            Some((a, b)) => Some(b.parse::<u32>().ok()?.checked_sub(a.parse().ok()?)? + 1),
+            None => part.parse::<u32>().ok().map(|_| 1),
+        })
+        .sum()
+}
+
+fn hugepages() -> BTreeMap<u64, u64> {
+    let mut out = BTreeMap::new();
+    for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<u64>().ok()) else {
+            continue;
+        };
+        let count: u64 = line(&entry.path().join("nr_hugepages").to_string_lossy()).parse().unwrap_or(0);
+        out.insert(kib * 1024, count * kib * 1024);
+    }
+    out
+}
+
+/// The address that traffic to elsewhere would come from; nothing is sent.
+fn source_address(to: &str, bind: &str) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(bind).ok()?;
+    socket.connect(to).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+}
+
+/// Local IPv4 addresses in the kernel's routing trie.
+fn local_addresses(fib_trie: &str) -> Vec<IpAddr> {
+    let mut out = Vec::new();
+    let mut last = None;
+    for l in fib_trie.lines().map(str::trim) {
+        if let Some(ip) = l.strip_prefix("|-- ") {
+            last = ip.parse::<IpAddr>().ok();
+        } else if l.contains("/32 host LOCAL")
+            && let Some(ip) = last.filter(|ip| !ip.is_loopback())
+            && !out.contains(&ip)
+        {
+            out.push(ip);
+        }
+    }
+    out
+}
+
+fn addresses() -> Vec<IpAddr> {
+    let mut out: Vec<IpAddr> = Vec::new();
+    // Documentation addresses: only the choice of route is asked for.
+    out.extend(source_address("192.0.2.1:9", "0.0.0.0:0"));
+    out.extend(source_address("[2001:db8::1]:9", "[::]:0"));
+    if !out.iter().any(IpAddr::is_ipv4) {
+        let local = fs::read_to_string("/proc/net/fib_trie").map(|t| local_addresses(&t)).unwrap_or_default();
+        out.splice(0..0, local);
+    }
+    if out.is_empty() {
+        out.push(IpAddr::from([127, 0, 0, 1]));
+    }
+    out
+}
+
+/// Reads resolv.conf's text.
+fn resolver(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for l in text.lines() {
+        let mut words = l.split_whitespace();
+        match words.next() {
+            Some("nameserver") => dns.servers.extend(words.next().map(str::to_owned)),
+            Some("search" | "domain") => dns.searches = words.map(str::to_owned).collect(),
+            Some("options") => dns.options.extend(words.map(str::to_owned)),
+            _ => {}
+        }
+    }
+    dns
+}
+
+/// Reads the machine's facts. `dir` is on the file system that pods fill.
+///
+/// # Errors
+/// When what everything rests on (memory, the boot) cannot be read.
+pub fn facts(dir: &Path) -> Result<HostFacts, OpError> {
+    let memory = fs::read_to_string("/proc/meminfo").map_err(super::io_error("reading /proc/meminfo"))?;
+    let boot_id = line("/proc/sys/kernel/random/boot_id");
+    if boot_id.is_empty() {
+        return Err(OpError::Failed("the kernel tells no boot id".into()));
+    }
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let booted_s = stat.lines().find_map(|l| l.strip_prefix("btime ")?.parse::<i64>().ok()).unwrap_or(0);
+    let uname = rustix::system::uname();
+    let text = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let os_image = os_release
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="))
+        .map(|v| v.trim_matches('"').to_owned())
+        .unwrap_or_default();
+    let disk = rustix::fs::statvfs(dir).map_err(|e| OpError::Failed(format!("statvfs of {}: {e}", dir.display())))?;
+    let online = cpu_count(&line("/sys/devices/system/cpu/online"));
+    let cpus = if online > 0 {
+        online
+    } else {
+        std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
+    };
+    let pids =
+        line("/proc/loadavg").split_whitespace().nth(3).and_then(|f| f.split_once('/')?.1.parse().ok()).unwrap_or(0);
+    Ok(HostFacts {
+        boot_id,
+        booted_at: Time::from_unix_s(booted_s),
+        machine_id: line("/etc/machine-id"),
+        system_uuid: line("/sys/class/dmi/id/product_uuid"),
+        kernel_version: text(uname.release()),
+        os_image,
+        architecture: match uname.machine().to_bytes() {
+            b"x86_64" => "amd64".into(),
+            b"aarch64" => "arm64".into(),
+            _ => text(uname.machine()),
+        },
+        hostname: text(uname.nodename()),
+        cpus,
+        memory_bytes: meminfo(&memory, "MemTotal"),
+        memory_available_bytes: meminfo(&memory, "MemAvailable"),
+        hugepages_bytes: hugepages(),
+        disk_bytes: disk.f_blocks * disk.f_frsize,
+        disk_available_bytes: disk.f_bavail * disk.f_frsize,
+        inodes: disk.f_files,
+        inodes_free: disk.f_ffree,
+        pids_max: line("/proc/sys/kernel/pid_max").parse().unwrap_or(0),
+        pids,
+        addresses: addresses(),
+        resolver: resolver(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_the_kernel_read() {
+        assert_eq!(cpu_count("0-3,8,10-11"), 7);
+        assert_eq!(meminfo("MemTotal:  10 kB\nMemAvailable: 5 kB\n", "MemAvailable"), 5120);
+        let trie = "  |-- 10.0.0.0\n   /24 link UNICAST\n  |-- 10.0.0.5\n     /32 host LOCAL\n  |-- 127.0.0.1\n   /32 host LOCAL\n";
+        assert_eq!(local_addresses(trie), vec![IpAddr::from([10, 0, 0, 5])]);
+        let dns = resolver("# c\nnameserver 1.1.1.1\nsearch a b\noptions ndots:2\n");
+        assert_eq!(
+            (dns.servers, dns.searches, dns.options),
+            (vec!["1.1.1.1".into()], vec!["a".into(), "b".into()], vec!["ndots:2".into()])
+        );
+    }
+
+    #[test]
+    fn this_machine_has_facts() {
+        let f = facts(Path::new("/")).unwrap();
+        assert!(f.cpus > 0 && f.memory_bytes > f.memory_available_bytes && f.disk_bytes > 0);
+        assert!(!f.boot_id.is_empty() && !f.addresses.is_empty());
+    }
+}

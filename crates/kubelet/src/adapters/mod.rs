@@ -1,0 +1,25 @@
+//! The node's side: each [`Op`](crate::Op) carried out on the real machine.
+//!
+//! One file for each neighbour: the container runtime, device plugins, mounts and volumes, control
+//! groups, the local record, the machine itself, the network.
+
+pub mod cgroups;
+mod convert;
+pub mod cri;
+pub mod host;
+pub mod mounts;
+pub mod net;
+pub mod plugins;
+pub mod store;
+mod termination;
+pub mod volumes;
+
+use crate::effects::OpError;
+
+/// An error of the operating system with what it was about.
+pub(crate) fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> OpError {
+    move |e| match e.kind() {
+        std::io::ErrorKind::NotFound => OpError::NotFound(format!("{what}: {e}")),
+        _ => OpError::Failed(format!("{what}: {e}")),
+    }
+}

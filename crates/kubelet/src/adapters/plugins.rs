@@ -1,0 +1,271 @@
+//! Device plugins over their unix sockets (v1beta1).
+//!
+//! ```text
+//!  plugin ──Register──▶ kubelet.sock
+//!  plugin ◀─options, ListAndWatch, Allocate…── dial back, one connection a registration
+//! ```
+//!
+//! Each registration has an epoch of its own. A plugin that hangs up, or that is registered anew,
+//! ends its epoch; calls that name an older one fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use super::io_error;
+use crate::devices::{AllocateReply, Device, PluginOptions, from_wire, is_extended};
+use crate::effects::{In, OpError};
+use crate::proto;
+use crate::proto::device_plugin_client::DevicePluginClient;
+use crate::proto::registration_server::{Registration, RegistrationServer};
+
+/// Name of the socket that plugins register at.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+const VERSION: &str = "v1beta1";
+/// How long a plugin has to be connected to within its registration.
+const CONNECT: Duration = Duration::from_secs(10);
+const PRE_START: Duration = Duration::from_secs(30);
+/// Upstream waits for an Allocate without end; a container that starts is worth two minutes.
+const ALLOCATE: Duration = Duration::from_secs(120);
+/// Most devices of one resource, and longest id in bytes.
+const MAX_DEVICES: usize = 100_000;
+const MAX_ID: usize = 1024;
+
+struct Connected {
+    epoch: u64,
+    client: DevicePluginClient<Channel>,
+    watch: AbortHandle,
+}
+
+type Report = Arc<dyn Fn(In) + Send + Sync>;
+
+struct State {
+    dir: PathBuf,
+    report: Report,
+    plugins: Mutex<BTreeMap<String, Connected>>,
+    epochs: AtomicU64,
+}
+
+/// The kubelet's side of the protocol.
+#[derive(Clone)]
+pub struct Plugins(Arc<State>);
+
+impl Plugins {
+    /// Plugins that have their sockets in a directory; what they say goes to `report`.
+    #[must_use]
+    pub fn new(dir: PathBuf, report: impl Fn(In) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(State { dir, report: Arc::new(report), plugins: Mutex::default(), epochs: AtomicU64::new(1) }))
+    }
+
+    /// Opens the registration socket. Plugins' sockets of before are removed, which tells the plugins
+    /// to register again.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn serve(&self) -> Result<JoinHandle<()>, OpError> {
+        let dir = &self.0.dir;
+        fs::create_dir_all(dir).map_err(io_error(format!("creating {}", dir.display())))?;
+        for entry in fs::read_dir(dir).map_err(io_error(format!("reading {}", dir.display())))?.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_socket()) {
+                fs::remove_file(entry.path()).map_err(io_error(format!("removing {}", entry.path().display())))?;
+            }
+        }
+        let path = dir.join(KUBELET_SOCKET);
+        let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
+        let service = RegistrationServer::new(Register(self.clone()));
+        Ok(tokio::spawn(async move {
+            let served = tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "device plugins can no longer register");
+            }
+        }))
+    }
+
+    fn plugins(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Connected>> {
+        // Entries are put in and taken out whole.
+        self.0.plugins.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn client(&self, resource: &str, epoch: u64) -> Result<DevicePluginClient<Channel>, OpError> {
+        self.plugins()
+            .get(resource)
+            .filter(|c| c.epoch == epoch)
+            .map(|c| c.client.clone())
+            .ok_or_else(|| OpError::Failed(format!("the device plugin of {resource} has hung up")))
+    }
+
+    async fn register(&self, r: proto::RegisterRequest) -> Result<(), String> {
+        if r.version != VERSION {
+            return Err(format!("version {:?} is not supported, {VERSION} is", r.version));
+        }
+        if !is_extended(&r.resource_name) || r.resource_name.len() > 253 + 64 {
+            return Err(format!("the ResourceName {:?} is invalid", r.resource_name));
+        }
+        let plain = Path::new(&r.endpoint).file_name().is_some_and(|f| f == r.endpoint.as_str());
+        if !plain || r.endpoint == KUBELET_SOCKET {
+            return Err(format!("the endpoint {:?} is no name of a socket", r.endpoint));
+        }
+        let mut client = connect(self.0.dir.join(&r.endpoint)).await?;
+        let options = client
+            .get_device_plugin_options(proto::Empty {})
+            .await
+            .map_err(|e| format!("options: {}", e.message()))?
+            .into_inner();
+        let epoch = self.0.epochs.fetch_add(1, Ordering::Relaxed);
+        let resource = r.resource_name;
+        // It is announced before anything that it lists can be.
+        (self.0.report)(In::PluginUp {
+            resource: resource.clone(),
+            epoch,
+            options: PluginOptions {
+                pre_start_required: options.pre_start_required,
+                preferred_allocation: options.get_preferred_allocation_available,
+            },
+        });
+        let watch = tokio::spawn(self.clone().watch(resource.clone(), epoch, client.clone())).abort_handle();
+        let old = self.plugins().insert(resource, Connected { epoch, client, watch });
+        if let Some(old) = old {
+            old.watch.abort();
+        }
+        Ok(())
+    }
+
+    /// Follows a plugin's list of devices until it hangs up.
+    async fn watch(self, resource: String, epoch: u64, mut client: DevicePluginClient<Channel>) {
+        match client.list_and_watch(proto::Empty {}).await {
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                loop {
+                    match stream.message().await {
+                        Ok(Some(list)) => {
+                            let devices = list.devices.into_iter().take(MAX_DEVICES).filter_map(device).collect();
+                            (self.0.report)(In::PluginDevices { resource: resource.clone(), epoch, devices });
+                        }
+                        Ok(None) => break,
+                        Err(error) => {
+                            tracing::info!(resource, error = error.message(), "the device plugin's list ended");
+                            break;
+                        }
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(resource, error = error.message(), "the device plugin lists nothing"),
+        }
+        {
+            let mut plugins = self.plugins();
+            if plugins.get(&resource).is_some_and(|c| c.epoch == epoch) {
+                plugins.remove(&resource);
+            }
+        }
+        (self.0.report)(In::PluginDown { resource, epoch });
+    }
+
+    /// Asks for devices of one container.
+    ///
+    /// # Errors
+    /// What the plugin says, or that it is not there.
+    pub async fn allocate(&self, resource: &str, epoch: u64, ids: BTreeSet<String>) -> Result<AllocateReply, OpError> {
+        let mut client = self.client(resource, epoch)?;
+        let r = proto::AllocateRequest {
+            container_requests: vec![proto::ContainerAllocateRequest { devices_ids: ids.into_iter().collect() }],
+        };
+        let mut reply = within(ALLOCATE, client.allocate(r)).await?;
+        match reply.container_responses.len() {
+            1 => Ok(from_wire(reply.container_responses.remove(0))),
+            n => Err(OpError::Failed(format!("the device plugin of {resource} gave {n} answers for one container"))),
+        }
+    }
+
+    /// Asks which devices a plugin would rather give.
+    ///
+    /// # Errors
+    /// What the plugin says, or that it is not there.
+    pub async fn prefer(
+        &self,
+        resource: &str,
+        epoch: u64,
+        available: BTreeSet<String>,
+        count: usize,
+    ) -> Result<Vec<String>, OpError> {
+        let mut client = self.client(resource, epoch)?;
+        let r = proto::PreferredAllocationRequest {
+            container_requests: vec![proto::ContainerPreferredAllocationRequest {
+                available_device_i_ds: available.into_iter().collect(),
+                must_include_device_i_ds: Vec::new(),
+                allocation_size: i32::try_from(count).unwrap_or(i32::MAX),
+            }],
+        };
+        let reply = within(PRE_START, client.get_preferred_allocation(r)).await?;
+        Ok(reply.container_responses.into_iter().next().map(|r| r.device_i_ds).unwrap_or_default())
+    }
+
+    /// Tells a plugin that a container is about to start.
+    ///
+    /// # Errors
+    /// What the plugin says, or that it is not there.
+    pub async fn pre_start(&self, resource: &str, epoch: u64, ids: BTreeSet<String>) -> Result<(), OpError> {
+        let mut client = self.client(resource, epoch)?;
+        let r = proto::PreStartContainerRequest { devices_ids: ids.into_iter().collect() };
+        within(PRE_START, client.pre_start_container(r)).await.map(drop)
+    }
+}
+
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, OpError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(r)) => Ok(r.into_inner()),
+        Ok(Err(s)) => Err(OpError::Failed(s.message().to_owned())),
+        Err(_) => Err(OpError::TimedOut(limit.as_secs())),
+    }
+}
+
+async fn connect(socket: PathBuf) -> Result<DevicePluginClient<Channel>, String> {
+    let endpoint = Endpoint::try_from("http://localhost").map_err(|e| e.to_string())?;
+    let dial = endpoint.connect_with_connector(tower::service_fn(move |_: http::Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    }));
+    match tokio::time::timeout(CONNECT, dial).await {
+        Ok(Ok(channel)) => Ok(DevicePluginClient::new(channel)),
+        Ok(Err(e)) => Err(format!("connecting to the plugin: {e}")),
+        Err(_) => Err("connecting to the plugin took too long".into()),
+    }
+}
+
+fn device(d: proto::Device) -> Option<Device> {
+    (!d.id.is_empty() && d.id.len() <= MAX_ID).then(|| Device {
+        healthy: d.health == "Healthy",
+        numa_nodes: d.topology.into_iter().flat_map(|t| t.nodes).map(|n| n.id).collect(),
+        id: d.id,
+    })
+}
+
+struct Register(Plugins);
+
+#[tonic::async_trait]
+impl Registration for Register {
+    async fn register(&self, request: Request<proto::RegisterRequest>) -> Result<Response<proto::Empty>, Status> {
+        let r = request.into_inner();
+        let resource = r.resource_name.clone();
+        match self.0.register(r).await {
+            Ok(()) => Ok(Response::new(proto::Empty {})),
+            Err(error) => {
+                tracing::warn!(resource, error, "a device plugin was not registered");
+                Err(Status::invalid_argument(error))
+            }
+        }
+    }
+}

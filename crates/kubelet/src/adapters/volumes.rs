@@ -1,0 +1,422 @@
+//! Volumes on disk: set up so that doing it twice does it once, torn down only when nothing is mounted.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{io_error, mounts};
+use crate::effects::OpError;
+use crate::runtime::{ContainerFiles, Mount, SubPath};
+use crate::volumes::{FileEntry, VolumeKind, VolumeSetup};
+
+fn what(doing: &str, path: &str) -> String {
+    format!("{doing} {path}")
+}
+
+fn is_mounted(path: &str) -> Result<bool, OpError> {
+    let found = mounts::at_or_below(path).map_err(io_error("reading the mount table"))?;
+    Ok(found.iter().any(|m| m.path == path))
+}
+
+/// Makes a volume ready, or makes sure that it is.
+///
+/// # Errors
+/// What lacks, or what the kernel says.
+pub fn set_up(v: &VolumeSetup) -> Result<(), OpError> {
+    match &v.kind {
+        VolumeKind::HostPath { path_type } => return host_path(&v.path, path_type),
+        VolumeKind::EmptyDir { tmpfs, size_bytes } => {
+            make_dir(&v.path, *tmpfs, *size_bytes)?;
+            if let Some(group) = v.fs_group {
+                own(Path::new(&v.path), group, 0o2770).map_err(io_error(what("owning", &v.path)))?;
+            }
+        }
+        VolumeKind::Files { tmpfs, files } => {
+            make_dir(&v.path, *tmpfs, 0)?;
+            write_files(Path::new(&v.path), files, v.fs_group).map_err(io_error(what("writing", &v.path)))?;
+        }
+    }
+    Ok(())
+}
+
+fn make_dir(path: &str, tmpfs: bool, size_bytes: u64) -> Result<(), OpError> {
+    fs::create_dir_all(path).map_err(io_error(what("creating", path)))?;
+    if tmpfs && !is_mounted(path)? {
+        mounts::tmpfs(path, size_bytes).map_err(io_error(what("mounting tmpfs at", path)))?;
+    }
+    // The mode that the umask took away from.
+    fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(io_error(what("setting the mode of", path)))
+}
+
+/// Gives a directory to the pod's group.
+fn own(path: &Path, group: i64, mode: u32) -> io::Result<()> {
+    let gid = u32::try_from(group).map_err(|_| io::Error::other("the group is out of range"))?;
+    std::os::unix::fs::chown(path, None, Some(gid))?;
+    let old = fs::metadata(path)?.permissions().mode();
+    fs::set_permissions(path, Permissions::from_mode(old | mode))
+}
+
+fn host_path(path: &str, path_type: &str) -> Result<(), OpError> {
+    let wrong = |kind: &str| Err(OpError::Failed(format!("hostPath type check failed: {path} is not a {kind}")));
+    let meta = match fs::metadata(path) {
+        Ok(m) => Some(m),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(io_error(what("looking at", path))(e)),
+    };
+    match (path_type, meta) {
+        ("", _) => Ok(()),
+        ("DirectoryOrCreate", None) => {
+            fs::create_dir_all(path).map_err(io_error(what("creating", path)))?;
+            fs::set_permissions(path, Permissions::from_mode(0o755))
+                .map_err(io_error(what("setting the mode of", path)))
+        }
+        ("FileOrCreate", None) => File::options()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .open(path)
+            .map(drop)
+            .map_err(io_error(what("creating", path))),
+        ("Directory" | "DirectoryOrCreate", Some(m)) if m.is_dir() => Ok(()),
+        ("File" | "FileOrCreate", Some(m)) if m.is_file() => Ok(()),
+        ("Socket", Some(m)) if m.file_type().is_socket() => Ok(()),
+        ("CharDevice", Some(m)) if m.file_type().is_char_device() => Ok(()),
+        ("BlockDevice", Some(m)) if m.file_type().is_block_device() => Ok(()),
+        ("Directory" | "DirectoryOrCreate", _) => wrong("directory"),
+        ("File" | "FileOrCreate", _) => wrong("file"),
+        ("Socket", _) => wrong("socket file"),
+        ("CharDevice", _) => wrong("character device"),
+        ("BlockDevice", _) => wrong("block device"),
+        (other, _) => Err(OpError::Failed(format!("{other} is an invalid volume type"))),
+    }
+}
+
+/// The files under `..data`, to see whether anything would change.
+fn present(dir: &Path) -> io::Result<Option<BTreeMap<PathBuf, (Vec<u8>, u32)>>> {
+    let data = dir.join("..data");
+    if fs::symlink_metadata(&data).is_err() {
+        return Ok(None);
+    }
+    let mut out = BTreeMap::new();
+    let mut todo = vec![(data, PathBuf::new())];
+    while let Some((at, name)) = todo.pop() {
+        for entry in fs::read_dir(&at)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), name.join(entry.file_name()));
+            let meta = fs::symlink_metadata(&path)?;
+            if meta.is_dir() {
+                todo.push((path, name));
+            } else {
+                out.insert(name, (fs::read(&path)?, meta.permissions().mode() & 0o777));
+            }
+        }
+    }
+    Ok(Some(out))
+}
+
+/// Replaces the contents of a volume at one stroke, as upstream's atomic writer does: the files lie
+/// in a directory of their own, `..data` links to it, and every visible name links through `..data`.
+fn write_files(dir: &Path, files: &[FileEntry], fs_group: Option<i64>) -> io::Result<()> {
+    let group_bits = if fs_group.is_some() { 0o440 } else { 0 };
+    let wanted: BTreeMap<PathBuf, (Vec<u8>, u32)> =
+        files.iter().map(|f| (PathBuf::from(&f.path), (f.data.clone(), f.mode | group_bits))).collect();
+    if present(dir)?.as_ref() == Some(&wanted) {
+        return Ok(());
+    }
+    let old = fs::read_link(dir.join("..data")).ok();
+    let mut n = 0;
+    let fresh = loop {
+        let name = format!("..{n:08}");
+        if !dir.join(&name).exists() && old.as_deref() != Some(Path::new(&name)) {
+            break name;
+        }
+        n += 1;
+    };
+    let root = dir.join(&fresh);
+    fs::create_dir(&root)?;
+    fs::set_permissions(&root, Permissions::from_mode(0o755))?;
+    for f in files {
+        let path = root.join(&f.path);
+        if let Some(parent) = path.parent().filter(|p| *p != root) {
+            fs::create_dir_all(parent)?;
+        }
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        file.write_all(&f.data)?;
+        if let Some(owner) = f.owner {
+            std::os::unix::fs::chown(&path, Some(owner), None)?;
+        }
+        if let Some(gid) = fs_group.and_then(|g| u32::try_from(g).ok()) {
+            std::os::unix::fs::chown(&path, None, Some(gid))?;
+        }
+        fs::set_permissions(&path, Permissions::from_mode(f.mode | group_bits))?;
+    }
+    let link = dir.join("..data_tmp");
+    match fs::remove_file(&link) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(&fresh, &link)?;
+    fs::rename(&link, dir.join("..data"))?;
+    let mut names: Vec<&OsStr> = files.iter().filter_map(|f| Path::new(&f.path).iter().next()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in &names {
+        let at = dir.join(name);
+        if fs::symlink_metadata(&at).is_err() {
+            std::os::unix::fs::symlink(Path::new("..data").join(name), at)?;
+        }
+    }
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let hidden = name.to_string_lossy().starts_with("..");
+        if hidden && name != OsStr::new("..data") && name != OsStr::new(&fresh) && entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else if !hidden && !names.contains(&name.as_os_str()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Undoes a volume: binds of parts of it first, then its own mount, then its contents.
+///
+/// # Errors
+/// When something is busy; then what is mounted stays mounted.
+pub fn tear_down(path: &str) -> Result<(), OpError> {
+    // <pod>/volumes/<plugin>/<name> has its parts bound at <pod>/volume-subpaths/<name>.
+    let volume = Path::new(path);
+    if let (Some(name), Some(pod)) = (volume.file_name(), volume.ancestors().nth(3)) {
+        let parts = pod.join("volume-subpaths").join(name);
+        unmount_below(&parts.to_string_lossy())?;
+    }
+    unmount_below(path)?;
+    mounts::remove_dir_unmounted(path).map_err(io_error(what("removing", path)))
+}
+
+fn unmount_below(dir: &str) -> Result<(), OpError> {
+    for m in mounts::at_or_below(dir).map_err(io_error("reading the mount table"))? {
+        mounts::unmount(&m.path).map_err(io_error(what("unmounting", &m.path)))?;
+    }
+    Ok(())
+}
+
+/// Removes the directories of a pod that is gone.
+///
+/// # Errors
+/// While something is mounted in them.
+pub fn remove_pod(dir: &str, log_dir: &str) -> Result<(), OpError> {
+    mounts::remove_dir_unmounted(dir).map_err(io_error(what("removing", dir)))?;
+    mounts::remove_dir_unmounted(log_dir).map_err(io_error(what("removing", log_dir)))
+}
+
+/// Makes the files that a container is to find, and binds the parts of volumes that it mounts.
+///
+/// # Errors
+/// What the disk says; [`OpError::Failed`] for a part that leads out of its volume.
+pub fn prepare_container(files: &ContainerFiles, mount_list: &[Mount], node_network: bool) -> Result<(), OpError> {
+    fs::create_dir_all(&files.log_directory).map_err(io_error(what("creating", &files.log_directory)))?;
+    if let Some((path, text)) = files.hosts.as_ref().filter(|_| !node_network) {
+        write_once(path, text.as_bytes(), 0o644)?;
+    }
+    if !files.termination_log.is_empty() {
+        write_once(&files.termination_log, b"", 0o666)?;
+    }
+    for m in mount_list {
+        match &m.sub_path {
+            Some(part) => bind_part(&m.host_path, part)?,
+            // As Docker did and pods rely on: what is not there becomes a directory.
+            None if fs::symlink_metadata(&m.host_path).is_err() => {
+                fs::create_dir_all(&m.host_path).map_err(io_error(what("creating", &m.host_path)))?;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn write_once(path: &str, bytes: &[u8], mode: u32) -> Result<(), OpError> {
+    let at = Path::new(path);
+    if let Some(dir) = at.parent() {
+        fs::create_dir_all(dir).map_err(io_error(what("creating", path)))?;
+    }
+    // Written in place: running containers of the pod have the same file mounted.
+    fs::write(at, bytes).map_err(io_error(what("writing", path)))?;
+    fs::set_permissions(at, Permissions::from_mode(mode)).map_err(io_error(what("setting the mode of", path)))
+}
+
+/// Binds a part of a volume to a path of our own. The part is opened so that no link can lead out of
+/// the volume, and bound through the open file, so that nothing can be swapped in between.
+fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
+    if is_mounted(&part.bind_at)? {
+        return Ok(());
+    }
+    let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| OpError::Failed(format!("opening {volume}: {e}")))?;
+    let open = || {
+        rustix::fs::openat2(
+            &root,
+            part.path.as_str(),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        )
+    };
+    let fd = match open() {
+        Err(rustix::io::Errno::NOENT) => {
+            make_beneath(&root, &part.path)
+                .map_err(|e| OpError::Failed(format!("creating {} in {volume}: {e}", part.path)))?;
+            open()
+        }
+        r => r,
+    }
+    .map_err(|e| OpError::Failed(format!("subPath {} of {volume}: {e}", part.path)))?;
+    let is_dir = rustix::fs::fstat(&fd)
+        .map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::Directory)
+        .map_err(|e| OpError::Failed(format!("subPath {}: {e}", part.path)))?;
+    let target = Path::new(&part.bind_at);
+    if is_dir {
+        fs::create_dir_all(target).map_err(io_error(what("creating", &part.bind_at)))?;
+    } else {
+        if let Some(dir) = target.parent() {
+            fs::create_dir_all(dir).map_err(io_error(what("creating", &part.bind_at)))?;
+        }
+        File::options().create(true).append(true).open(target).map_err(io_error(what("creating", &part.bind_at)))?;
+    }
+    mounts::bind_fd(&fd, &part.bind_at).map_err(io_error(what("binding", &part.bind_at)))
+}
+
+/// Makes directories one by one, each opened beneath the one before.
+fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result<()> {
+    let mut at = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
+    for part in path.split('/').filter(|p| !p.is_empty() && *p != ".") {
+        match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+            Err(e) => return Err(e),
+        }
+        at = rustix::fs::openat2(
+            &at,
+            part,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, data: &str, mode: u32) -> FileEntry {
+        FileEntry { path: path.into(), data: data.into(), mode, owner: None }
+    }
+
+    fn setup(dir: &Path, files: Vec<FileEntry>) -> VolumeSetup {
+        VolumeSetup {
+            uid: "u".into(),
+            name: "v".into(),
+            path: dir.join("pods/u/volumes/p/v").to_string_lossy().into_owned(),
+            kind: VolumeKind::Files { tmpfs: false, files },
+            fs_group: None,
+        }
+    }
+
+    #[test]
+    fn contents_are_replaced_at_one_stroke() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = setup(dir.path(), vec![file("a", "1", 0o644), file("d/b", "2", 0o600)]);
+        let at = Path::new(&first.path);
+        set_up(&first).unwrap();
+        assert_eq!(fs::read_to_string(at.join("a")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(at.join("d/b")).unwrap(), "2");
+        assert_eq!(fs::metadata(at.join("d/b")).unwrap().permissions().mode() & 0o777, 0o600);
+        let before = fs::read_link(at.join("..data")).unwrap();
+        set_up(&first).unwrap();
+        assert_eq!(fs::read_link(at.join("..data")).unwrap(), before, "nothing changed, nothing is written");
+        set_up(&setup(dir.path(), vec![file("a", "3", 0o644)])).unwrap();
+        assert_ne!(fs::read_link(at.join("..data")).unwrap(), before);
+        assert_eq!(fs::read_to_string(at.join("a")).unwrap(), "3");
+        assert!(!at.join("d").exists());
+        let hidden = fs::read_dir(at).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count();
+        assert_eq!(hidden, 2, "..data and what it links to");
+        tear_down(&first.path).unwrap();
+        assert!(!at.exists());
+        tear_down(&first.path).unwrap();
+    }
+
+    #[test]
+    fn paths_of_the_node_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        fs::write(path("file"), "").unwrap();
+        for (name, kind, ok) in [
+            ("missing", "", true),
+            ("missing", "Directory", false),
+            ("missing", "File", false),
+            ("made", "DirectoryOrCreate", true),
+            ("made", "Directory", true),
+            ("made", "File", false),
+            ("file", "File", true),
+            ("file", "FileOrCreate", true),
+            ("file", "Socket", false),
+            ("file", "CharDevice", false),
+            ("file", "nonsense", false),
+        ] {
+            assert_eq!(host_path(&path(name), kind).is_ok(), ok, "{name} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_volume_cannot_lead_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("pods/u/volumes/p/v");
+        fs::create_dir_all(&volume).unwrap();
+        fs::create_dir(dir.path().join("secret")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), volume.join("out")).unwrap();
+        let bind = |path: &str| {
+            let bind_at = dir.path().join("pods/u/volume-subpaths/v/c/0").to_string_lossy().into_owned();
+            bind_part(&volume.to_string_lossy(), &SubPath { path: path.into(), bind_at })
+        };
+        for path in ["out", "../../../../secret", "out/x"] {
+            assert!(bind(path).is_err(), "{path}");
+        }
+        // Binding itself takes privileges.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        bind("in/side").unwrap();
+        fs::write(volume.join("in/side/f"), "x").unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("pods/u/volume-subpaths/v/c/0/f")).unwrap(), "x");
+        tear_down(&volume.to_string_lossy()).unwrap();
+        let pod = dir.path().join("pods/u");
+        remove_pod(&pod.to_string_lossy(), &dir.path().join("logs").to_string_lossy()).unwrap();
+        assert!(!pod.exists());
+    }
+
+    #[test]
+    fn memory_is_mounted_once_and_its_mount_is_proof_against_removal() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let v = VolumeSetup {
+            kind: VolumeKind::EmptyDir { tmpfs: true, size_bytes: 1 << 20 },
+            fs_group: Some(1234),
+            ..setup(dir.path(), vec![])
+        };
+        set_up(&v).unwrap();
+        set_up(&v).unwrap();
+        assert_eq!(mounts::at_or_below(&v.path).unwrap().len(), 1);
+        let pod = dir.path().join("pods/u").to_string_lossy().into_owned();
+        assert!(remove_pod(&pod, &pod).is_err(), "not while it is mounted");
+        tear_down(&v.path).unwrap();
+        remove_pod(&pod, &pod).unwrap();
+    }
+}

@@ -1,0 +1,182 @@
+//! The kubelet's process: the core on tokio, with the adapters that carry its operations out.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
+use carrack_engine::{Rng, Transport};
+
+use crate::adapters::cri::Cri;
+use crate::adapters::plugins::Plugins;
+use crate::adapters::store::Store;
+use crate::adapters::{cgroups, host, net, volumes};
+use crate::config::KubeletConfig;
+use crate::core::KubeletCore;
+use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
+
+/// Why the kubelet could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    /// Its directories or sockets cannot be made.
+    #[error("the kubelet cannot start: {0}")]
+    Start(#[from] OpError),
+    /// Its server cannot be set up.
+    #[error("the kubelet's server cannot start: {0}")]
+    Server(String),
+    /// Its core ended itself.
+    #[error("{0}")]
+    Ended(String),
+}
+
+/// The pods as the core last published them.
+pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<k8s_openapi::api::core::v1::Pod>>>>>;
+
+/// Carries operations out, each in a task of its own.
+struct Machine {
+    cri: Arc<Cri>,
+    store: Store,
+    plugins: Option<Plugins>,
+    plugin_dir: PathBuf,
+    root: PathBuf,
+    pods: Published,
+    events: Option<EventSink<In>>,
+    serving: Option<tokio::task::JoinHandle<()>>,
+    failed: tokio::sync::mpsc::UnboundedSender<OpError>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(task) = self.serving.take() {
+            task.abort();
+        }
+    }
+}
+
+/// Runs disk work off the event loop.
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T, OpError> + Send + 'static) -> Result<T, OpError> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(OpError::Failed(e.to_string())))
+}
+
+async fn carry_out(cri: Arc<Cri>, store: Store, plugins: Option<Plugins>, root: PathBuf, op: Op) -> Outcome {
+    let no_plugins = || OpError::Failed("device plugins are not served yet".into());
+    Ok(match op {
+        Op::Load => {
+            let (records, checkpoint, host) =
+                blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&root)?))).await?;
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, host }))
+        }
+        Op::Host => Reply::Host(Box::new(blocking(move || host::facts(&root)).await?)),
+        Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
+        Op::Relist => Reply::Snapshot(cri.snapshot().await?),
+        Op::ListImages => Reply::Images(cri.images().await?),
+        Op::FindImage(name) => Reply::Image(cri.image(&name).await?),
+        Op::PullImage(name) => Reply::Image(cri.pull(&name).await?),
+        Op::RunSandbox(spec) => Reply::Made(cri.run_sandbox(&spec).await?),
+        Op::StopSandbox(id) => done(cri.stop_sandbox(&id).await)?,
+        Op::RemoveSandbox(id) => done(cri.remove_sandbox(&id).await)?,
+        Op::CreateContainer(sandbox, spec) => Reply::Made(cri.create(&sandbox, &spec).await?),
+        Op::StartContainer(id) => done(cri.start(&id).await)?,
+        Op::StopContainer { id, timeout_s } => done(cri.stop(&id, timeout_s).await)?,
+        Op::RemoveContainer(id) => done(cri.remove(&id).await)?,
+        Op::Exec { id, command, timeout_s } => {
+            let (code, output) = cri.exec(&id, command, timeout_s).await?;
+            let output = String::from_utf8_lossy(&output[..output.len().min(1024)]).trim().to_owned();
+            Reply::Exited { code, output }
+        }
+        Op::Net { action, timeout_s } => return net::act(action, timeout_s).await,
+        Op::SetUpVolume(setup) => done(blocking(move || volumes::set_up(&setup)).await)?,
+        Op::TearDownVolume { path, .. } => done(blocking(move || volumes::tear_down(&path)).await)?,
+        Op::RemovePod { uid, cgroup, log_directory } => {
+            let dir = root.join("pods").join(uid.as_ref());
+            done(
+                blocking(move || {
+                    cgroups::remove(&cgroup);
+                    volumes::remove_pod(&dir.to_string_lossy(), &log_directory)
+                })
+                .await,
+            )?
+        }
+        Op::SaveRecord { name, body } => done(blocking(move || store.save(&name, &body)).await)?,
+        Op::DropRecord(name) => done(blocking(move || store.drop_record(&name)).await)?,
+        Op::SaveCheckpoint(body) => done(blocking(move || store.save_checkpoint(&body)).await)?,
+        Op::Allocate { resource, epoch, ids } => {
+            Reply::Allocated(plugins.ok_or_else(no_plugins)?.allocate(&resource, epoch, ids).await?)
+        }
+        Op::Prefer { resource, epoch, available, count } => {
+            Reply::Preferred(plugins.ok_or_else(no_plugins)?.prefer(&resource, epoch, available, count).await?)
+        }
+        Op::PreStart { resource, epoch, ids } => {
+            done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?
+        }
+        Op::Publish(_) => Reply::Done,
+    })
+}
+
+fn done(r: Result<(), OpError>) -> Outcome {
+    r.map(|()| Reply::Done)
+}
+
+impl Doer<Out, In> for Machine {
+    fn start(&mut self, events: EventSink<In>) {
+        let sink = events.clone();
+        let plugins = Plugins::new(self.plugin_dir.clone(), move |event| sink.send(event));
+        match plugins.serve() {
+            Ok(task) => self.serving = Some(task),
+            // Nobody listens only when the kubelet is ending anyway.
+            Err(e) => drop(self.failed.send(e)),
+        }
+        self.plugins = Some(plugins);
+        self.events = Some(events);
+    }
+
+    fn run(&mut self, Out { id, op }: Out) {
+        if let Op::Publish(pods) = op {
+            // The value is replaced whole.
+            *self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(pods);
+            return;
+        }
+        let Some(events) = self.events.clone() else { return };
+        let (cri, store, plugins, root) =
+            (self.cri.clone(), self.store.clone(), self.plugins.clone(), self.root.clone());
+        tokio::spawn(async move {
+            let outcome = carry_out(cri, store, plugins, root, op).await;
+            events.send(In::Done(id, outcome));
+        });
+    }
+}
+
+/// Runs the kubelet until `shutdown` resolves. Pods and their containers live on.
+///
+/// # Errors
+/// [`KubeletError`] when it cannot start or go on.
+pub async fn run(
+    config: KubeletConfig,
+    transport: Arc<dyn Transport>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), KubeletError> {
+    let root = PathBuf::from(&config.node.root_dir);
+    let store = {
+        let root = root.clone();
+        blocking(move || Store::new(&root)).await?
+    };
+    let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
+    let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
+    let node = config.node;
+    let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
+    let machine = Machine {
+        cri,
+        store,
+        plugins: None,
+        plugin_dir: root.join("device-plugins"),
+        root,
+        pods,
+        events: None,
+        serving: None,
+        failed,
+    };
+    let core = KubeletCore::new(node, &Rng::new(random_seed()));
+    tokio::select! {
+        r = run_core(core, transport, machine, shutdown) => r.map_err(KubeletError::Ended),
+        Some(e) = failures.recv() => Err(KubeletError::Start(e)),
+    }
+}
