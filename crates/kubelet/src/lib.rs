@@ -23,7 +23,6 @@ pub mod probes;
 mod proto;
 pub mod records;
 pub mod runtime;
-pub mod server;
 mod shell;
 pub mod sim;
 pub mod spec;
