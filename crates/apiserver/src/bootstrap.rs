@@ -37,12 +37,12 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
 /// How many writes are under way at a time: they share the store's flushes.
 const TOGETHER: usize = 24;
 
-/// Runs writes side by side, so many at a time.
-async fn together<F: Future<Output = Result<(), Status>>>(writes: impl Iterator<Item = F>) -> Result<(), Status> {
-    let mut writes = writes.peekable();
-    while writes.peek().is_some() {
-        let batch: Vec<F> = writes.by_ref().take(TOGETHER).collect();
-        join_all(batch).await.into_iter().collect::<Result<(), Status>>()?;
+/// Runs writes side by side, so many at a time. They come as a list, since an iterator over closures that lived across an
+/// await would keep the whole future from being sent between threads.
+async fn together<F: Future<Output = Result<(), Status>>>(mut writes: Vec<F>) -> Result<(), Status> {
+    while !writes.is_empty() {
+        let rest = writes.split_off(writes.len().min(TOGETHER));
+        join_all(std::mem::replace(&mut writes, rest)).await.into_iter().collect::<Result<(), Status>>()?;
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ impl ApiServer {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             self.ensure("/api/v1/namespaces", name, &namespace).await
         });
-        together(namespaces).await?;
+        together(namespaces.collect()).await?;
         let classes = PRIORITY_CLASSES.iter().map(|(name, value, description)| async move {
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
@@ -65,9 +65,9 @@ impl ApiServer {
             });
             self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await
         });
-        together(classes).await?;
+        together(classes.collect()).await?;
         let objects = bootstrap::objects();
-        together(objects.iter().map(|object| self.reconcile(object))).await?;
+        together(objects.iter().map(|object| self.reconcile(object)).collect()).await?;
         // Definitions whose deletion was cut short by the end of the process.
         let prefix = keys::of(CRD_GROUP, CRDS, None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;

@@ -16,12 +16,10 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use carrack_store::{Entry, Event, Range, Revision, StoreError, Watch, WatchItem};
 use futures::Stream;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::body::{self, Body, Response};
 use crate::context::Cx;
-use crate::env::Env;
 use crate::list_options::{AtRevision, Filter, ListOptions};
 use crate::present::{Presenter, bytes_of};
 use crate::registry::read::collection_prefix;
@@ -31,8 +29,6 @@ use crate::status::Status;
 const MIN_TIMEOUT_S: u64 = 1800;
 /// Longest watch that a client can ask for.
 const MAX_TIMEOUT_S: u64 = 24 * 3600;
-/// No more than one bookmark in this many seconds, besides the first.
-const BOOKMARK_INTERVAL_S: i64 = 10;
 /// Lines up to this size go out in one piece; of longer ones, the object's bytes are not copied.
 const COPY_BELOW_BYTES: usize = 16 * 1024;
 /// Marks the bookmark that ends the initial events of a streaming list.
@@ -70,14 +66,12 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         initial,
         end_of_initial: options.send_initial_events.then_some(after),
         bookmarks: options.bookmarks,
-        last_bookmark: None,
         known: after,
         first: true,
         ready: VecDeque::new(),
         changes: Some(store.watch(&prefix, after)),
         filter: options.filter,
         presenter,
-        env: Arc::clone(&cx.server.env),
     };
     Ok(body::json(200, Body::Watch { lines: Box::pin(lines), timeout_s }))
 }
@@ -88,7 +82,6 @@ struct Lines {
     /// The revision of the initial state, until its end has been said.
     end_of_initial: Option<Revision>,
     bookmarks: bool,
-    last_bookmark: Option<Timestamp>,
     /// The newest revision that the client knows of.
     known: Revision,
     /// Nothing has been sent yet.
@@ -99,7 +92,6 @@ struct Lines {
     changes: Option<Result<Watch, StoreError>>,
     filter: Filter,
     presenter: Presenter,
-    env: Arc<dyn Env>,
 }
 
 impl Lines {
@@ -153,14 +145,11 @@ impl Lines {
         }
     }
 
+    /// Passes on how far the store is. The store paces these, and the last one of a burst always comes:
+    /// a controller may be waiting for its cache to be that far.
     fn progress(&mut self, revision: Revision) {
-        let now = self.env.now();
-        let due = self
-            .last_bookmark
-            .is_none_or(|last| now.as_second().saturating_sub(last.as_second()) >= BOOKMARK_INTERVAL_S);
-        if self.bookmarks && due && revision > self.known {
+        if self.bookmarks && revision > self.known {
             self.known = revision;
-            self.last_bookmark = Some(now);
             let bookmark = self.presenter.bookmark(revision, Value::Null);
             self.push_value("BOOKMARK", &bookmark);
         }
@@ -193,7 +182,6 @@ impl Stream for Lines {
             }
             if let Some(revision) = this.end_of_initial.take() {
                 let bookmark = this.presenter.bookmark(revision, json!({INITIAL_EVENTS_END: "true"}));
-                this.last_bookmark = Some(this.env.now());
                 this.push_value("BOOKMARK", &bookmark);
                 continue;
             }

@@ -39,7 +39,7 @@ impl Default for Settings {
             max_connections: 4096,
             max_streams: 250,
             handshake: Duration::from_secs(10),
-            head: Duration::from_secs(20),
+            head: Duration::from_secs(30),
             body: Duration::from_secs(60),
             node_connect: Duration::from_secs(10),
             keep_alive: Duration::from_secs(30),
