@@ -28,7 +28,7 @@ pub use busybox::build_busybox;
 pub use error::ImageError;
 pub use guest::build_demo_guest;
 pub use launcher::build_virt_launcher;
-pub use pause::build_pause;
+pub use pause::{build_pause, pause_program};
 
 use std::path::PathBuf;
 

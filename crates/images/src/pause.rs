@@ -77,6 +77,12 @@ fn executable(code: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The program itself, for containers with nothing else in them: virt-handler keeps those of container disks alive
+/// with it.
+pub fn pause_program() -> Vec<u8> {
+    executable(CODE)
+}
+
 /// Builds `localhost/carrack/pause` in `dir`.
 ///
 /// # Errors
