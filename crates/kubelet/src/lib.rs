@@ -23,6 +23,7 @@ pub mod probes;
 mod proto;
 pub mod records;
 pub mod runtime;
+pub mod server;
 mod shell;
 pub mod sim;
 pub mod spec;

@@ -1,0 +1,71 @@
+//! What the server needs of the rest of the kubelet.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::stats::Summary;
+use crate::effects::OpError;
+use crate::runtime::RuntimeSnapshot;
+
+/// An answer that comes later. Dropping it gives up on it.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, OpError>> + Send + 'a>>;
+
+/// Which of a process's streams a client wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// Standard input.
+    pub stdin: bool,
+    /// Standard output.
+    pub stdout: bool,
+    /// Standard error. Never together with a terminal, which has one output.
+    pub stderr: bool,
+    /// A terminal.
+    pub tty: bool,
+}
+
+/// How a command in a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code.
+    pub code: i32,
+    /// What it wrote, both outputs.
+    pub output: Vec<u8>,
+}
+
+/// The rest of the kubelet, as its server sees it.
+///
+/// [`OpError::NotFound`] is a fact (404), the other failures say nothing about what exists. Each
+/// answer must come within a bounded time: the server waits for it.
+pub trait Backend: Send + Sync + 'static {
+    /// The pods bound to this node, as newly as the kubelet knows them
+    /// ([`Op::Publish`](crate::Op::Publish) carries them).
+    fn pods(&self) -> Vec<Arc<Pod>>;
+
+    /// Sandboxes and containers that the runtime holds of the pod with this UID, whatever their state.
+    /// A listing as old as the relist period will do; a failed one is an error, never an empty one.
+    fn runtime_of<'a>(&'a self, pod_uid: &'a str) -> Answer<'a, RuntimeSnapshot>;
+
+    /// The runtime's streaming URL (CRI `Exec`) for a command in a container.
+    fn exec_url<'a>(&'a self, container_id: &'a str, command: Vec<String>, streams: Streams) -> Answer<'a, String>;
+
+    /// The runtime's streaming URL (CRI `Attach`) for a container's own process.
+    fn attach_url<'a>(&'a self, container_id: &'a str, streams: Streams) -> Answer<'a, String>;
+
+    /// The runtime's streaming URL (CRI `PortForward`) for a sandbox. No ports when the client names
+    /// them later.
+    fn port_forward_url<'a>(&'a self, sandbox_id: &'a str, ports: Vec<i32>) -> Answer<'a, String>;
+
+    /// Runs a command to its end (CRI `ExecSync`). Exit codes other than 0 are no errors.
+    fn exec_sync<'a>(&'a self, container_id: &'a str, command: Vec<String>, timeout_s: i64) -> Answer<'a, ExecOutput>;
+
+    /// What the node and its pods use.
+    fn stats(&self) -> Answer<'_, Summary>;
+
+    /// Whether the kubelet does its work.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn health(&self) -> Result<(), String>;
+}

@@ -1,0 +1,126 @@
+//! One connection: handshake, who it is, then request after request.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use carrack_auth::tls;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::access::Access;
+use super::backend::Backend;
+use super::handle::handle;
+use super::metrics::Requests;
+use super::reply::Reply;
+use super::route::{bucket, route};
+use super::settings::Settings;
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub backend: Arc<dyn Backend>,
+    pub allowed_users: Vec<String>,
+    pub log_dir: PathBuf,
+    pub node_name: String,
+    pub version: String,
+    pub configz: serde_json::Value,
+    pub settings: Settings,
+    pub requests: Requests,
+    /// Becomes true at shutdown.
+    pub ending: watch::Receiver<bool>,
+}
+
+impl Shared {
+    /// Returns when the server ends.
+    pub(super) async fn ended(&self) {
+        // An error means that the server is gone, which is the end as well.
+        drop(self.ending.clone().wait_for(|ending| *ending).await);
+    }
+}
+
+/// A connection's share of the server. What outlives the requests of a connection (a joined stream)
+/// holds one, so that it counts as a connection.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub shared: Arc<Shared>,
+    _place: Arc<OwnedSemaphorePermit>,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, place: OwnedSemaphorePermit) -> Self {
+        Self { shared, _place: Arc::new(place) }
+    }
+}
+
+/// Runs a connection to its end. What goes wrong with it concerns its client alone.
+pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAcceptor) {
+    let settings = &session.shared.settings;
+    if let Err(error) = prepare(&stream, settings) {
+        tracing::debug!(%error, "socket options");
+    }
+    let stream = match tokio::time::timeout(settings.handshake, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    };
+    let caller = tls::peer_caller(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
+        tracing::debug!(%error, "the client certificate names nobody");
+        None
+    });
+    let access = Access::of(caller.as_ref(), &session.shared.allowed_users);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (session, access) = (&session, &access);
+        async move { Ok::<_, Infallible>(answer(session, access, request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.head)
+        .max_buf_size(settings.max_head_bytes)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = &mut connection => Some(result),
+        () = session.shared.ended() => None,
+    };
+    let result = match result {
+        Some(result) => result,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(error = %carrack_engine::causes(&error), "connection");
+    }
+}
+
+/// Small pieces go out at once, and a peer that has vanished is found out about.
+fn prepare(stream: &TcpStream, settings: &Settings) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, settings.keep_alive)?;
+    sockopt::set_tcp_keepintvl(stream, settings.keep_alive / 4)?;
+    Ok(())
+}
+
+async fn answer(session: &Session, access: &Access, request: Request<Incoming>) -> Response<Reply> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let allowed = access.check(&method, &path).and_then(|()| route(&method, &path));
+    let result = match allowed {
+        Ok(route) => handle(session, route, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    let response = result.unwrap_or_else(|refusal| {
+        tracing::debug!(%method, path, code = refusal.code.as_u16(), text = refusal.text, "refused");
+        Response::from(refusal)
+    });
+    session.shared.requests.count(&method, bucket(&path), response.status().as_u16());
+    response
+}

@@ -1,0 +1,146 @@
+//! Answers a request that may be answered.
+
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::backend::Answer;
+use super::connection::{Session, Shared};
+use super::logs::{self, LogOptions};
+use super::query::Query;
+use super::reply::{self, Refusal, Reply};
+use super::route::{ContainerPath, PodPath, Route};
+use super::{clock, find, metrics, streams, upgrade};
+use crate::runtime::RuntimeSnapshot;
+
+type Replied = Result<Response<Reply>, Refusal>;
+
+/// Answers.
+pub(super) async fn handle(session: &Session, route: Route, request: Request<Incoming>) -> Replied {
+    let shared = &session.shared;
+    let backend = &shared.backend;
+    let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Refusal::bad)?;
+    match route {
+        Route::Healthz => match backend.health() {
+            Ok(()) => Ok(reply::text(StatusCode::OK, "ok")),
+            Err(why) => {
+                let text = format!("[-]syncloop failed: {why}\nhealthz check failed\n");
+                Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+            }
+        },
+        Route::Pods => pod_list(backend.pods().iter().map(|pod| serde_json::to_value(&**pod))),
+        Route::RunningPods => {
+            let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
+            let pods = backend.pods();
+            let running = pods.iter().filter(|pod| runs(pod));
+            pod_list(running.map(|pod| serde_json::to_value(Pod { status: None, ..Pod::clone(pod) })))
+        }
+        Route::Logs(path) => log(session, &path, &query).await,
+        Route::Exec(path) => {
+            let (command, streams) = (streams::command(&query)?, streams::streams(&query)?);
+            upgrade::require(&request)?;
+            let id = running(shared, &path).await?;
+            let url = backend.exec_url(&id, command, streams).await?;
+            upgrade::pass(session, request, &url).await
+        }
+        Route::Attach(path) => {
+            let streams = streams::streams(&query)?;
+            upgrade::require(&request)?;
+            let id = running(shared, &path).await?;
+            let url = backend.attach_url(&id, streams).await?;
+            upgrade::pass(session, request, &url).await
+        }
+        Route::PortForward(path) => {
+            let ports = streams::ports(&query)?;
+            upgrade::require(&request)?;
+            let (pod, runtime) = pod(shared, &path).await?;
+            let url = backend.port_forward_url(&find::sandbox(&pod, &runtime)?.id, ports).await?;
+            upgrade::pass(session, request, &url).await
+        }
+        Route::Run(path) => {
+            let command = streams::run_command(&query)?;
+            let id = running(shared, &path).await?;
+            let timeout_s = i64::try_from(shared.settings.run.as_secs()).unwrap_or(i64::MAX);
+            let done = backend.exec_sync(&id, command, timeout_s).await?;
+            if done.code == 0 {
+                return Ok(reply::text(StatusCode::OK, done.output));
+            }
+            let text = format!("command exited with {}: {}", done.code, String::from_utf8_lossy(&done.output));
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+        }
+        Route::StatsSummary => reply::json(&backend.stats().await?),
+        Route::Metrics => {
+            let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
+            Ok(reply::metrics(page))
+        }
+        Route::ResourceMetrics => {
+            let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();
+            Ok(reply::metrics(metrics::resources(summary.as_ref())))
+        }
+        Route::Configz => reply::json(&json!({"kubeletconfig": shared.configz})),
+    }
+}
+
+fn pod_list(pods: impl Iterator<Item = serde_json::Result<serde_json::Value>>) -> Replied {
+    let broken = |error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot encode a pod: {error}"));
+    let items = pods.collect::<Result<Vec<_>, _>>().map_err(broken)?;
+    reply::json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+/// A pod and what the runtime holds of it.
+async fn pod(shared: &Shared, path: &PodPath) -> Result<(std::sync::Arc<Pod>, RuntimeSnapshot), Refusal> {
+    let pod = find::pod(&shared.backend.pods(), path)?;
+    let runtime = shared.backend.runtime_of(find::uid(&pod)).await?;
+    Ok((pod, runtime))
+}
+
+/// The id of a container that runs.
+async fn running(shared: &Shared, path: &ContainerPath) -> Result<String, Refusal> {
+    let (pod, runtime) = pod(shared, &path.pod).await?;
+    find::declared(&pod, &path.container)?;
+    find::running(&runtime, &path.container).map(|run| run.id.clone())
+}
+
+/// How many pieces of a log may wait for the client.
+const PIECES: usize = 1;
+
+async fn log(session: &Session, path: &ContainerPath, query: &Query) -> Replied {
+    let shared = &session.shared;
+    let options = LogOptions::parse(query, clock::now()).map_err(Refusal::bad)?;
+    let found = find::pod(&shared.backend.pods(), &path.pod)?;
+    find::declared(&found, &path.container)?;
+    let runtime = shared.backend.runtime_of(find::uid(&found)).await?;
+    let run = find::logged(&found, &runtime, &path.container, options.previous)?;
+    let opened = logs::Opened::open(find::log_path(&shared.log_dir, run), &options)
+        .await
+        .map_err(|error| Refusal::bad(format!("failed to open the log of container {:?}: {error}", path.container)))?;
+    let container = Run { session: session.clone(), pod_uid: find::uid(&found).to_owned(), id: run.id.clone() };
+    let (client, parts) = mpsc::channel(PIECES);
+    let settings = &shared.settings;
+    let pace = logs::Pace { check: settings.follow_check, rotation: settings.rotation, stall: settings.stall };
+    tokio::spawn(logs::send(opened, options, container, client, shared.ending.clone(), pace));
+    Ok(reply::stream(parts))
+}
+
+/// A run of a container, whose end a follower waits for.
+struct Run {
+    session: Session,
+    pod_uid: String,
+    id: String,
+}
+
+impl logs::MayWrite for Run {
+    async fn may_write(&mut self) -> Result<bool, String> {
+        let listing: Answer<'_, RuntimeSnapshot> = self.session.shared.backend.runtime_of(&self.pod_uid);
+        // The backend's answers are bounded; this one must not hold up what the container writes.
+        match tokio::time::timeout(Duration::from_secs(10), listing).await {
+            Ok(Ok(runtime)) => Ok(find::may_write(&runtime, &self.id)),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Metrics in Prometheus' text form, under upstream's names.
+//!
+//! `/metrics` counts what the server does and what runs; `/metrics/resource` is the summary of
+//! [`super::stats`] in the form that metrics-server reads.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+
+use super::stats::{CpuStats, MemoryStats, Summary};
+
+/// Counts requests by method, first part of the path, and status code.
+#[derive(Debug, Default)]
+pub(super) struct Requests(Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>);
+
+impl Requests {
+    /// Counts one.
+    pub(super) fn count(&self, method: &http::Method, path: &'static str, code: u16) {
+        const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
+        let method = METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("other");
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry((method, path, code)).or_default() += 1;
+    }
+
+    fn all(&self) -> BTreeMap<(&'static str, &'static str, u16), u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={:?}", escaped(value))).collect();
+        if labels.is_empty() {
+            self.line(format_args!("{name} {value}"));
+        } else {
+            self.line(format_args!("{name}{{{}}} {value}", labels.join(",")));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        writeln!(self.0, "{line}").unwrap_or_default();
+    }
+}
+
+/// Debug formatting escapes backslash, quote and newline as Prometheus wants them; other control
+/// characters, which it would write in Rust's way, do not belong into labels.
+fn escaped(value: &str) -> String {
+    value.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// `/metrics`.
+pub(super) fn own(node: &str, version: &str, requests: &Requests, pods: &[Arc<Pod>]) -> String {
+    let mut page = Page::default();
+    page.family("kubernetes_build_info", "gauge", "[ALPHA] The version of this program.");
+    page.sample("kubernetes_build_info", &[("git_version", version)], 1);
+    page.family("kubelet_node_name", "gauge", "[ALPHA] The node's name. The count is always 1.");
+    page.sample("kubelet_node_name", &[("node", node)], 1);
+    let running = pods.iter().filter(|pod| phase(pod) == "Running").count();
+    page.family("kubelet_running_pods", "gauge", "[ALPHA] Number of pods that have a running pod sandbox");
+    page.sample("kubelet_running_pods", &[], running);
+    page.family("kubelet_running_containers", "gauge", "[ALPHA] Number of containers currently running");
+    for (state, count) in containers_by_state(pods) {
+        page.sample("kubelet_running_containers", &[("container_state", state)], count);
+    }
+    page.family(
+        "kubelet_http_requests_total",
+        "counter",
+        "[ALPHA] Number of the http requests received since the server started",
+    );
+    for ((method, path, code), count) in requests.all() {
+        let code = code.to_string();
+        let labels = [("code", code.as_str()), ("method", method), ("path", path), ("server_type", "readwrite")];
+        page.sample("kubelet_http_requests_total", &labels, count);
+    }
+    page.0
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn containers_by_state(pods: &[Arc<Pod>]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::from([("created", 0), ("running", 0), ("exited", 0)]);
+    let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()).flat_map(|status| {
+        [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten()
+    });
+    for state in statuses.filter_map(|status| status.state.as_ref()) {
+        let name = match (&state.running, &state.terminated) {
+            (Some(_), _) => "running",
+            (None, Some(_)) => "exited",
+            (None, None) => "created",
+        };
+        *counts.entry(name).or_default() += 1;
+    }
+    counts
+}
+
+/// One thing whose use is measured.
+struct Measured<'a> {
+    labels: Vec<(&'static str, &'a str)>,
+    start: Option<&'a MetaTime>,
+    cpu: Option<&'a CpuStats>,
+    memory: Option<&'a MemoryStats>,
+}
+
+/// `/metrics/resource`. Without a summary it says that reading failed, as upstream's does.
+pub(super) fn resources(summary: Option<&Summary>) -> String {
+    let mut page = Page::default();
+    if let Some(summary) = summary {
+        let node = &summary.node;
+        let of_node =
+            Measured { labels: Vec::new(), start: None, cpu: node.cpu.as_ref(), memory: node.memory.as_ref() };
+        let (mut of_pods, mut of_containers) = (Vec::new(), Vec::new());
+        for pod in &summary.pods {
+            let labels = vec![("namespace", pod.pod_ref.namespace.as_str()), ("pod", pod.pod_ref.name.as_str())];
+            for container in &pod.containers {
+                let mut labels = labels.clone();
+                labels.insert(0, ("container", container.name.as_str()));
+                of_containers.push(Measured {
+                    labels,
+                    start: container.start_time.as_ref(),
+                    cpu: container.cpu.as_ref(),
+                    memory: container.memory.as_ref(),
+                });
+            }
+            of_pods.push(Measured { labels, start: None, cpu: pod.cpu.as_ref(), memory: pod.memory.as_ref() });
+        }
+        group(&mut page, "node", &[of_node]);
+        group(&mut page, "pod", &of_pods);
+        group(&mut page, "container", &of_containers);
+    }
+    page.family(
+        "scrape_error",
+        "gauge",
+        "[ALPHA] 1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    page.sample("scrape_error", &[], u8::from(summary.is_none()));
+    page.family(
+        "resource_scrape_error",
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    page.sample("resource_scrape_error", &[], u8::from(summary.is_none()));
+    page.0
+}
+
+fn group(page: &mut Page, what: &str, all: &[Measured<'_>]) {
+    let stamped = |value: String, time: &MetaTime| format!("{value} {}", time.0.as_millisecond());
+    let name = format!("{what}_cpu_usage_seconds_total");
+    page.family(&name, "counter", &format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds"));
+    for one in all {
+        if let Some((cpu, ns)) = one.cpu.and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?))) {
+            let seconds = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+            page.sample(&name, &one.labels, stamped(seconds, &cpu.time));
+        }
+    }
+    let name = format!("{what}_memory_working_set_bytes");
+    page.family(&name, "gauge", &format!("[STABLE] Current working set of the {what} in bytes"));
+    for one in all {
+        if let Some((memory, bytes)) = one.memory.and_then(|memory| Some((memory, memory.working_set_bytes?))) {
+            page.sample(&name, &one.labels, stamped(bytes.to_string(), &memory.time));
+        }
+    }
+    if what == "container" {
+        page.family(
+            "container_start_time_seconds",
+            "gauge",
+            "[STABLE] Start time of the container since unix epoch in seconds",
+        );
+        for one in all {
+            if let Some(start) = one.start {
+                page.sample("container_start_time_seconds", &one.labels, start.0.as_second());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::fixture::pod_of;
+    use crate::server::stats::{ContainerStats, NodeStats, PodReference, PodStats};
+    use serde_json::json;
+
+    #[test]
+    fn counts() {
+        let requests = Requests::default();
+        requests.count(&http::Method::GET, "pods", 200);
+        requests.count(&http::Method::GET, "pods", 200);
+        requests.count(&http::Method::PATCH, "other", 404);
+        let pod = pod_of(json!({"metadata": {"name": "p"}, "status": {"phase": "Running", "containerStatuses": [
+            {"name": "a", "state": {"running": {}}}, {"name": "b", "state": {"terminated": {"exitCode": 1}}}]}}));
+        let page = own("n\"1", "v1", &requests, &[pod]);
+        for line in [
+            "kubelet_node_name{node=\"n\\\"1\"} 1",
+            "kubelet_running_pods 1",
+            "kubelet_running_containers{container_state=\"running\"} 1",
+            "kubelet_running_containers{container_state=\"exited\"} 1",
+            "kubelet_running_containers{container_state=\"created\"} 0",
+            "kubelet_http_requests_total{code=\"200\",method=\"GET\",path=\"pods\",server_type=\"readwrite\"} 2",
+            "kubelet_http_requests_total{code=\"404\",method=\"other\",path=\"other\",server_type=\"readwrite\"} 1",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+    }
+
+    #[test]
+    fn resources_of_all_levels() {
+        let time = carrack_engine::Time::from_unix_s(7).meta();
+        let cpu = |ns| Some(CpuStats { time: time.clone(), usage_nano_cores: None, usage_core_nano_seconds: Some(ns) });
+        let memory = |bytes| {
+            let none = MemoryStats {
+                time: time.clone(),
+                available_bytes: None,
+                usage_bytes: None,
+                working_set_bytes: None,
+                rss_bytes: None,
+            };
+            Some(MemoryStats { working_set_bytes: Some(bytes), ..none })
+        };
+        let summary = Summary {
+            node: NodeStats { node_name: "n".into(), cpu: cpu(1_500_000_001), ..NodeStats::default() },
+            pods: vec![PodStats {
+                pod_ref: PodReference { name: "p".into(), namespace: "ns".into(), uid: "u".into() },
+                containers: vec![ContainerStats {
+                    name: "c".into(),
+                    start_time: Some(time.clone()),
+                    cpu: cpu(3),
+                    memory: memory(4),
+                }],
+                memory: memory(5),
+                ..PodStats::default()
+            }],
+        };
+        let page = resources(Some(&summary));
+        for line in [
+            "node_cpu_usage_seconds_total 1.500000001 7000",
+            "pod_memory_working_set_bytes{namespace=\"ns\",pod=\"p\"} 5 7000",
+            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"ns\",pod=\"p\"} 0.000000003 7000",
+            "container_memory_working_set_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 4 7000",
+            "container_start_time_seconds{container=\"c\",namespace=\"ns\",pod=\"p\"} 7",
+            "resource_scrape_error 0",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+        assert!(resources(None).contains("\nresource_scrape_error 1\n"));
+        let summary = serde_json::to_value(&summary).expect("encodes");
+        assert_eq!(summary["pods"][0]["containers"][0]["memory"]["workingSetBytes"], 4);
+        assert_eq!(summary["node"]["cpu"]["usageCoreNanoSeconds"], 1_500_000_001);
+    }
+}

@@ -1,0 +1,194 @@
+//! The kubelet's HTTPS server (port 10250): what the API server forwards to a node.
+//!
+//! ```text
+//!   accept ─▶ TLS ─▶ access (client certificate) ─▶ route ─▶ handle ─┬─▶ find ─▶ logs: the runtime's files
+//!                                                                    ├─▶ find ─▶ CRI ─▶ upgrade: exec, attach,
+//!                                                                    │                  port-forward, joined
+//!                                                                    └─▶ pods, stats, metrics, configz, healthz
+//! ```
+//!
+//! Paths, parameters and texts are upstream's (`pkg/kubelet/server`). It speaks HTTP/1.1 only: each
+//! of its streams is a connection that changes its protocol, and nobody else has much to ask. The
+//! rest of the kubelet is behind [`Backend`].
+
+mod access;
+mod backend;
+mod clock;
+mod connection;
+mod find;
+#[cfg(test)]
+mod fixture;
+mod handle;
+mod logs;
+mod metrics;
+mod query;
+mod reply;
+mod route;
+mod settings;
+mod stats;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod upgrade;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use carrack_auth::pki::KeyPairPem;
+use carrack_auth::tls::{self, Reloadable, TlsError};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+pub use backend::{Answer, Backend, ExecOutput, Streams};
+pub use settings::Settings;
+pub use stats::{ContainerStats, CpuStats, FsStats, MemoryStats, NodeStats, PodReference, PodStats, Summary};
+
+use crate::config::ServingTls;
+use connection::{Session, Shared};
+
+/// What the server is told.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub bind: SocketAddr,
+    /// TLS that asks for client certificates without demanding them (a request without one is
+    /// answered with 401): [`carrack_auth::tls::server_config`], or [`server_tls`].
+    pub tls: rustls::ServerConfig,
+    /// Users that may do everything, besides members of `system:masters`.
+    pub allowed_users: Vec<String>,
+    /// Directory of the pods' logs, as in [`crate::NodeConfig::log_dir`].
+    pub log_dir: PathBuf,
+    /// Name of the node, for metrics.
+    pub node_name: String,
+    /// Version, for metrics.
+    pub version: String,
+    /// What `/configz` shows: no secrets.
+    pub configz: serde_json::Value,
+    /// Bounds.
+    pub settings: Settings,
+}
+
+/// TLS of the server from PEM texts.
+///
+/// # Errors
+/// When certificate, key or authority cannot be used.
+pub fn server_tls(serving: &ServingTls) -> Result<rustls::ServerConfig, TlsError> {
+    let pair = KeyPairPem { certificate: serving.cert_pem.clone(), key: serving.key_pem.clone().into() };
+    tls::server_config(Reloadable::new(&pair)?, &serving.client_ca_pem)
+}
+
+/// Listens and serves until `shutdown` resolves: see [`Server`].
+///
+/// # Errors
+/// When it cannot listen, or the listener fails for good.
+pub async fn serve(
+    config: ServerConfig,
+    backend: Arc<dyn Backend>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> std::io::Result<()> {
+    Server::bind(config).await?.run(backend, shutdown).await
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    listener: TcpListener,
+}
+
+impl Server {
+    /// Listens. Connections wait until [`Self::run`].
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn bind(config: ServerConfig) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(config.bind).await?;
+        Ok(Self { config, listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` resolves. Then followers and joined streams end, and other requests
+    /// have [`Settings::drain`] to come to their end.
+    ///
+    /// # Errors
+    /// When the listener fails for good.
+    pub async fn run(
+        self,
+        backend: Arc<dyn Backend>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> std::io::Result<()> {
+        let Self { config, listener } = self;
+        let ServerConfig { bind: _, mut tls, allowed_users, log_dir, node_name, version, configz, settings } = config;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let (end, ending) = watch::channel(false);
+        let (cut_off, cut) = watch::channel(false);
+        let most = settings.max_connections;
+        let places = Arc::new(Semaphore::new(most));
+        let (drain, pause) = (settings.drain, settings.accept_pause);
+        let requests = metrics::Requests::default();
+        let shared = Arc::new(Shared {
+            backend,
+            allowed_users,
+            log_dir,
+            node_name,
+            version,
+            configz,
+            settings,
+            requests,
+            ending,
+        });
+        let accept = async {
+            loop {
+                // Nobody closes the semaphore.
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let session = Session::new(Arc::clone(&shared), place);
+                        let (connection, mut cut) = (connection::run(session, stream, acceptor.clone()), cut.clone());
+                        tokio::spawn(async move {
+                            tokio::select! {
+                                () = connection => {}
+                                // An error means that the server is gone.
+                                _ = cut.wait_for(|cut| *cut) => {}
+                            }
+                        });
+                    }
+                    Err(error) if is_fatal(&error) => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        // Out of file descriptors, most likely: give the others a moment to end.
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+        };
+        let result = tokio::select! {
+            () = shutdown => Ok(()),
+            result = accept => result,
+        };
+        drop(listener);
+        end.send_replace(true);
+        // Whoever still holds a place is still at work.
+        let all = u32::try_from(most).unwrap_or(u32::MAX);
+        if tokio::time::timeout(drain, places.acquire_many(all)).await.is_err() {
+            tracing::info!("connections of the kubelet's server are cut off after {} s", drain.as_secs());
+        }
+        cut_off.send_replace(true);
+        result
+    }
+}
+
+fn is_fatal(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
+}

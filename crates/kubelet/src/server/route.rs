@@ -1,0 +1,153 @@
+//! From a request's method and path to what it asks for.
+
+use http::{Method, StatusCode};
+
+use super::reply::Refusal;
+
+/// A pod that a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodPath {
+    pub namespace: String,
+    pub name: String,
+    /// Given by some clients, to be sure that it is this one.
+    pub uid: Option<String>,
+}
+
+/// A container that a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ContainerPath {
+    pub pod: PodPath,
+    pub container: String,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Healthz,
+    Pods,
+    RunningPods,
+    Logs(ContainerPath),
+    Exec(ContainerPath),
+    Attach(ContainerPath),
+    Run(ContainerPath),
+    PortForward(PodPath),
+    StatsSummary,
+    Metrics,
+    ResourceMetrics,
+    Configz,
+}
+
+const READ: &[Method] = &[Method::GET];
+const STREAM: &[Method] = &[Method::GET, Method::POST];
+const RUN: &[Method] = &[Method::POST];
+
+/// Finds the route: 404 where there is none, 405 where it does not take the method.
+pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
+    let nothing = || Refusal::not_found("404 page not found\n");
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    if segments.iter().any(|segment| segment.is_empty()) || path.contains('%') {
+        // Names of pods and containers need no escapes.
+        return Err(nothing());
+    }
+    let (route, methods) = match segments.as_slice() {
+        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => (Route::Healthz, READ),
+        ["pods"] => (Route::Pods, READ),
+        ["runningpods"] => (Route::RunningPods, READ),
+        ["stats", "summary"] => (Route::StatsSummary, READ),
+        ["metrics"] => (Route::Metrics, READ),
+        ["metrics", "resource"] => (Route::ResourceMetrics, READ),
+        ["configz"] => (Route::Configz, READ),
+        ["containerLogs", rest @ ..] => (Route::Logs(container(rest).ok_or_else(nothing)?), READ),
+        ["exec", rest @ ..] => (Route::Exec(container(rest).ok_or_else(nothing)?), STREAM),
+        ["attach", rest @ ..] => (Route::Attach(container(rest).ok_or_else(nothing)?), STREAM),
+        ["run", rest @ ..] => (Route::Run(container(rest).ok_or_else(nothing)?), RUN),
+        ["portForward", namespace, name] => (Route::PortForward(pod(namespace, name, None)), STREAM),
+        ["portForward", namespace, name, uid] => (Route::PortForward(pod(namespace, name, Some(uid))), STREAM),
+        _ => return Err(nothing()),
+    };
+    if !methods.contains(method) {
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"));
+    }
+    Ok(route)
+}
+
+fn pod(namespace: &str, name: &str, uid: Option<&str>) -> PodPath {
+    PodPath { namespace: namespace.into(), name: name.into(), uid: uid.map(Into::into) }
+}
+
+fn container(rest: &[&str]) -> Option<ContainerPath> {
+    let (pod, container) = match rest {
+        [namespace, name, container] => (pod(namespace, name, None), container),
+        [namespace, name, uid, container] => (pod(namespace, name, Some(uid)), container),
+        _ => return None,
+    };
+    Some(ContainerPath { pod, container: (*container).into() })
+}
+
+/// The first part of a path as metrics and refusals name it; unknown ones are one.
+pub(super) fn bucket(path: &str) -> &'static str {
+    const NAMES: [&str; 10] =
+        ["healthz", "pods", "runningpods", "containerLogs", "exec", "attach", "run", "portForward", "stats", "configz"];
+    let path = path.trim_matches('/');
+    if path == "metrics/resource" || path == "metrics" {
+        return if path == "metrics" { "metrics" } else { "metrics/resource" };
+    }
+    let first = path.split('/').next().unwrap_or_default();
+    NAMES.into_iter().find(|name| *name == first).unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes() {
+        let p = || pod("ns", "p", None);
+        let c = || ContainerPath { pod: p(), container: "c".into() };
+        let with_uid = || ContainerPath { pod: pod("ns", "p", Some("u")), container: "c".into() };
+        for (method, path, expected) in [
+            (Method::GET, "/healthz", Ok(Route::Healthz)),
+            (Method::GET, "/healthz/syncloop", Ok(Route::Healthz)),
+            (Method::GET, "/pods", Ok(Route::Pods)),
+            (Method::GET, "/pods/", Ok(Route::Pods)),
+            (Method::GET, "/runningpods/", Ok(Route::RunningPods)),
+            (Method::GET, "/containerLogs/ns/p/c", Ok(Route::Logs(c()))),
+            (Method::POST, "/exec/ns/p/c", Ok(Route::Exec(c()))),
+            (Method::GET, "/exec/ns/p/u/c", Ok(Route::Exec(with_uid()))),
+            (Method::POST, "/attach/ns/p/c", Ok(Route::Attach(c()))),
+            (Method::POST, "/run/ns/p/c", Ok(Route::Run(c()))),
+            (Method::POST, "/portForward/ns/p", Ok(Route::PortForward(p()))),
+            (Method::GET, "/portForward/ns/p/u", Ok(Route::PortForward(pod("ns", "p", Some("u"))))),
+            (Method::GET, "/stats/summary", Ok(Route::StatsSummary)),
+            (Method::GET, "/metrics", Ok(Route::Metrics)),
+            (Method::GET, "/metrics/resource", Ok(Route::ResourceMetrics)),
+            (Method::GET, "/configz", Ok(Route::Configz)),
+            (Method::GET, "/", Err(404)),
+            (Method::GET, "/logs/", Err(404)),
+            (Method::GET, "/containerLogs/ns/p", Err(404)),
+            (Method::GET, "/containerLogs/ns//c", Err(404)),
+            (Method::GET, "/containerLogs/ns/p/..%2fc", Err(404)),
+            (Method::POST, "/containerLogs/ns/p/c", Err(405)),
+            (Method::POST, "/pods", Err(405)),
+            (Method::GET, "/run/ns/p/c", Err(405)),
+            (Method::DELETE, "/exec/ns/p/c", Err(405)),
+        ] {
+            let found = route(&method, path).map_err(|refusal| refusal.code.as_u16());
+            assert_eq!(found, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn buckets_are_few() {
+        for (path, expected) in [
+            ("/exec/a/b/c", "exec"),
+            ("/metrics/resource", "metrics/resource"),
+            ("/metrics", "metrics"),
+            ("/stats/summary", "stats"),
+            ("/anything/else", "other"),
+            ("/", "other"),
+        ] {
+            assert_eq!(bucket(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Bounds of the server in size and time.
+
+use std::time::Duration;
+
+/// Bounds; the defaults suit a node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Most connections at a time, those of exec and port-forward included; more wait.
+    pub max_connections: usize,
+    /// Largest head of a request, in bytes. A command of exec is part of it.
+    pub max_head_bytes: usize,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
+    /// How long a request's head may take, and how long a connection may wait for the next request.
+    pub head: Duration,
+    /// How long connecting to the runtime's streaming server may take.
+    pub connect: Duration,
+    /// How long the runtime's streaming server may take to answer.
+    pub answer: Duration,
+    /// How long a command of `/run` may take.
+    pub run: Duration,
+    /// How often a follower of a log looks whether the container is over.
+    pub follow_check: Duration,
+    /// How long a follower waits for a last record in a log that was renamed.
+    pub rotation: Duration,
+    /// How long a client may take nothing of what it asked for.
+    pub stall: Duration,
+    /// How long a silent connection stays before the peer is probed.
+    pub keep_alive: Duration,
+    /// How long requests may go on after shutdown has begun.
+    pub drain: Duration,
+    /// How long to wait after a connection could not be accepted.
+    pub accept_pause: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            max_head_bytes: 256 << 10,
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(30),
+            connect: Duration::from_secs(10),
+            answer: Duration::from_secs(60),
+            run: Duration::from_secs(120),
+            follow_check: Duration::from_secs(1),
+            rotation: Duration::from_millis(100),
+            stall: Duration::from_secs(4 * 3600),
+            keep_alive: Duration::from_secs(60),
+            drain: Duration::from_secs(5),
+            accept_pause: Duration::from_millis(100),
+        }
+    }
+}

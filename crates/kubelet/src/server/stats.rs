@@ -1,0 +1,138 @@
+//! What the node and its pods use, in the form of upstream's `stats/v1alpha1`: what metrics-server
+//! and `kubectl get --raw /api/v1/nodes/NAME/proxy/stats/summary` read.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+use serde::Serialize;
+
+/// Everything at once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// The node.
+    pub node: NodeStats,
+    /// Its pods.
+    pub pods: Vec<PodStats>,
+}
+
+/// What a node uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStats {
+    /// Its name.
+    pub node_name: String,
+    /// When it booted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<MetaTime>,
+    /// Processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuStats>,
+    /// Memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+    /// File system of the kubelet's directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs: Option<FsStats>,
+}
+
+/// What a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStats {
+    /// Which.
+    pub pod_ref: PodReference,
+    /// When it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<MetaTime>,
+    /// Its containers.
+    pub containers: Vec<ContainerStats>,
+    /// Processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuStats>,
+    /// Memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+}
+
+/// Names a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PodReference {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// UID.
+    pub uid: String,
+}
+
+/// What a container uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStats {
+    /// Its name.
+    pub name: String,
+    /// When it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<MetaTime>,
+    /// Processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuStats>,
+    /// Memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStats>,
+}
+
+/// Use of processors.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// At present, in billionths of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_nano_cores: Option<u64>,
+    /// Since the start, in nanoseconds of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_core_nano_seconds: Option<u64>,
+}
+
+/// Use of memory, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// What is left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
+    /// All, caches included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_bytes: Option<u64>,
+    /// What cannot be taken back without swapping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_set_bytes: Option<u64>,
+    /// Anonymous memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss_bytes: Option<u64>,
+}
+
+/// Use of a file system.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// Free bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
+    /// Size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// Used bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// Free inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes_free: Option<u64>,
+    /// Inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<u64>,
+}

@@ -1,0 +1,85 @@
+//! Who is let in.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+
+#[tokio::test]
+async fn by_certificate() {
+    let world = World::new().await.with_pod(ContainerState::Running);
+    let node = || Identity::Node { node: "n1".into() };
+    for (identity, path, expected) in [
+        (Some(Identity::ApiserverKubeletClient), "/healthz", 200),
+        (Some(Identity::Admin), "/healthz", 200),
+        (Some(Identity::Admin), "/pods", 200),
+        (Some(node()), "/healthz", 403),
+        (Some(node()), "/pods", 403),
+        (Some(node()), "/no/such/path", 403),
+        (Some(Identity::ControllerManager), "/exec/ns/p/c?command=sh", 403),
+        (None, "/healthz", 401),
+        (None, "/containerLogs/ns/p/c", 401),
+        (None, "/no/such/path", 401),
+        (Some(Identity::ApiserverKubeletClient), "/no/such/path", 404),
+    ] {
+        let mut sender = world.connect(identity.as_ref()).await;
+        let response = sender.send_request(request(Method::GET, path, &[])).await.expect("answers");
+        assert_eq!(response.status().as_u16(), expected, "{identity:?} {path}");
+    }
+    assert!(lock(&world.node.asked).is_empty());
+}
+
+#[tokio::test]
+async fn certificates_of_others_prove_nothing() {
+    let world = World::new().await;
+    let other = tempfile::tempdir().expect("directory");
+    let other = Pki::open_or_create(other.path(), now_s()).expect("pki");
+    let foreign = other.client(&Identity::ApiserverKubeletClient, now_s()).expect("certificate");
+    let front_proxy = world.pki.client(&Identity::FrontProxy, now_s()).expect("certificate");
+    for pair in [foreign, front_proxy] {
+        let certificate = Reloadable::new(&pair).expect("usable");
+        let config = client_config(Trust::Authorities(world.pki.ca_pem()), Some(certificate)).expect("tls");
+        let stream = TcpStream::connect(world.address).await.expect("connects");
+        let connector = TlsConnector::from(Arc::new(config));
+        let name = "n1".try_into().expect("name");
+        // In TLS 1.3 the client learns of the refusal with its first read.
+        let refused = match connector.connect(name, stream).await {
+            Err(_) => true,
+            Ok(mut stream) => {
+                drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\n\r\n").await);
+                let mut buffer = [0; 1];
+                !matches!(stream.read(&mut buffer).await, Ok(1))
+            }
+        };
+        assert!(refused);
+    }
+}
+
+#[tokio::test]
+async fn slow_and_silent_clients_are_left() {
+    let settings = Settings {
+        handshake: Duration::from_millis(50),
+        head: Duration::from_millis(50),
+        max_connections: 2,
+        ..Settings::default()
+    };
+    let world = World::with(settings).await;
+    // Both places are taken by clients that say nothing; the third gets in when they are gone.
+    let mut silent = TcpStream::connect(world.address).await.expect("connects");
+    let stream = TcpStream::connect(world.address).await.expect("connects");
+    let name = "n1".try_into().expect("name");
+    let mut slow = world.tls(Some(&Identity::Admin)).connect(name, stream).await.expect("handshake");
+    slow.write_all(b"GET /healthz HT").await.expect("writes");
+    assert_eq!(tokio::time::timeout(LONG, world.get("/healthz")).await.expect("gets in"), (200, "ok".into()));
+    let mut rest = Vec::new();
+    tokio::time::timeout(LONG, silent.read_to_end(&mut rest)).await.expect("is left").unwrap_or_default();
+}
+
+#[tokio::test]
+async fn too_large_a_head_is_refused() {
+    let world = World::new().await;
+    let huge = "x".repeat(300 << 10);
+    let mut sender = world.connect(Some(&Identity::Admin)).await;
+    let sent = sender.send_request(request(Method::GET, "/healthz", &[("x-huge", &huge)])).await;
+    assert!(sent.is_err() || sent.is_ok_and(|response| response.status().as_u16() == 431));
+    assert_eq!(world.get("/healthz").await.0, 200);
+}
