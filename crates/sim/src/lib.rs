@@ -1,1 +1,40 @@
 //! A cluster in one thread under one seed: the real cores and API server, simulated everything else.
+//!
+//! ```text
+//!   roles (real cores) ──effects──▶ net ──▶ ApiServer on MemStore ──▶ net ──inputs──▶ roles
+//!        │ ▲                       delays, losses, watches that break         ▲
+//!        ▼ │                                                                  │
+//!   node: containers, volumes, plugins, guests (simulated)      observer ─────┘ every commit
+//!                                                                   │
+//!                                                     invariants, after every step
+//! ```
+//!
+//! [`run`] plays one seed: a safety phase in which anything may fail, then a liveness phase in which
+//! nothing fails any more and the cluster must come to what was asked of it. Everything that happens
+//! is an event in one queue, ordered by time and number, so the same seed gives the same trace, byte
+//! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail.
+
+mod chance;
+mod command;
+mod hosted;
+mod invariants;
+mod net;
+mod node;
+mod observer;
+mod options;
+pub mod plants;
+mod queue;
+mod replicas;
+mod role;
+mod server;
+mod storage;
+mod trace;
+mod wants;
+mod workload;
+mod world;
+
+pub use command::{Request, simulate};
+pub use invariants::{INVARIANTS, Invariant};
+pub use options::Options;
+pub use trace::Trace;
+pub use world::{Failure, Outcome, run};

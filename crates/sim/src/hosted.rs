@@ -1,0 +1,181 @@
+//! A process: a real core, its effects, and how it is made.
+
+use carrack_controllers::{GarbageCollector, NamespaceController, RootCaController, ServiceAccountController};
+use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
+use carrack_kubelet::{KubeletCore, NodeConfig};
+use carrack_scheduler::{DEFAULT_SCHEDULER_NAME, Profile, Scheduler};
+use carrack_types::resource::Resource;
+use carrack_virt::handler::Handler;
+
+use crate::plants::Bug;
+use crate::replicas::Replicas;
+use crate::role::{Role, node_name};
+use crate::workload::User;
+
+/// What a core observes of its own world.
+#[derive(Debug)]
+pub(crate) enum OwnIn {
+    Kubelet(Box<carrack_kubelet::In>),
+    Handler(Box<carrack_virt::handler::In>),
+}
+
+/// What a core does in its own world.
+#[derive(Debug)]
+pub(crate) enum OwnOut {
+    Kubelet(Box<carrack_kubelet::Out>),
+    Handler(Box<carrack_virt::handler::Out>),
+}
+
+/// A core with its effects.
+pub(crate) enum Hosted {
+    User(Box<User>, Effects<Never>),
+    Scheduler(Box<Scheduler>, Effects<Never>),
+    Manager(Box<Manager>, Effects<Never>),
+    Kubelet(Box<KubeletCore>, Effects<carrack_kubelet::Out>),
+    Handler(Box<Handler>, Effects<carrack_virt::handler::Out>),
+}
+
+/// How the cores are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Controllers and scheduler take part in elections.
+    pub elect: bool,
+    pub bug: Option<Bug>,
+}
+
+impl Hosted {
+    /// The core of a role, in its how-manieth life.
+    pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng) -> Option<Self> {
+        let rng = root.fork(&format!("core {role} {life}"));
+        let elector = |name: &str| {
+            settings.elect.then(|| LeaderElector::new("kube-system", name, format!("{role}-{life}")))
+        };
+        Some(match role {
+            // People are made by the workload.
+            Role::User => return None,
+            Role::Scheduler => {
+                let core = Scheduler::new(DEFAULT_SCHEDULER_NAME, Profile::default(), rng);
+                let core = match elector("kube-scheduler") {
+                    Some(elector) => core.with_elector(elector),
+                    None => core,
+                };
+                Self::Scheduler(Box::new(core), Effects::new())
+            }
+            Role::Controllers => {
+                let core = Manager::new("kube-controller-manager", rng)
+                    .with(GarbageCollector::new(collected()))
+                    .with(NamespaceController::new(collected()))
+                    .with(ServiceAccountController)
+                    .with(RootCaController::new("the CA"));
+                manager(core, elector("kube-controller-manager"), settings)
+            }
+            Role::VirtController => {
+                let config = carrack_virt::controllers::Config {
+                    launcher_image: LAUNCHER_IMAGE.into(),
+                    keep_alive_dir: "/usr/lib/carrack".into(),
+                };
+                manager(carrack_virt::controllers::manager(&config, rng), elector("virt-controller"), settings)
+            }
+            Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
+            Role::Kubelet(node) => {
+                let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
+                Self::Kubelet(Box::new(KubeletCore::new(config, &rng)), Effects::new())
+            }
+            Role::VirtHandler(node) => {
+                Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new())
+            }
+        })
+    }
+
+    /// The people of a workload.
+    pub(crate) fn user(user: User) -> Self {
+        Self::User(Box::new(user), Effects::new())
+    }
+
+    /// Lets the core observe something; returns what it wants done, in order.
+    pub(crate) fn step(&mut self, now: Time, input: Input<OwnIn>) -> Vec<Effect<OwnOut>> {
+        match self {
+            Self::User(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
+            Self::Scheduler(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
+            Self::Manager(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
+            Self::Kubelet(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Kubelet(news) => Some(*news),
+                    OwnIn::Handler(_) => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Kubelet(Box::new(out)))
+            }
+            Self::Handler(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Handler(news) => Some(*news),
+                    OwnIn::Kubelet(_) => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Handler(Box::new(out)))
+            }
+        }
+    }
+}
+
+/// Image of the launcher.
+pub(crate) const LAUNCHER_IMAGE: &str = "sim/launcher";
+
+fn manager(core: Manager, elector: Option<LeaderElector>, settings: Settings) -> Hosted {
+    let core = match elector {
+        Some(elector) => core.with_elector(elector),
+        None => core,
+    };
+    let stale = settings.bug == Some(Bug::StaleReads);
+    Hosted::Manager(Box::new(if stale { core.with_planted_stale_reads() } else { core }), Effects::new())
+}
+
+fn drain<C: Core>(
+    core: &mut C,
+    fx: &mut Effects<C::Out>,
+    now: Time,
+    input: Input<OwnIn>,
+    into: impl Fn(OwnIn) -> Option<C::In>,
+    from: impl Fn(C::Out) -> OwnOut,
+) -> Vec<Effect<OwnOut>> {
+    let input = match input {
+        Input::Start => Input::Start,
+        Input::Api { id, result } => Input::Api { id, result },
+        Input::Watch { id, item } => Input::Watch { id, item },
+        Input::Timer(id) => Input::Timer(id),
+        Input::Own(own) => match into(own) {
+            Some(own) => Input::Own(own),
+            // News of another core's world; nobody sends those.
+            None => return Vec::new(),
+        },
+    };
+    core.step(now, input, fx);
+    std::iter::from_fn(|| fx.pop())
+        .map(|effect| match effect {
+            Effect::Api(id, request) => Effect::Api(id, request),
+            Effect::Watch(id, request) => Effect::Watch(id, request),
+            Effect::Unwatch(id) => Effect::Unwatch(id),
+            Effect::Timer(id, at) => Effect::Timer(id, at),
+            Effect::Own(out) => Effect::Own(from(out)),
+            Effect::Exit(reason) => Effect::Exit(reason),
+        })
+        .collect()
+}
+
+/// What the garbage collector and the namespace controller read: the groups that a run uses. All
+/// groups would be three times as many watches, with nothing in them.
+fn collected() -> Vec<Resource> {
+    carrack_schema::table::builtin()
+        .iter()
+        .filter(|row| !row.is_virtual && row.plural != "events" && !row.is_custom)
+        .filter(|row| matches!(&*row.group, "" | "apps" | "coordination.k8s.io"))
+        .filter(|row| ["list", "watch", "delete"].iter().all(|verb| row.allows(verb)))
+        .filter_map(|row| {
+            Some(Resource {
+                group: row.group.to_string().into(),
+                version: row.storage_version()?.name.to_string().into(),
+                plural: row.plural.to_string().into(),
+                kind: row.kind.to_string().into(),
+                namespaced: row.namespaced,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,251 @@
+//! What must hold at every step.
+//!
+//! Some are checked where it happens (a volume is unmounted, a container is killed), some on each
+//! change that is committed, some on the state of the nodes after each step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrack_kubelet::devices;
+use carrack_types::quantity::Quantity;
+use serde_json::Value;
+
+use crate::node::Node;
+use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
+use crate::replicas;
+
+/// Something that must hold.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Invariant {
+    /// Its name.
+    pub name: &'static str,
+    /// What must hold.
+    pub sentence: &'static str,
+}
+
+/// All invariants.
+pub const INVARIANTS: &[Invariant] = &[
+    Invariant {
+        name: "device-held-once",
+        sentence: "A device is held by at most one pod that has not ended: in the kubelet's books, in its checkpoint, and by the containers that run.",
+    },
+    Invariant {
+        name: "one-guest-per-vm",
+        sentence: "At most one guest of a virtual machine runs, on all nodes together.",
+    },
+    Invariant {
+        name: "pod-bound-once",
+        sentence: "A pod that is bound to a node stays bound to that node.",
+    },
+    Invariant { name: "pod-runs-where-bound", sentence: "A pod's sandbox is made only on the node that the pod is bound to." },
+    Invariant { name: "pod-end-is-final", sentence: "A pod that has Succeeded or Failed stays so." },
+    Invariant {
+        name: "plugin-absence-never-fails-a-pod",
+        sentence: "A pod that holds devices does not fail because their plugin is not there.",
+    },
+    Invariant {
+        name: "nodes-are-not-overcommitted",
+        sentence: "The pods bound to a node ask for no more of a resource than the node has ever offered.",
+    },
+    Invariant {
+        name: "no-child-made-twice",
+        sentence: "A machine has one instance, an instance has one launcher pod that has not ended, and a controller that counts its children never makes one too many.",
+    },
+    Invariant {
+        name: "wanted-containers-are-not-killed",
+        sentence: "No container that runs is killed while its pod is wanted, whatever agents die or cannot reach.",
+    },
+    Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
+    Invariant {
+        name: "gone-means-stopped",
+        sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
+    },
+    Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
+    Invariant { name: "roles-do-not-give-up", sentence: "No role ends itself for another reason than a lost leader lease." },
+];
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Breach {
+    pub invariant: &'static str,
+    pub message: String,
+}
+
+impl Breach {
+    pub(crate) fn new(invariant: &'static str, message: String) -> Self {
+        debug_assert!(INVARIANTS.iter().any(|i| i.name == invariant), "an invariant without a name: {invariant}");
+        Self { invariant, message }
+    }
+}
+
+/// Looks at the changes that are committed, and at the nodes.
+#[derive(Default)]
+pub(crate) struct Checker {
+    /// The most that a node has ever offered of a resource.
+    offered: BTreeMap<String, BTreeMap<String, Quantity>>,
+    /// UIDs of pods that somebody deleted by force: their objects go before they have stopped.
+    pub forced: BTreeSet<String>,
+}
+
+/// What a pod asks for.
+fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
+    serde_json::from_value(pod.clone()).map(|pod| carrack_types::pod::requests(&pod)).unwrap_or_default()
+}
+
+impl Checker {
+    /// Changes that were just committed.
+    pub(crate) fn changed(
+        &mut self,
+        changes: &[Change],
+        observer: &Observer,
+        nodes: &BTreeMap<u8, Node>,
+        breaches: &mut Vec<Breach>,
+    ) {
+        for change in changes {
+            match change.resource {
+                "pod" => self.pod(change, observer, nodes, breaches),
+                "node" => self.node(change.object()),
+                "vmi" | "secret" if change.before.is_none() => children(change, observer, breaches),
+                _ => {}
+            }
+        }
+    }
+
+    fn node(&mut self, node: &Value) {
+        let offered = self.offered.entry(text(node, "/metadata/name").to_owned()).or_default();
+        for (resource, amount) in node.pointer("/status/allocatable").and_then(Value::as_object).into_iter().flatten() {
+            let Some(amount) = amount.as_str().and_then(|a| a.parse::<Quantity>().ok()) else { continue };
+            let most = offered.entry(resource.clone()).or_default();
+            *most = (*most).max(amount);
+        }
+    }
+
+    fn pod(&self, change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+        let Change { before, after, .. } = change;
+        let (name, id) = (key_of(change.object()), uid(change.object()));
+        let bound = |pod: &Option<Value>| pod.as_ref().map_or("", |p| text(p, "/spec/nodeName")).to_owned();
+        match (before, after) {
+            (Some(old), Some(new)) => {
+                let (from, to) = (bound(before), bound(after));
+                if !from.is_empty() && from != to {
+                    breaches.push(Breach::new("pod-bound-once", format!("{name} moves from {from} to {to:?}")));
+                }
+                if from.is_empty() && !to.is_empty() {
+                    self.placed(&to, observer, breaches);
+                }
+                if terminal(old) && text(old, "/status/phase") != text(new, "/status/phase") {
+                    let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
+                    breaches.push(Breach::new("pod-end-is-final", format!("{name} was {was} and is {is:?}")));
+                }
+                let reason = text(new, "/status/reason");
+                let admission = reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError";
+                if text(new, "/status/phase") == "Failed" && !terminal(old) && admission {
+                    let holds = nodes.values().any(|n| checkpoint(n).contains_key(id));
+                    if holds {
+                        let what = format!("{name} holds devices and is rejected: {reason}");
+                        breaches.push(Breach::new("plugin-absence-never-fails-a-pod", what));
+                    }
+                }
+            }
+            (None, Some(new)) => {
+                if !bound(after).is_empty() {
+                    self.placed(&bound(after), observer, breaches);
+                }
+                if !controller(new).is_empty() {
+                    children(change, observer, breaches);
+                }
+            }
+            (Some(_), None) if self.forced.contains(id) => {}
+            (Some(_), None) => {
+                for node in nodes.values() {
+                    let left = node.runtime.alive_of(id).or_else(|| node.runtime.sandbox_of(id));
+                    if let Some(left) = left {
+                        let what = format!("{name} ({id}) is gone from the API, and {left} still runs on node{}", node.number);
+                        breaches.push(Breach::new("gone-means-stopped", what));
+                    }
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// A pod was just bound to a node.
+    fn placed(&self, node: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let Some(offered) = self.offered.get(node) else { return };
+        let mut asked = BTreeMap::new();
+        for pod in observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p)) {
+            carrack_types::pod::add(&mut asked, &requests(pod));
+        }
+        for (resource, amount) in asked {
+            let most = offered.get(&resource).copied().unwrap_or_default();
+            if amount > most {
+                let what = format!("pods on {node} ask for {amount} of {resource}, and it never had more than {most}");
+                breaches.push(Breach::new("nodes-are-not-overcommitted", what));
+            }
+        }
+    }
+
+    /// The nodes after a step.
+    pub(crate) fn nodes(&self, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+        let mut guests: BTreeMap<&str, &str> = BTreeMap::new();
+        for node in nodes.values() {
+            for (compute, guest) in node.guests.alive() {
+                if let Some(other) = guests.insert(&guest.name, compute) {
+                    let what = format!("two guests of {} run: in {other} and in {compute}", guest.name);
+                    breaches.push(Breach::new("one-guest-per-vm", what));
+                }
+            }
+            let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
+            for container in node.runtime.running() {
+                let pod = &*container.record.pod.uid;
+                for device in &container.devices {
+                    if let Some(other) = holders.insert(device, pod).filter(|other| *other != pod) {
+                        let what = format!("{device} on node{} is in running containers of {other} and {pod}", node.number);
+                        breaches.push(Breach::new("device-held-once", what));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Holdings by pod UID, as the node's checkpoint says.
+fn checkpoint(node: &Node) -> devices::Allocations {
+    let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
+    devices::decode(bytes).map(|(allocations, _)| allocations).unwrap_or_default()
+}
+
+/// Checks holdings: the kubelet's books, or its checkpoint.
+pub(crate) fn holdings(place: &str, allocations: &devices::Allocations, breaches: &mut Vec<Breach>) {
+    let mut holders: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for (pod, containers) in allocations {
+        for (resource, allocation) in containers.values().flatten() {
+            for id in &allocation.ids {
+                if let Some(other) = holders.insert((resource, id), pod).filter(|other| *other != &**pod) {
+                    let what = format!("{resource} {id} is given to {other} and {pod} in {place}");
+                    breaches.push(Breach::new("device-held-once", what));
+                }
+            }
+        }
+    }
+}
+
+/// An owned object was just made.
+fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let owner = controller(change.object());
+    if owner.is_empty() {
+        return;
+    }
+    let most = match change.resource {
+        "secret" => replicas::WANTED,
+        _ => 1,
+    };
+    let alive: BTreeSet<String> = observer
+        .all(change.resource)
+        .filter(|o| controller(o) == owner && !(change.resource == "pod" && (terminal(o) || deleting(o))))
+        .map(key_of)
+        .collect();
+    if alive.len() > most {
+        let what = format!("{owner} has {} children where {most} may be: {alive:?}", alive.len());
+        breaches.push(Breach::new("no-child-made-twice", what));
+    }
+}

@@ -1,0 +1,331 @@
+//! Launchers and their guests, behind virt-handler's effects.
+//!
+//! A launcher comes up with its container and waits for its machine. What it knows is the real
+//! [`Domain`]; the guest under it boots, shuts down when its power button is pressed (or does not
+//! care), crashes, and ends with its container. The launcher's monitor may die and be replaced; the
+//! guest does not notice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use carrack_launcher::accel::{Accel, Probe};
+use carrack_launcher::domain::{Observed, Phase};
+use carrack_launcher::{Domain, MachineSpec};
+use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Prepared, Record, Reply};
+use serde_json::json;
+
+use super::{Follow, NodeEvent, Runtime};
+use crate::chance::between;
+
+/// How long a state takes from the launcher to the handler. Always the same, so that they keep their
+/// order.
+const STATE_DELAY: Duration = Duration::from_millis(1);
+
+/// What a guest does by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Its processors run.
+    Boots,
+    /// It has powered itself off.
+    PowersOff,
+    /// It has panicked.
+    Panics,
+    /// QEMU has quit; the container ends.
+    Quits,
+    /// The monitor dies; the guest goes on.
+    LosesMonitor,
+}
+
+/// A launcher with its guest.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// Namespace and name of its instance, once it has a machine.
+    pub name: String,
+    pub domain: Domain,
+    monitor: bool,
+    /// It does not care for its power button.
+    stubborn: bool,
+    pressed: bool,
+    /// What happened while there was no monitor. QEMU waits for one before it quits.
+    unseen: Option<Observed>,
+}
+
+impl Guest {
+    /// Whether there is a QEMU process.
+    pub(crate) fn alive(&self) -> bool {
+        matches!(self.domain.phase, Phase::Starting | Phase::Running | Phase::Paused)
+    }
+}
+
+/// The guests of a node by their compute containers, and what the handler keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    guests: BTreeMap<String, Guest>,
+    /// Whose states the handler follows: by instance, the handler's life and the container.
+    watches: BTreeMap<String, (u32, String)>,
+    /// The handler's local record.
+    pub records: BTreeMap<String, Record>,
+    pending: BTreeMap<u64, (u32, OpId, Op)>,
+    next: u64,
+    probed: Option<Probe>,
+}
+
+impl Guests {
+    /// The handler of a life asks for an operation.
+    pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op, delay: Duration) -> Vec<Follow> {
+        match op {
+            Op::Publish(_) => Vec::new(),
+            Op::Unwatch(uid) => {
+                self.watches.remove(&uid);
+                Vec::new()
+            }
+            op => {
+                self.next += 1;
+                self.pending.insert(self.next, (life, id, op));
+                vec![Follow::Later(delay, NodeEvent::HandlerEffect(self.next))]
+            }
+        }
+    }
+
+    /// The handler has died. What it had asked for may still be carried out, or not.
+    pub(crate) fn handler_died(&mut self, rng: &mut Rng) {
+        self.watches.clear();
+        self.pending.retain(|_, _| !rng.one_in(3));
+    }
+
+    /// An operation takes effect. `fails` is whether it fails before (true) or after it.
+    pub(super) fn carry_out(
+        &mut self,
+        number: u64,
+        fails: Option<bool>,
+        runtime: &Runtime,
+        rng: &mut Rng,
+        blind: bool,
+    ) -> Vec<Follow> {
+        let Some((life, id, op)) = self.pending.remove(&number) else { return Vec::new() };
+        if let Op::Watch(place) = op {
+            return self.watch(life, place, runtime);
+        }
+        // Without its record the handler cannot live at all; that is another matter than what fails here.
+        let fails = fails.filter(|_| !matches!(op, Op::Load));
+        let mut follow = Vec::new();
+        let outcome = match fails {
+            Some(true) => Err(OpError("the node hiccups".into())),
+            _ => self.do_it(op, runtime, rng, blind, &mut follow),
+        };
+        let outcome = match fails {
+            Some(false) => outcome.and_then(|_| Err(OpError("no answer in time".into()))),
+            _ => outcome,
+        };
+        let back = between(rng, Duration::from_micros(100), Duration::from_millis(2));
+        follow.push(Follow::Handler(life, back, Box::new(In::Done(id, outcome))));
+        follow
+    }
+
+    fn do_it(&mut self, op: Op, runtime: &Runtime, rng: &mut Rng, blind: bool, follow: &mut Vec<Follow>) -> Outcome {
+        match op {
+            Op::Load => Ok(Reply::Loaded(self.records.values().cloned().collect())),
+            Op::Probe => {
+                let accel = if rng.one_in(2) { Accel::Kvm } else { Accel::Tcg };
+                let probe = self.probed.get_or_insert(Probe { accel, reason: "the seed chose".into() });
+                Ok(Reply::Probed(probe.clone()))
+            }
+            Op::Save(record) => {
+                self.records.insert(record.place.uid.clone(), record);
+                Ok(Reply::Done)
+            }
+            Op::Drop(uid) => {
+                self.records.remove(&uid);
+                Ok(Reply::Done)
+            }
+            Op::Prepare(preparation) => {
+                let needed = preparation.disks.iter().map(|d| &d.container_id).chain([&preparation.place.compute_id]);
+                match needed.into_iter().find(|id| !runtime.is_running(id)) {
+                    Some(id) => Err(OpError(format!("container {id} does not run"))),
+                    None => Ok(Reply::Prepared(Box::new(Prepared::default()))),
+                }
+            }
+            Op::Call(place, call) => self.call(&place, call, runtime, rng, follow),
+            Op::TakeOver(place) => match self.launcher(&place, runtime) {
+                Some(guest) => {
+                    guest.monitor = true;
+                    follow.push(Follow::Say(format!("a new monitor for the guest of {}", place.uid)));
+                    if let Some(observed) = guest.unseen.take() {
+                        guest.domain.observe(observed);
+                        let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
+                        follow.push(Follow::Later(quits, NodeEvent::Guest(place.compute_id, Doing::Quits)));
+                    }
+                    Ok(Reply::Done)
+                }
+                None => Err(OpError("the launcher's container does not run".into())),
+            },
+            Op::LookForProcesses(place) => {
+                let left = runtime.alive_of(&place.pod_uid).is_some() && !blind;
+                follow.push(Follow::Say(format!("processes of pod {} are left: {left}", place.pod_uid)));
+                Ok(Reply::Processes(left))
+            }
+            Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
+        }
+    }
+
+    /// The launcher in a container, which came up with it.
+    fn launcher(&mut self, place: &Place, runtime: &Runtime) -> Option<&mut Guest> {
+        if !runtime.is_running(&place.compute_id) {
+            return None;
+        }
+        Some(self.guests.entry(place.compute_id.clone()).or_insert_with(|| Guest {
+            name: String::new(),
+            domain: Domain::waiting(&place.uid),
+            monitor: true,
+            stubborn: false,
+            pressed: false,
+            unseen: None,
+        }))
+    }
+
+    fn watch(&mut self, life: u32, place: Place, runtime: &Runtime) -> Vec<Follow> {
+        let compute = place.compute_id.clone();
+        let domain = self.launcher(&place, runtime).filter(|g| g.monitor).map(|g| g.domain.clone());
+        let uid = place.uid;
+        let news = match domain {
+            Some(domain) => {
+                self.watches.insert(uid.clone(), (life, compute));
+                In::Domain(uid, Box::new(domain))
+            }
+            None => In::WatchClosed(uid, "no launcher answers".into()),
+        };
+        vec![Follow::Handler(life, STATE_DELAY, Box::new(news))]
+    }
+
+    fn call(
+        &mut self,
+        place: &Place,
+        call: Call,
+        runtime: &Runtime,
+        rng: &mut Rng,
+        follow: &mut Vec<Follow>,
+    ) -> Outcome {
+        let compute = place.compute_id.clone();
+        let Some(guest) = self.launcher(place, runtime).filter(|g| g.monitor) else {
+            return Err(OpError("no launcher answers".into()));
+        };
+        match call {
+            Call::Sync(spec) => {
+                let MachineSpec { namespace, name, accel, uid, .. } = *spec;
+                if uid != guest.domain.uid {
+                    return Err(OpError("the machine belongs to another launcher".into()));
+                }
+                if guest.domain.phase == Phase::Waiting {
+                    guest.name = format!("{namespace}/{name}");
+                    guest.stubborn = rng.one_in(5);
+                    guest.domain.observe(Observed::Accepted { accel });
+                    follow.push(Follow::Say(format!("guest of {} starts in {compute}", guest.name)));
+                    let boots = between(rng, Duration::from_millis(100), Duration::from_secs(3));
+                    follow.push(Follow::Later(boots, NodeEvent::Guest(compute.clone(), Doing::Boots)));
+                }
+            }
+            Call::Shutdown => {
+                guest.domain.observe(Observed::ShutdownRequested);
+                if guest.alive() && !guest.stubborn && !guest.pressed {
+                    guest.pressed = true;
+                    let takes = between(rng, Duration::from_millis(200), Duration::from_secs(20));
+                    follow.push(Follow::Later(takes, NodeEvent::Guest(compute.clone(), Doing::PowersOff)));
+                }
+            }
+            Call::Kill => {
+                guest.domain.observe(Observed::KillRequested);
+                follow.push(Follow::Say(format!("guest of {} is killed in {compute}", guest.name)));
+                let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
+                follow.push(Follow::Later(quits, NodeEvent::Guest(compute.clone(), Doing::Quits)));
+            }
+        }
+        let domain = Box::new(guest.domain.clone());
+        self.publish(&compute, follow);
+        Ok(Reply::Domain(domain))
+    }
+
+    /// A guest does something by itself. Returns the container that ends by it.
+    pub(super) fn does(
+        &mut self,
+        compute: &str,
+        doing: Doing,
+        rng: &mut Rng,
+        follow: &mut Vec<Follow>,
+    ) -> Option<String> {
+        let guest = self.guests.get_mut(compute)?;
+        let shutdown = |reason: &str| Observed::Event { name: "SHUTDOWN".into(), data: json!({"reason": reason}) };
+        match doing {
+            Doing::Boots => {
+                guest.domain.observe(Observed::RunState("running".into()));
+            }
+            Doing::PowersOff | Doing::Panics => {
+                if !guest.alive() {
+                    return None;
+                }
+                if !guest.monitor {
+                    let state = if doing == Doing::Panics { "guest-panicked" } else { "shutdown" };
+                    guest.unseen = Some(Observed::RunState(state.into()));
+                    return None;
+                }
+                guest.domain.observe(shutdown(if doing == Doing::Panics { "guest-panic" } else { "guest-shutdown" }));
+                let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
+                follow.push(Follow::Later(quits, NodeEvent::Guest(compute.to_owned(), Doing::Quits)));
+            }
+            Doing::Quits => return Some(compute.to_owned()),
+            Doing::LosesMonitor => {
+                guest.monitor = false;
+                follow.push(Follow::Say(format!("the monitor of the guest of {} dies", guest.name)));
+                self.hang_up(compute, "the launcher's monitor died", follow);
+                return None;
+            }
+        }
+        if doing != Doing::Boots || self.guests.get(compute).is_some_and(Guest::alive) {
+            let name = self.guests.get(compute).map(|g| g.name.clone()).unwrap_or_default();
+            follow.push(Follow::Say(format!("guest of {name} in {compute}: {doing:?}")));
+        }
+        self.publish(compute, follow);
+        None
+    }
+
+    fn publish(&self, compute: &str, follow: &mut Vec<Follow>) {
+        let Some(guest) = self.guests.get(compute).filter(|g| g.monitor) else { return };
+        for (uid, (life, _)) in self.watches.iter().filter(|(_, (_, c))| c == compute) {
+            let news = In::Domain(uid.clone(), Box::new(guest.domain.clone()));
+            follow.push(Follow::Handler(*life, STATE_DELAY, Box::new(news)));
+        }
+    }
+
+    fn hang_up(&mut self, compute: &str, why: &str, follow: &mut Vec<Follow>) {
+        let gone: Vec<String> =
+            self.watches.iter().filter(|(_, (_, c))| c == compute).map(|(uid, _)| uid.clone()).collect();
+        for uid in gone {
+            if let Some((life, _)) = self.watches.remove(&uid) {
+                let news = In::WatchClosed(uid, why.to_owned());
+                follow.push(Follow::Handler(life, STATE_DELAY, Box::new(news)));
+            }
+        }
+    }
+
+    /// Guests end with their containers.
+    pub(super) fn reap(&mut self, runtime: &Runtime, follow: &mut Vec<Follow>) {
+        let gone: Vec<String> = self.guests.keys().filter(|id| !runtime.is_running(id)).cloned().collect();
+        for compute in gone {
+            self.guests.remove(&compute);
+            self.hang_up(&compute, "the launcher hung up", follow);
+        }
+    }
+
+    /// The power goes; what is on the disk stays.
+    pub(super) fn power_off(&mut self) {
+        self.guests.clear();
+        self.watches.clear();
+        self.pending.clear();
+        self.probed = None;
+    }
+
+    /// The guests whose QEMU runs, with their containers.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = (&str, &Guest)> {
+        self.guests.iter().filter(|(_, g)| g.alive()).map(|(id, g)| (id.as_str(), g))
+    }
+}

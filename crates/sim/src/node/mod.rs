@@ -1,0 +1,367 @@
+//! A simulated node: its disk, its container runtime, its device plugins, its guests.
+//!
+//! The kubelet's core asks for operations; each takes effect at some time and is answered at some
+//! later time, so that a crash may fall before, between or after. What is on the disk and what runs
+//! outlives the agents; a reboot ends what runs and keeps what is on the disk.
+
+mod disk;
+mod guests;
+mod plugins;
+mod runtime;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{Rng, Time};
+use carrack_kubelet::runtime::{HostFacts, RuntimeInfo};
+use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
+
+use crate::invariants::Breach;
+use crate::observer::Observer;
+use crate::options::NodeFaults;
+use crate::role::node_name;
+pub(crate) use disk::Disk;
+pub(crate) use guests::{Doing, Guests};
+pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
+pub(crate) use runtime::Runtime;
+
+/// CPUs of a node.
+pub(crate) const CPUS: u32 = 4;
+/// Memory of a node, in bytes.
+pub(crate) const MEMORY_BYTES: u64 = 8 << 30;
+
+/// What is to happen on a node.
+#[derive(Debug)]
+pub(crate) enum NodeEvent {
+    /// An operation takes effect.
+    Effect(u64),
+    /// A process in a container ends by itself.
+    Exit { container: String, code: i32 },
+    /// A device plugin of the simulator's own comes up.
+    PluginStart { resource: &'static str, generation: u64 },
+    /// An operation of virt-handler takes effect.
+    HandlerEffect(u64),
+    /// The guest in a container does something by itself.
+    Guest(String, Doing),
+    /// The node is up again after a reboot.
+    Booted,
+}
+
+/// What follows from an event.
+#[derive(Debug)]
+pub(crate) enum Follow {
+    /// Something more, later.
+    Later(Duration, NodeEvent),
+    /// News for the kubelet of this life, after a while.
+    Kubelet(u32, Duration, Box<In>),
+    /// News for the virt-handler of this life, after a while.
+    Handler(u32, Duration, Box<carrack_virt::handler::In>),
+    /// For the trace.
+    Say(String),
+}
+
+struct Pending {
+    life: u32,
+    id: OpId,
+    op: Op,
+    fate: Fate,
+}
+
+/// Whether an operation fails, and on which side of its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Works,
+    FailsBefore,
+    FailsAfter,
+}
+
+/// A node.
+pub(crate) struct Node {
+    pub number: u8,
+    pub disk: Disk,
+    pub runtime: Runtime,
+    pub plugins: Plugins,
+    pub guests: Guests,
+    pub faults: NodeFaults,
+    /// A planted bug: whoever looks for processes sees none.
+    pub blind: bool,
+    pub up: bool,
+    boot: u32,
+    booted_at: Time,
+    rng: Rng,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+}
+
+impl Node {
+    pub(crate) fn new(number: u8, now: Time, rng: Rng, faults: NodeFaults) -> Self {
+        Self {
+            number,
+            disk: Disk::default(),
+            runtime: Runtime::new(number),
+            plugins: Plugins::default(),
+            guests: Guests::default(),
+            faults,
+            blind: false,
+            up: true,
+            boot: 1,
+            booted_at: now,
+            rng,
+            pending: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Changes with each boot.
+    pub(crate) fn boot_id(&self) -> String {
+        format!("{}-boot-{}", node_name(self.number), self.boot)
+    }
+
+    pub(crate) fn facts(&self) -> HostFacts {
+        HostFacts {
+            boot_id: self.boot_id(),
+            booted_at: self.booted_at,
+            machine_id: format!("machine-{}", self.number),
+            system_uuid: format!("uuid-{}", self.number),
+            kernel_version: "6.1.0-sim".into(),
+            os_image: "Simulated".into(),
+            architecture: "amd64".into(),
+            hostname: node_name(self.number),
+            cpus: CPUS,
+            memory_bytes: MEMORY_BYTES,
+            memory_available_bytes: MEMORY_BYTES / 2,
+            hugepages_bytes: BTreeMap::new(),
+            disk_bytes: 100 << 30,
+            disk_available_bytes: 50 << 30,
+            inodes: 1_000_000,
+            inodes_free: 900_000,
+            pids_max: 100_000,
+            pids: 100,
+            addresses: vec![std::net::IpAddr::from([192, 168, 0, self.number])],
+            resolver: carrack_kubelet::runtime::Dns::default(),
+        }
+    }
+
+    /// The kubelet of a life asks for an operation.
+    pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op) -> Vec<Follow> {
+        if matches!(op, Op::Publish(_)) || !self.up {
+            return Vec::new();
+        }
+        let mut delay = self.faults.operation.draw(&mut self.rng);
+        if let Op::StopContainer { id, timeout_s } = &op {
+            delay += self.runtime.time_to_stop(id, *timeout_s, &mut self.rng);
+        }
+        let fate = self.fate();
+        self.next += 1;
+        self.pending.insert(self.next, Pending { life, id, op, fate });
+        vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
+    }
+
+    /// The virt-handler of a life asks for an operation.
+    pub(crate) fn ask_handler(&mut self, life: u32, out: carrack_virt::handler::Out) -> Vec<Follow> {
+        if !self.up {
+            return Vec::new();
+        }
+        let delay = self.faults.operation.draw(&mut self.rng);
+        self.guests.ask(life, out.id, out.op, delay)
+    }
+
+    /// The kubelet has died. What it had sent may still be carried out, or not.
+    pub(crate) fn kubelet_died(&mut self) -> Vec<Follow> {
+        let rng = &mut self.rng;
+        self.pending.retain(|_, _| !rng.one_in(3));
+        self.plugins.kubelet_died()
+    }
+
+    /// A new kubelet has started: the plugins will find it.
+    pub(crate) fn kubelet_started(&mut self) -> Vec<Follow> {
+        self.plugins.kubelet_started(&mut self.rng)
+    }
+
+    /// The virt-handler has died, and the plugins that it served.
+    pub(crate) fn handler_died(&mut self) -> Vec<Follow> {
+        self.guests.handler_died(&mut self.rng);
+        self.plugins.handler_died()
+    }
+
+    /// A new virt-handler has started.
+    pub(crate) fn handler_started(&mut self, life: u32) -> Vec<Follow> {
+        self.plugins.handler_started(life, &mut self.rng)
+    }
+
+    /// How an operation ends: well, or failing before or after its effect.
+    fn fate(&mut self) -> Fate {
+        if !self.rng.one_in(self.faults.fail_one_in) {
+            Fate::Works
+        } else if self.rng.one_in(2) {
+            Fate::FailsBefore
+        } else {
+            Fate::FailsAfter
+        }
+    }
+
+    /// An event of this node.
+    pub(crate) fn happen(
+        &mut self,
+        now: Time,
+        kubelet_life: u32,
+        event: NodeEvent,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Vec<Follow> {
+        let mut follow = self.react(now, kubelet_life, event, observer, breaches);
+        self.guests.reap(&self.runtime, &mut follow);
+        follow
+    }
+
+    fn react(
+        &mut self,
+        now: Time,
+        kubelet_life: u32,
+        event: NodeEvent,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Vec<Follow> {
+        match event {
+            NodeEvent::HandlerEffect(number) => {
+                let fails = match self.fate() {
+                    Fate::Works => None,
+                    Fate::FailsBefore => Some(true),
+                    Fate::FailsAfter => Some(false),
+                };
+                self.guests.carry_out(number, fails, &self.runtime, &mut self.rng, self.blind)
+            }
+            NodeEvent::Guest(compute, doing) => {
+                let mut follow = Vec::new();
+                if let Some(ends) = self.guests.does(&compute, doing, &mut self.rng, &mut follow)
+                    && self.runtime.exit(now, &ends, 0)
+                {
+                    follow.push(Follow::Say(format!("node{} {ends} ends with its guest", self.number)));
+                }
+                follow
+            }
+            NodeEvent::Effect(number) => {
+                let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
+                let word = describe(&op);
+                let outcome = match fate {
+                    Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
+                    _ => self.carry_out(now, kubelet_life, op, observer, breaches),
+                };
+                let outcome = if fate == Fate::FailsAfter && outcome.is_ok() {
+                    Err(OpError::TimedOut(120))
+                } else {
+                    outcome
+                };
+                let mut follow = Vec::new();
+                if let Some(word) = word {
+                    let end = match &outcome {
+                        Ok(Reply::Made(id)) => format!("made {id}"),
+                        Ok(_) => "done".to_owned(),
+                        Err(e) => format!("{e}{}", if fate == Fate::FailsAfter { " (but it was done)" } else { "" }),
+                    };
+                    follow.push(Follow::Say(format!("node{} {word}: {end}", self.number)));
+                }
+                let back = self.faults.operation.draw(&mut self.rng) / 4;
+                follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
+                follow
+            }
+            NodeEvent::Exit { container, code } => match self.runtime.exit(now, &container, code) {
+                true => vec![Follow::Say(format!("node{} {container} exits with {code}", self.number))],
+                false => Vec::new(),
+            },
+            NodeEvent::PluginStart { resource, generation } => {
+                self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
+            }
+            NodeEvent::Booted => {
+                self.up = true;
+                Vec::new()
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        now: Time,
+        kubelet_life: u32,
+        op: Op,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Outcome {
+        match op {
+            Op::Load => Ok(Reply::Loaded(Box::new(Loaded {
+                records: self.disk.records.clone(),
+                checkpoint: self.disk.checkpoint.clone(),
+                host: self.facts(),
+            }))),
+            Op::Host => Ok(Reply::Host(Box::new(self.facts()))),
+            Op::RuntimeInfo => Ok(Reply::RuntimeInfo(RuntimeInfo {
+                name: "containerd".into(),
+                version: "sim".into(),
+                not_ready: None,
+                network_not_ready: None,
+            })),
+            Op::Relist => Ok(Reply::Snapshot(self.runtime.snapshot())),
+            Op::ListImages => Ok(Reply::Images(Vec::new())),
+            Op::FindImage(image) | Op::PullImage(image) => Ok(Reply::Image(Some(runtime::image(&image)))),
+            Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
+            Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
+            Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id),
+            Op::CreateContainer(_, spec) => self.runtime.create(now, &spec),
+            Op::StartContainer(id) => self.runtime.start(now, &id),
+            Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
+            Op::RemoveContainer(id) => self.runtime.remove(&id),
+            Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
+            Op::Net { .. } => Ok(Reply::Done),
+            Op::SetUpVolume(setup) => self.disk.mount(&setup.uid, &setup.path),
+            Op::TearDownVolume { uid, path } => {
+                if let Some(container) = self.runtime.alive_of(&uid) {
+                    let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
+                    breaches.push(Breach::new("volume-in-use-stays", what));
+                }
+                self.disk.unmount(&uid, &path)
+            }
+            Op::RemovePod { uid, .. } => self.disk.remove_pod(&uid),
+            Op::SaveRecord { name, body } => self.disk.save(name, body),
+            Op::DropRecord(name) => self.disk.drop_record(&name),
+            Op::SaveCheckpoint(body) => {
+                self.disk.checkpoint = Some(body);
+                Ok(Reply::Done)
+            }
+            Op::Allocate { resource, epoch, ids } => self.plugins.allocate(kubelet_life, &resource, epoch, &ids),
+            Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
+            Op::PreStart { .. } | Op::Publish(_) => Ok(Reply::Done),
+        }
+    }
+
+    /// Power is lost: everything that runs ends, operations under way are forgotten.
+    pub(crate) fn power_off(&mut self, now: Time) {
+        self.up = false;
+        self.boot += 1;
+        self.pending.clear();
+        self.guests.power_off();
+        self.runtime.power_off(now);
+        self.disk.power_off();
+    }
+
+    /// The machine comes up; returns when.
+    pub(crate) fn power_on(&mut self, now: Time) -> Duration {
+        let delay = crate::chance::between(&mut self.rng, Duration::from_secs(3), Duration::from_secs(30));
+        self.booted_at = now + delay;
+        delay
+    }
+}
+
+/// An operation that changes something, for the trace.
+fn describe(op: &Op) -> Option<String> {
+    match op {
+        Op::RunSandbox(spec) => Some(format!("runs a sandbox for {}", spec.pod)),
+        Op::StopSandbox(id) => Some(format!("stops sandbox {id}")),
+        Op::CreateContainer(_, spec) => Some(format!("creates container {} of {}", spec.name, spec.pod)),
+        Op::StartContainer(id) => Some(format!("starts {id}")),
+        Op::StopContainer { id, .. } => Some(format!("stops {id}")),
+        Op::TearDownVolume { uid, path } => Some(format!("unmounts {path} of {uid}")),
+        Op::RemovePod { uid, .. } => Some(format!("removes the directories of {uid}")),
+        Op::Allocate { resource, ids, .. } => Some(format!("allocates {resource} {ids:?}")),
+        _ => None,
+    }
+}

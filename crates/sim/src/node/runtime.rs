@@ -1,0 +1,288 @@
+//! The container runtime: sandboxes, containers and the processes in them.
+//!
+//! It does what containerd does where the difference shows: a sandbox or container whose name (pod
+//! UID or sandbox, container, attempt) is taken is not made again, stopping what is stopped is done,
+//! and after a reboot everything that ran is there, exited.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{Rng, Time};
+use carrack_kubelet::runtime::{
+    ContainerRecord, ContainerSpec, ContainerState, ImageRecord, PodRef, RuntimeSnapshot, SandboxRecord, SandboxSpec,
+    labels,
+};
+use carrack_kubelet::{OpError, Outcome, Reply};
+
+use super::plugins::DEVICE_DIR;
+use crate::chance::below;
+use crate::invariants::Breach;
+use crate::observer::{Observer, deleting, terminal, uid};
+
+/// How long what has ended is remembered by the runtime itself: for ever, until it is removed.
+#[derive(Clone, Debug)]
+struct Sandbox {
+    pod: PodRef,
+    attempt: u32,
+    ready: bool,
+    created_at: Time,
+    ip: std::net::IpAddr,
+}
+
+/// A container.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    pub record: ContainerRecord,
+    /// Devices, as `resource/id`.
+    pub devices: Vec<String>,
+    /// How quickly its process ends when asked to, in seconds.
+    stops_in_s: u64,
+}
+
+/// The runtime of a node.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    node: u8,
+    sandboxes: BTreeMap<String, Sandbox>,
+    containers: BTreeMap<String, Life>,
+    next: u64,
+}
+
+/// An image: all of them are there.
+pub(super) fn image(name: &str) -> ImageRecord {
+    ImageRecord {
+        id: format!("sha256:{name}"),
+        names: vec![name.to_owned()],
+        digest: String::new(),
+        size_bytes: 1 << 20,
+        uid: None,
+        username: String::new(),
+    }
+}
+
+fn missing(id: &str) -> OpError {
+    OpError::NotFound(format!("{id} is not there"))
+}
+
+/// A pod is wanted when its object is there with this UID, runs, and is not to go.
+fn wanted(observer: &Observer, pod: &PodRef) -> bool {
+    observer
+        .get("pod", &format!("{}/{}", pod.namespace, pod.name))
+        .is_some_and(|p| uid(p) == &*pod.uid && !deleting(p) && !terminal(p))
+}
+
+impl Runtime {
+    pub(super) fn new(node: u8) -> Self {
+        Self { node, sandboxes: BTreeMap::new(), containers: BTreeMap::new(), next: 0 }
+    }
+
+    fn id(&mut self, kind: &str) -> String {
+        self.next += 1;
+        format!("{kind}-{}-{}", self.node, self.next)
+    }
+
+    pub(super) fn snapshot(&self) -> RuntimeSnapshot {
+        RuntimeSnapshot {
+            sandboxes: self
+                .sandboxes
+                .iter()
+                .map(|(id, s)| SandboxRecord {
+                    id: id.clone(),
+                    pod: s.pod.clone(),
+                    attempt: s.attempt,
+                    ready: s.ready,
+                    created_at: s.created_at,
+                    ips: vec![s.ip],
+                })
+                .collect(),
+            containers: self.containers.values().map(|c| c.record.clone()).collect(),
+        }
+    }
+
+    pub(super) fn run_sandbox(
+        &mut self,
+        now: Time,
+        spec: &SandboxSpec,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Outcome {
+        if self.sandboxes.values().any(|s| s.pod.uid == spec.pod.uid && s.attempt == spec.attempt) {
+            return Err(OpError::Failed(format!("the name of sandbox {} of {} is taken", spec.attempt, spec.pod)));
+        }
+        let key = format!("{}/{}", spec.pod.namespace, spec.pod.name);
+        if let Some(pod) = observer.get("pod", &key).filter(|p| uid(p) == &*spec.pod.uid) {
+            let bound = crate::observer::text(pod, "/spec/nodeName");
+            if bound != crate::role::node_name(self.node) {
+                let what = format!("{} runs on node{} and is bound to {bound:?}", spec.pod, self.node);
+                breaches.push(Breach::new("pod-runs-where-bound", what));
+            }
+        }
+        let id = self.id("sandbox");
+        let octet = u8::try_from(self.next % 250).unwrap_or(0);
+        let sandbox = Sandbox {
+            pod: spec.pod.clone(),
+            attempt: spec.attempt,
+            ready: true,
+            created_at: now,
+            ip: std::net::IpAddr::from([10, 42, self.node, octet + 2]),
+        };
+        self.sandboxes.insert(id.clone(), sandbox);
+        Ok(Reply::Made(id))
+    }
+
+    pub(super) fn stop_sandbox(
+        &mut self,
+        now: Time,
+        id: &str,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Outcome {
+        let Some(sandbox) = self.sandboxes.get_mut(id) else { return Err(missing(id)) };
+        sandbox.ready = false;
+        let inside: Vec<String> =
+            self.containers.values().filter(|c| c.record.sandbox_id == id).map(|c| c.record.id.clone()).collect();
+        for container in inside {
+            self.end(now, &container, 137, observer, breaches);
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn remove_sandbox(&mut self, id: &str) -> Outcome {
+        match self.sandboxes.get(id) {
+            Some(s) if s.ready => return Err(OpError::Failed(format!("{id} is running"))),
+            _ => {}
+        }
+        self.sandboxes.remove(id);
+        self.containers.retain(|_, c| c.record.sandbox_id != id);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn create(&mut self, now: Time, spec: &ContainerSpec) -> Outcome {
+        if !self.sandboxes.get(&spec.sandbox_id).is_some_and(|s| s.ready) {
+            return Err(OpError::NotFound(format!("sandbox {} does not run", spec.sandbox_id)));
+        }
+        let taken = |c: &Life| {
+            c.record.pod.uid == spec.pod.uid && c.record.name == spec.name && c.record.attempt == spec.attempt
+        };
+        if self.containers.values().any(taken) {
+            return Err(OpError::Failed(format!("the name of container {} is taken", spec.name)));
+        }
+        let id = self.id("container");
+        let devices = spec.devices.iter().filter_map(|d| Some(d.container_path.strip_prefix(DEVICE_DIR)?.to_owned()));
+        let life = Life {
+            devices: devices.collect(),
+            stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
+            record: ContainerRecord {
+                id: id.clone(),
+                sandbox_id: spec.sandbox_id.clone(),
+                pod: spec.pod.clone(),
+                name: spec.name.clone(),
+                attempt: spec.attempt,
+                state: ContainerState::Created,
+                created_at: now,
+                started_at: None,
+                image: spec.image.clone(),
+                image_ref: spec.image_ref.clone(),
+                hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            },
+        };
+        self.containers.insert(id.clone(), life);
+        Ok(Reply::Made(id))
+    }
+
+    pub(super) fn start(&mut self, now: Time, id: &str) -> Outcome {
+        let Some(container) = self.containers.get_mut(id) else { return Err(missing(id)) };
+        if container.record.state != ContainerState::Created {
+            return Err(OpError::Failed(format!("{id} was started before")));
+        }
+        if !self.sandboxes.get(&container.record.sandbox_id).is_some_and(|s| s.ready) {
+            return Err(OpError::Failed(format!("the sandbox of {id} does not run")));
+        }
+        container.record.state = ContainerState::Running;
+        container.record.started_at = Some(now);
+        Ok(Reply::Done)
+    }
+
+    /// How long a container takes to end after its stop signal.
+    pub(super) fn time_to_stop(&self, id: &str, timeout_s: i64, rng: &mut Rng) -> Duration {
+        let Some(container) = self.containers.get(id) else { return Duration::ZERO };
+        let limit = Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0));
+        below(rng, Duration::from_secs(container.stops_in_s)).min(limit)
+    }
+
+    pub(super) fn stop(&mut self, now: Time, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
+        if !self.containers.contains_key(id) {
+            return Err(missing(id));
+        }
+        self.end(now, id, 143, observer, breaches);
+        Ok(Reply::Done)
+    }
+
+    /// Ends a container from outside.
+    fn end(&mut self, now: Time, id: &str, code: i32, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let Some(container) = self.containers.get(id) else { return };
+        if container.record.state == ContainerState::Running && wanted(observer, &container.record.pod) {
+            let what = format!("{id} ({}) of {} is killed, and nobody asked for it", container.record.name, container.record.pod);
+            breaches.push(Breach::new("wanted-containers-are-not-killed", what));
+        }
+        self.exit(now, id, code);
+    }
+
+    /// A container's process ends. False when it did not run.
+    pub(super) fn exit(&mut self, now: Time, id: &str, code: i32) -> bool {
+        let Some(container) = self.containers.get_mut(id) else { return false };
+        let ran = container.record.state == ContainerState::Running;
+        if ran || container.record.state == ContainerState::Created {
+            let reason = if code == 0 { "Completed" } else { "Error" };
+            container.record.state =
+                ContainerState::Exited { code, reason: reason.into(), message: String::new(), finished_at: now };
+        }
+        ran
+    }
+
+    pub(super) fn remove(&mut self, id: &str) -> Outcome {
+        match self.containers.get(id) {
+            Some(c) if c.record.state == ContainerState::Running => Err(OpError::Failed(format!("{id} is running"))),
+            _ => {
+                self.containers.remove(id);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    pub(super) fn power_off(&mut self, now: Time) {
+        for sandbox in self.sandboxes.values_mut() {
+            sandbox.ready = false;
+        }
+        for container in self.containers.values_mut() {
+            if container.record.state == ContainerState::Running {
+                container.record.state = ContainerState::Exited {
+                    code: 255,
+                    reason: "Unknown".into(),
+                    message: String::new(),
+                    finished_at: now,
+                };
+            }
+        }
+    }
+
+    /// Whether a container runs.
+    pub(crate) fn is_running(&self, id: &str) -> bool {
+        self.containers.get(id).is_some_and(|c| c.record.state == ContainerState::Running)
+    }
+
+    /// A running container of a pod.
+    pub(crate) fn alive_of(&self, uid: &str) -> Option<&str> {
+        self.running().find(|c| &*c.record.pod.uid == uid).map(|c| c.record.id.as_str())
+    }
+
+    /// Whether a sandbox of a pod is up.
+    pub(crate) fn sandbox_of(&self, uid: &str) -> Option<&str> {
+        self.sandboxes.iter().find(|(_, s)| s.ready && &*s.pod.uid == uid).map(|(id, _)| id.as_str())
+    }
+
+    /// The containers that run.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Life> {
+        self.containers.values().filter(|c| c.record.state == ContainerState::Running)
+    }
+}

@@ -1,0 +1,173 @@
+//! Sees every commit of the store, in order, whatever the roles are told of it.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use carrack_store::{MemStore, Range, Revision, Store, Watch, WatchItem};
+use serde_json::Value;
+
+/// A change of one object that the observer looks at.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub resource: &'static str,
+    pub before: Option<Value>,
+    pub after: Option<Value>,
+}
+
+impl Change {
+    /// The newest form of the object.
+    pub(crate) fn object(&self) -> &Value {
+        self.after.as_ref().or(self.before.as_ref()).unwrap_or(&Value::Null)
+    }
+}
+
+/// Prefixes of the objects that invariants speak about, with short names.
+const LOOKED_AT: [(&str, &str); 7] = [
+    ("/registry/core/pods/", "pod"),
+    ("/registry/core/nodes/", "node"),
+    ("/registry/core/configmaps/", "configmap"),
+    ("/registry/core/secrets/", "secret"),
+    ("/registry/core/namespaces/", "namespace"),
+    ("/registry/kubevirt.io/virtualmachines/", "vm"),
+    ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
+];
+
+/// The objects as they are in the store.
+pub(crate) struct Observer {
+    watch: Option<Watch>,
+    objects: BTreeMap<(&'static str, String), Value>,
+    revision: Revision,
+}
+
+impl Observer {
+    /// From the store's present state on.
+    pub(crate) fn new(store: &Arc<MemStore>) -> Self {
+        let mut observer = Self { watch: None, objects: BTreeMap::new(), revision: store.revision() };
+        for (prefix, resource) in LOOKED_AT {
+            let range = Range { prefix: prefix.to_owned(), after: None, limit: 0, at: None };
+            let mut page = store.range(range);
+            if let Poll::Ready(Ok(page)) = page.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                for entry in page.entries {
+                    let name = entry.key[prefix.len()..].to_owned();
+                    observer.objects.insert((resource, name), parse(&entry.value));
+                }
+            }
+        }
+        observer.follow(store);
+        observer
+    }
+
+    fn follow(&mut self, store: &Arc<MemStore>) {
+        self.watch = store.watch("/registry/", self.revision).ok();
+    }
+
+    /// The changes since the last call.
+    pub(crate) fn changes(&mut self, store: &Arc<MemStore>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if store.revision() == self.revision {
+            return changes;
+        }
+        loop {
+            let Some(watch) = &mut self.watch else { break };
+            match Pin::as_mut(watch).poll_next(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
+                    self.revision = event.revision;
+                    let entry = event.current.as_ref().or(event.previous.as_ref());
+                    let key = entry.map_or("", |e| &*e.key);
+                    let Some((prefix, resource)) = LOOKED_AT.iter().find(|(prefix, _)| key.starts_with(prefix)) else {
+                        continue;
+                    };
+                    let place = (*resource, key[prefix.len()..].to_owned());
+                    let after = event.current.as_ref().map(|e| parse(&e.value));
+                    let before = match &after {
+                        Some(after) => self.objects.insert(place, after.clone()),
+                        None => self.objects.remove(&place),
+                    };
+                    changes.push(Change { resource, before, after });
+                }
+                Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.revision = revision,
+                // All watches were interrupted, this one too; it had everything before that.
+                Poll::Ready(Some(Err(_)) | None) => self.follow(store),
+                Poll::Pending => break,
+            }
+        }
+        changes
+    }
+
+    /// All objects of a kind.
+    pub(crate) fn all(&self, resource: &'static str) -> impl Iterator<Item = &Value> {
+        self.objects
+            .range((resource, String::new())..)
+            .take_while(move |((r, _), _)| *r == resource)
+            .map(|(_, object)| object)
+    }
+
+    /// One object, by `namespace/name` or name.
+    pub(crate) fn get(&self, resource: &'static str, key: &str) -> Option<&Value> {
+        self.objects.get(&(resource, key.to_owned()))
+    }
+}
+
+fn parse(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_default()
+}
+
+/// A text field by its path; empty when it is not there.
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// `namespace/name`, or the name alone.
+pub(crate) fn key_of(object: &Value) -> String {
+    match text(object, "/metadata/namespace") {
+        "" => text(object, "/metadata/name").to_owned(),
+        namespace => format!("{namespace}/{}", text(object, "/metadata/name")),
+    }
+}
+
+/// UID.
+pub(crate) fn uid(object: &Value) -> &str {
+    text(object, "/metadata/uid")
+}
+
+/// UID of the controlling owner; empty for none.
+pub(crate) fn controller(object: &Value) -> &str {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o["uid"].as_str()).unwrap_or_default()
+}
+
+/// Whether the object's deletion was asked for.
+pub(crate) fn deleting(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
+}
+
+/// Whether a pod has ended.
+pub(crate) fn terminal(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
+/// A change in a few words, when it is one that a reader of a timeline wants to see.
+pub(crate) fn describe(change: &Change) -> Option<String> {
+    let Change { resource, before, after } = change;
+    let name = key_of(change.object());
+    match (before, after) {
+        (None, Some(new)) => Some(format!("{resource} {name} ({}) is there", uid(new))),
+        (Some(old), None) => Some(format!("{resource} {name} ({}) is gone", uid(old))),
+        (Some(old), Some(new)) => {
+            let mut news = Vec::new();
+            for pointer in ["/status/phase", "/spec/nodeName", "/status/nodeName", "/status/printableStatus"] {
+                let (was, is) = (text(old, pointer), text(new, pointer));
+                if was != is {
+                    news.push(format!("{} {is}", pointer.rsplit('/').next().unwrap_or_default()));
+                }
+            }
+            if !deleting(old) && deleting(new) {
+                news.push("is to go".to_owned());
+            }
+            (!news.is_empty()).then(|| format!("{resource} {name}: {}", news.join(", ")))
+        }
+        (None, None) => None,
+    }
+}

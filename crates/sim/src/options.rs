@@ -1,0 +1,173 @@
+//! What a run is like: what the caller chose, and what the seed chose.
+//!
+//! Each kind of fault is on in some seeds and off in others, with rates drawn anew ("swarm
+//! testing"): a run with everything at once would hide what only shows when some things work.
+
+use std::time::Duration;
+
+use carrack_engine::Rng;
+
+use crate::chance::{Delay, between};
+use crate::plants::Plant;
+
+/// What the caller chooses.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether anything fails. Without faults there are delays alone.
+    pub faults: bool,
+    /// A bug to put in.
+    pub plant: Option<&'static Plant>,
+    /// How long anything may fail, in simulated time.
+    pub safety: Duration,
+    /// How long the cluster has to come to what was asked of it, once nothing fails any more.
+    pub liveness: Duration,
+    /// Whether [`crate::Outcome::trace`] keeps all lines.
+    pub keep_trace: bool,
+    /// Whether virtual machines are part of the work.
+    pub machines: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            faults: true,
+            plant: None,
+            safety: Duration::from_secs(120),
+            liveness: Duration::from_secs(900),
+            keep_trace: false,
+            machines: true,
+        }
+    }
+}
+
+/// What goes wrong on the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetFaults {
+    pub latency: Delay,
+    pub lose_request_one_in: u64,
+    pub lose_reply_one_in: u64,
+    pub late_one_in: u64,
+    pub repeat_one_in: u64,
+    pub watch_lags_one_in: u64,
+    pub watch_lag: Duration,
+    pub watch_breaks_one_in: u64,
+    pub watch_life: Duration,
+}
+
+/// What goes wrong on a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeFaults {
+    /// How long the runtime takes for a small operation.
+    pub operation: Delay,
+    /// One in so many operations fails, before or after it took effect.
+    pub fail_one_in: u64,
+}
+
+impl NodeFaults {
+    pub(crate) fn none() -> Self {
+        Self { operation: Delay::millis(5), fail_one_in: 0 }
+    }
+}
+
+/// Mean times between faults that come by themselves; none is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Intervals {
+    pub crash: Option<Duration>,
+    pub apiserver_crash: Option<Duration>,
+    pub expire: Option<Duration>,
+    pub cut: Option<Duration>,
+    pub reboot: Option<Duration>,
+    pub plugin: Option<Duration>,
+    pub container_exit: Option<Duration>,
+    pub guest: Option<Duration>,
+    pub force_delete: Option<Duration>,
+}
+
+/// What the seed chose.
+#[derive(Clone, Debug)]
+pub(crate) struct Swarm {
+    pub nodes: u8,
+    pub net: NetFaults,
+    pub node: NodeFaults,
+    pub intervals: Intervals,
+    /// One in so many effects is the last of its process.
+    pub crash_one_in_effects: u64,
+    /// How far clocks of processes are apart, at most.
+    pub skew: Duration,
+    pub store_pending_one_in: u64,
+    pub store_delay: Delay,
+    pub elect: bool,
+}
+
+impl Swarm {
+    pub(crate) fn draw(rng: &Rng, options: &Options) -> Self {
+        let mut rng = rng.fork("swarm");
+        let rng = &mut rng;
+        let nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
+        let elect = rng.one_in(2);
+        let latency = Delay {
+            base: between(rng, Duration::from_micros(100), Duration::from_millis(20)),
+            slow_one_in: [0, 10, 100][usize::try_from(rng.below(3)).unwrap_or(0)],
+            slow: between(rng, Duration::from_millis(100), Duration::from_secs(3)),
+        };
+        let operation = Delay {
+            base: between(rng, Duration::from_millis(1), Duration::from_millis(100)),
+            slow_one_in: [0, 10, 100][usize::try_from(rng.below(3)).unwrap_or(0)],
+            slow: Duration::from_secs(5),
+        };
+        let store_delay = Delay::micros(rng.below(5_000));
+        let store_pending_one_in = [0, 1, 4][usize::try_from(rng.below(3)).unwrap_or(0)];
+        // Every draw is made whatever the options are, so that one switch does not turn the others.
+        let mut on = |least: u64, most: u64| {
+            let value = least + rng.below(most - least);
+            let on = rng.one_in(2) && options.faults;
+            if on { value } else { 0 }
+        };
+        let net = NetFaults {
+            latency,
+            lose_request_one_in: on(20, 300),
+            lose_reply_one_in: on(20, 300),
+            late_one_in: on(50, 500),
+            repeat_one_in: on(20, 300),
+            watch_lags_one_in: on(5, 50),
+            watch_lag: Duration::from_millis(on(50, 5_000).max(50)),
+            watch_breaks_one_in: on(1, 6),
+            watch_life: Duration::from_secs(on(5, 60).max(20)),
+        };
+        let node = NodeFaults { operation, fail_one_in: on(20, 300) };
+        let crash_one_in_effects = on(100, 2_000);
+        let skew = Duration::from_millis(on(10, 3_000));
+        let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
+        let intervals = Intervals {
+            crash: mean(5, 60),
+            apiserver_crash: mean(20, 120),
+            expire: mean(10, 60),
+            cut: mean(10, 60),
+            reboot: mean(40, 120),
+            plugin: mean(10, 60),
+            container_exit: mean(10, 60),
+            guest: mean(10, 60),
+            force_delete: mean(20, 100),
+        };
+        Self {
+            nodes,
+            net,
+            node,
+            intervals,
+            crash_one_in_effects,
+            skew,
+            store_pending_one_in,
+            store_delay,
+            elect,
+        }
+    }
+
+    /// Nothing fails from now on.
+    pub(crate) fn heal(&mut self) {
+        self.net = NetFaults::none();
+        self.node = NodeFaults::none();
+        self.intervals = Intervals::default();
+        self.crash_one_in_effects = 0;
+        self.store_pending_one_in = 0;
+    }
+}

@@ -1,0 +1,49 @@
+//! Bugs put in on purpose. Each is a switch that a run can be given; the simulator must find it.
+
+/// A planted bug.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Plant {
+    /// Its name.
+    pub name: &'static str,
+    /// What goes wrong.
+    pub what: &'static str,
+    /// The invariant that finds it.
+    pub found_by: &'static str,
+    pub(crate) bug: Bug,
+}
+
+/// What a planted bug changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    StaleReads,
+    ForgottenCheckpoint,
+    BlindHandler,
+}
+
+/// All planted bugs.
+pub const PLANTS: &[Plant] = &[
+    Plant {
+        name: "stale-reads",
+        what: "controllers reconcile on caches that do not show their own writes yet",
+        found_by: "no-child-made-twice",
+        bug: Bug::StaleReads,
+    },
+    Plant {
+        name: "forgotten-checkpoint",
+        what: "the node's disk loses the device checkpoint when the kubelet restarts",
+        found_by: "device-held-once",
+        bug: Bug::ForgottenCheckpoint,
+    },
+    Plant {
+        name: "blind-handler",
+        what: "a virt-handler takes silence for death: whoever looks for processes of a vanished pod sees none",
+        found_by: "one-guest-per-vm",
+        bug: Bug::BlindHandler,
+    },
+];
+
+/// The planted bug of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Plant> {
+    PLANTS.iter().find(|plant| plant.name == name)
+}

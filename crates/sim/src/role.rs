@@ -1,0 +1,52 @@
+//! The processes of the cluster, and who they are to the API server.
+
+use carrack_auth::Caller;
+use carrack_auth::caller::{GROUP_MASTERS, USER_CONTROLLER_MANAGER, USER_SCHEDULER, USER_VIRT_CONTROLLER};
+
+/// A process. Nodes are numbered from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    User,
+    Scheduler,
+    Controllers,
+    VirtController,
+    Replicas,
+    Kubelet(u8),
+    VirtHandler(u8),
+}
+
+impl Role {
+    /// Who it is to the API server.
+    pub(crate) fn caller(self) -> Caller {
+        const NONE: [&str; 0] = [];
+        match self {
+            Self::User => Caller::new("system:admin", [GROUP_MASTERS]),
+            Self::Scheduler => Caller::new(USER_SCHEDULER, NONE),
+            Self::Controllers => Caller::new(USER_CONTROLLER_MANAGER, NONE),
+            Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
+            // A controller of the simulator's own; see `replicas`.
+            Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
+            Self::Kubelet(node) => Caller::node(&node_name(node)),
+            Self::VirtHandler(node) => Caller::virt_handler(&node_name(node)),
+        }
+    }
+}
+
+/// Name of a node.
+pub(crate) fn node_name(node: u8) -> String {
+    format!("node{node}")
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User => f.write_str("user"),
+            Self::Scheduler => f.write_str("scheduler"),
+            Self::Controllers => f.write_str("controllers"),
+            Self::VirtController => f.write_str("virt-controller"),
+            Self::Replicas => f.write_str("replicas"),
+            Self::Kubelet(node) => write!(f, "kubelet/{node}"),
+            Self::VirtHandler(node) => write!(f, "virt-handler/{node}"),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What must be true in the end, and what of it is not.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::node::{Node, WIDGET, WIDGETS};
+use crate::observer::{Observer, controller, key_of, terminal, text, uid};
+use crate::replicas;
+
+/// What is to be true of an object in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// It is gone, with all that it owned.
+    Gone,
+    /// The pod runs, or waits because no node has room; one that is not restarted may have ended.
+    Pod { restarts: bool },
+    /// The config map has its children.
+    Parent,
+    /// The machine's guest runs.
+    Up,
+    /// The machine is there, and no guest of it runs.
+    Down,
+}
+
+/// Why a node is not as it should be.
+pub(crate) fn node_lacks(observer: &Observer, name: &str) -> Option<String> {
+    let Some(node) = observer.get("node", name) else { return Some(format!("{name} is not registered")) };
+    let ready = condition(node, "Ready");
+    (ready != "True").then(|| format!("{name} is not ready ({ready:?})"))
+}
+
+/// Status of a condition.
+fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
+}
+
+/// The first thing that is not as it was asked to be.
+pub(crate) fn lacking(
+    wants: &BTreeMap<(&'static str, String), Want>,
+    observer: &Observer,
+    nodes: &BTreeMap<u8, Node>,
+) -> Option<String> {
+    for ((kind, name), want) in wants {
+        let object = observer.get(kind, name);
+        let lack = match (want, object) {
+            (Want::Gone, Some(_)) => Some("is still there".to_owned()),
+            (Want::Gone, None) => None,
+            (_, None) => Some("is not there".to_owned()),
+            (Want::Parent, Some(parent)) => {
+                let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
+                (children != replicas::WANTED).then(|| format!("has {children} children"))
+            }
+            (Want::Pod { restarts }, Some(pod)) => pod_lacks(pod, *restarts, observer),
+            (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),
+            (Want::Down, Some(machine)) => (observer.get("vmi", name).is_some() || guests_of(name, nodes) > 0)
+                .then(|| format!("is {:?} and not stopped", text(machine, "/status/printableStatus"))),
+        };
+        if let Some(lack) = lack {
+            return Some(format!("{kind} {name} {lack}"));
+        }
+    }
+    for secret in observer.all("secret").filter(|s| !controller(s).is_empty()) {
+        if !observer.all("configmap").any(|c| uid(c) == controller(secret)) {
+            return Some(format!("secret {} has outlived its owner", key_of(secret)));
+        }
+    }
+    nodes.values().find_map(|node| debris(node, observer))
+}
+
+/// How many guests of a machine run.
+fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
+    nodes.values().flat_map(|n| n.guests.alive()).filter(|(_, guest)| guest.name == name).count()
+}
+
+fn machine_lacks(machine: &Value, name: &str, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
+    let status = text(machine, "/status/printableStatus");
+    let phase = observer.get("vmi", name).map_or("no instance", |vmi| text(vmi, "/status/phase"));
+    let (ready, guests) = (condition(machine, "Ready"), guests_of(name, nodes));
+    (status != "Running" || ready != "True" || phase != "Running" || guests != 1)
+        .then(|| format!("is {status:?}, ready {ready:?}, its instance {phase}, with {guests} guests"))
+}
+
+fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String> {
+    let phase = text(pod, "/status/phase");
+    match phase {
+        "Running" if condition(pod, "Ready") == "True" => None,
+        "Succeeded" | "Failed" if !restarts => None,
+        "Pending" if condition(pod, "PodScheduled") == "False" => {
+            let wants = pod.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
+            let full = |node: &Value| {
+                let here = |p: &&Value| text(p, "/spec/nodeName") == text(node, "/metadata/name") && !terminal(p);
+                let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
+                observer.all("pod").filter(here).filter(|p| takes(p)).count() >= WIDGETS
+            };
+            (!(wants && observer.all("node").all(full))).then(|| "waits though a node has room".to_owned())
+        }
+        _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
+    }
+}
+
+/// What a node still has of pods that are gone.
+fn debris(node: &Node, observer: &Observer) -> Option<String> {
+    let known = |uid_wanted: &str| observer.all("pod").any(|p| uid(p) == uid_wanted);
+    let number = node.number;
+    if let Some(c) = node.runtime.running().find(|c| !known(&c.record.pod.uid)) {
+        return Some(format!("container {} of the gone pod {} runs on node{number}", c.record.id, c.record.pod));
+    }
+    let records = node.disk.records.keys().filter_map(|name| name.strip_prefix(carrack_kubelet::records::POD_PREFIX));
+    if let Some(pod) = records.into_iter().find(|uid| !known(uid)) {
+        return Some(format!("node{number} still has a record of the gone pod {pod}"));
+    }
+    let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
+    let (held, _) = carrack_kubelet::devices::decode(bytes).unwrap_or_default();
+    if let Some(pod) = held.keys().find(|uid| !known(uid)) {
+        return Some(format!("node{number} still holds devices for the gone pod {pod}"));
+    }
+    if let Some(uid_kept) = node.guests.records.keys().find(|kept| !observer.all("vmi").any(|v| uid(v) == **kept)) {
+        return Some(format!("node{number}'s virt-handler still has a record of the gone instance {uid_kept}"));
+    }
+    None
+}

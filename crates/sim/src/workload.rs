@@ -1,0 +1,303 @@
+//! What people do: they create, change and delete objects at times that the seed chose.
+//!
+//! A person repeats what got no answer, as `kubectl` users do, and goes on once the server has
+//! answered. What must be true in the end follows from what was done.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{
+    ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Effects, Input, Never, Rng, Time, TimerId,
+};
+use carrack_types::kubevirt::VirtualMachine;
+use carrack_types::resource::{Kind as _, Resource};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use serde_json::{Value, json};
+
+use crate::chance::between;
+use crate::node::WIDGET;
+use crate::observer::key_of;
+use crate::options::Options;
+use crate::replicas;
+use crate::wants::Want;
+
+/// One thing that a person does.
+#[derive(Clone, Debug)]
+struct Act {
+    at: Duration,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Create { resource: Resource, object: Value, want: Option<(&'static str, Want)> },
+    Delete { resource: Resource, namespace: String, name: String, options: DeleteOptions, kind: &'static str },
+    Patch { resource: Resource, namespace: String, name: String, patch: Value, kind: &'static str, want: Want },
+}
+
+/// How long a person waits before repeating something.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often a refusal is taken for something that passes.
+const TRIES: u32 = 120;
+
+/// The people.
+pub(crate) struct User {
+    acts: Vec<Act>,
+    next: usize,
+    started: Option<Time>,
+    call: Option<CallId>,
+    timer: Option<TimerId>,
+    tries: u32,
+    wants: BTreeMap<(&'static str, String), Want>,
+    failures: Vec<String>,
+}
+
+impl User {
+    /// People whose work the seed chooses.
+    pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
+        let mut acts = Vec::new();
+        parents(&mut rng.fork("parents"), options.safety, &mut acts);
+        namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);
+        pods(&mut rng.fork("pods"), options.safety, &mut acts);
+        if options.machines {
+            machines(&mut rng.fork("machines"), options.safety, &mut acts);
+        }
+        acts.sort_by_key(|act| act.at);
+        Self {
+            acts,
+            next: 0,
+            started: None,
+            call: None,
+            timer: None,
+            tries: 0,
+            wants: BTreeMap::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Whether everything has been done.
+    pub(crate) fn done(&self) -> bool {
+        self.next == self.acts.len()
+    }
+    /// What is to be true now.
+    pub(crate) fn wants(&self) -> &BTreeMap<(&'static str, String), Want> {
+        &self.wants
+    }
+    /// What could not be done at all.
+    pub(crate) fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    fn go_on(&mut self, now: Time, fx: &mut Effects<Never>) {
+        let (Some(act), Some(started)) = (self.acts.get(self.next), self.started) else { return };
+        let due = started + act.at;
+        if now < due {
+            self.timer = Some(fx.timer(due));
+            return;
+        }
+        let request = match &act.what {
+            What::Create { resource, object, .. } => {
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+                ApiRequest::create_value(resource, namespace, object)
+            }
+            What::Delete { resource, namespace, name, options, .. } => {
+                ApiRequest::delete(resource, namespace, name, options)
+            }
+            What::Patch { resource, namespace, name, patch, .. } => {
+                ApiRequest::patch(resource, namespace, name, "", ContentType::MergePatch, patch)
+            }
+        };
+        self.call = Some(fx.api(request));
+    }
+
+    fn answered(&mut self, now: Time, error: Option<&ApiError>, fx: &mut Effects<Never>) {
+        let Some(act) = self.acts.get(self.next) else { return };
+        let over = match (error, &act.what) {
+            (None, _) => true,
+            // The first try had taken effect.
+            (Some(e), What::Create { .. }) => e.is_already_exists(),
+            (Some(e), What::Delete { .. }) => e.is_not_found(),
+            (Some(_), What::Patch { .. }) => false,
+        };
+        if !over {
+            self.tries += 1;
+            if self.tries < TRIES {
+                self.timer = Some(fx.timer(now + AGAIN));
+                return;
+            }
+            let why = error.map(ToString::to_string).unwrap_or_default();
+            self.failures.push(format!("a person could not {:?}: {why}", act.what));
+        }
+        self.tries = 0;
+        match &act.what {
+            What::Create { object, want: Some((kind, want)), .. } => {
+                self.wants.insert((kind, key_of(object)), want.clone());
+            }
+            What::Delete { namespace, name, kind, .. } => {
+                let key = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
+                if *kind == "namespace" {
+                    // Its content goes with it.
+                    let inside = format!("{name}/");
+                    self.wants.iter_mut().filter(|((_, k), _)| k.starts_with(&inside)).for_each(|(_, w)| *w = Want::Gone);
+                }
+                self.wants.insert((kind, key), Want::Gone);
+            }
+            What::Patch { namespace, name, kind, want, .. } => {
+                self.wants.insert((kind, format!("{namespace}/{name}")), want.clone());
+            }
+            What::Create { want: None, .. } => {}
+        }
+        self.next += 1;
+        self.go_on(now, fx);
+    }
+}
+
+impl Core for User {
+    type In = Never;
+    type Out = Never;
+
+    fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
+        match input {
+            Input::Start => {
+                self.started = Some(now);
+                self.go_on(now, fx);
+            }
+            Input::Timer(id) if self.timer == Some(id) => self.go_on(now, fx),
+            Input::Api { id, result } if self.call == Some(id) => {
+                self.call = None;
+                self.answered(now, result.as_ref().err(), fx);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn parents(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    for n in 0..1 + rng.below(3) {
+        let name = format!("parent{n}");
+        let at = between(rng, Duration::from_secs(1), safety / 3);
+        acts.push(create_parent(at, "default", &name));
+        let lives = between(rng, Duration::from_secs(5), safety);
+        if at + lives < safety && rng.one_in(2) {
+            acts.push(delete(at + lives, ConfigMap::resource(), "default", &name, "configmap"));
+        }
+    }
+}
+
+fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": namespace, "name": name, "labels": {replicas::LABEL: "true"}}});
+    Act { at, what: What::Create { resource: ConfigMap::resource(), object, want: Some(("configmap", Want::Parent)) } }
+}
+
+fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
+    let options = DeleteOptions::default();
+    Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }
+}
+
+/// A namespace that comes, is filled and goes.
+fn namespaces(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    if rng.one_in(2) {
+        return;
+    }
+    let at = between(rng, Duration::from_secs(1), safety / 3);
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "extra"}});
+    acts.push(Act { at, what: What::Create { resource: Namespace::resource(), object, want: None } });
+    let filled = at + between(rng, Duration::from_secs(1), Duration::from_secs(10));
+    acts.push(create_parent(filled, "extra", "inside"));
+    let gone = filled + between(rng, Duration::from_secs(1), safety / 3);
+    // Its content goes with it.
+    acts.push(delete(gone, Namespace::resource(), "", "extra", "namespace"));
+}
+
+fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    for n in 0..2 + rng.below(7) {
+        let name = format!("pod{n}");
+        let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
+        let restarts = !rng.one_in(4);
+        let stops_in_s = rng.below(20);
+        let devices = usize::from(!rng.one_in(4));
+        let mut limits = json!({"cpu": "100m"});
+        if devices > 0 {
+            limits[WIDGET] = devices.to_string().into();
+        }
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {
+                "restartPolicy": if restarts { "Always" } else { "Never" },
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1 + rng.below(20),
+                "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
+                    "env": [{"name": "STOPS_IN_S", "value": stops_in_s.to_string()}],
+                    "resources": {"limits": limits},
+                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+                "volumes": [{"name": "scratch", "emptyDir": {}}],
+            }});
+        let want = Some(("pod", Want::Pod { restarts }));
+        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
+        let lives = between(rng, Duration::from_secs(1), safety);
+        if at + lives < safety && !rng.one_in(4) {
+            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
+        }
+    }
+}
+
+/// A machine like the one of `examples/vm.yaml`.
+fn machine(name: &str, strategy: &str, grace_s: u64) -> Value {
+    json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"runStrategy": strategy, "template": {
+            "metadata": {"labels": {"kubevirt.io/domain": name}},
+            "spec": {
+                "terminationGracePeriodSeconds": grace_s,
+                "domain": {
+                    "cpu": {"cores": 1},
+                    "memory": {"guest": "192Mi"},
+                    "devices": {
+                        "disks": [{"name": "root", "disk": {"bus": "virtio"}},
+                            {"name": "cloudinit", "disk": {"bus": "virtio"}}],
+                        "interfaces": [{"name": "default", "masquerade": {}}]}},
+                "networks": [{"name": "default", "pod": {}}],
+                "volumes": [
+                    {"name": "root", "containerDisk": {"image": "sim/guest", "imagePullPolicy": "IfNotPresent"}},
+                    {"name": "cloudinit", "cloudInitNoCloud": {"userData": "#cloud-config\n"}}]}}}})
+}
+
+/// Machines are made, switched on and off, and deleted; each in its own order of things.
+fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    for n in 0..1 + rng.below(3) {
+        let name = format!("vm{n}");
+        let mut at = between(rng, Duration::from_secs(1), safety / 3);
+        let up = !rng.one_in(4);
+        let strategy = match (up, rng.one_in(2)) {
+            (true, _) => "Always",
+            (false, true) => "Manual",
+            (false, false) => "Halted",
+        };
+        let want = if up { Want::Up } else { Want::Down };
+        let object = machine(&name, strategy, rng.below(40));
+        acts.push(Act {
+            at,
+            what: What::Create { resource: VirtualMachine::resource(), object, want: Some(("vm", want)) },
+        });
+        for _ in 0..rng.below(4) {
+            at += between(rng, Duration::from_secs(1), safety / 3);
+            let (strategy, want) = if rng.one_in(2) { ("Always", Want::Up) } else { ("Halted", Want::Down) };
+            let what = What::Patch {
+                resource: VirtualMachine::resource(),
+                namespace: "default".into(),
+                name: name.clone(),
+                patch: json!({"spec": {"runStrategy": strategy}}),
+                kind: "vm",
+                want,
+            };
+            if at < safety {
+                acts.push(Act { at, what });
+            }
+        }
+        at += between(rng, Duration::from_secs(1), safety / 2);
+        if at < safety && rng.one_in(2) {
+            acts.push(delete(at, VirtualMachine::resource(), "default", &name, "vm"));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The simulator itself: a seed decides everything, a cluster in trouble keeps its promises, and bugs
+//! that are put in are found.
+
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use carrack_sim::{Options, Outcome, plants, run};
+
+fn options() -> Options {
+    Options { safety: Duration::from_secs(90), ..Options::default() }
+}
+
+fn must_hold(outcome: &Outcome) {
+    if let Some(failure) = &outcome.failure {
+        panic!(
+            "{}\nseed {}: {} is broken: {}\nreplay: carrack sim --seed {} --trace",
+            failure.timeline, outcome.seed, failure.invariant, failure.message, outcome.seed
+        );
+    }
+}
+
+#[test]
+fn a_quiet_cluster_boots_a_machine_soon() {
+    let outcome = run(1, &Options { faults: false, ..options() });
+    must_hold(&outcome);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 1..4 {
+        let options = Options { keep_trace: true, safety: Duration::from_secs(40), ..options() };
+        let (first, second) = (run(seed, &options), run(seed, &options));
+        assert!(first.trace.len() > 1000, "seed {seed}: hardly anything happened");
+        let differs = first.trace.text().lines().zip(second.trace.text().lines()).find(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
+        assert_ne!(first.trace_hash, run(seed + 100, &options).trace_hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cluster_in_trouble_keeps_its_promises() {
+    for seed in 1..8 {
+        must_hold(&run(seed, &options()));
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    for plant in plants::PLANTS {
+        let options = Options { plant: Some(plant), ..options() };
+        let found = (1..40).find_map(|seed| run(seed, &options).failure);
+        assert_eq!(found.map(|f| f.invariant), Some(plant.found_by), "{}: {}", plant.name, plant.what);
+    }
+}
