@@ -9,7 +9,6 @@ const MANIFESTS: &[(&str, &str, &[&str])] = &[
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i, imagee: x}]\n",
         &["unknown field", "spec.containers[0].imagee"],
     ),
-    ("a duplicate field", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  name: b\n", &["name"]),
     (
         "a mistyped field",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: {name: c}\n",
@@ -45,7 +44,7 @@ const MANIFESTS: &[(&str, &str, &[&str])] = &[
     (
         "a bad quantity",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: c, image: i, resources: {requests: {memory: lots}}}]\n",
-        &["lots"],
+        &["quantities must match the regular expression"],
     ),
     (
         "an unknown field of a machine",
@@ -112,14 +111,16 @@ fn statuses_carry_code_reason_and_field() {
 
     let status = proxy(configmaps, "application/json", b"{not json");
     assert_eq!((&status["code"], &status["reason"]), (&400.into(), &"BadRequest".into()), "{status}");
+    let twice = br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","name":"b"}}"#;
+    let status = proxy(&format!("{configmaps}?fieldValidation=Strict"), "application/json", twice);
+    assert_eq!((&status["code"], &status["reason"]), (&400.into(), &"BadRequest".into()), "{status}");
+    assert_contains(&status["message"].to_string(), &["duplicate field", "metadata.name"]);
     let status = proxy(configmaps, "text/plain", b"hello");
     assert_eq!((&status["code"], &status["reason"]), (&415.into(), &"UnsupportedMediaType".into()), "{status}");
-    let large = format!(
-        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"a":"{}"}}}}"#,
-        "x".repeat(4 << 20)
-    );
-    let status = proxy(configmaps, "application/json", large.as_bytes());
-    assert_eq!(status["code"], 413, "{status}");
+    let large =
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n  a: {}\n", "x".repeat(4 << 20));
+    let said = kubectl.run(&["create", "-f", "-"]).input(large).fails();
+    assert_contains(&said, &["RequestEntityTooLarge", "limit is"]);
     let status = proxy(
         "/api/v1/namespaces/default/pods",
         "application/json",
