@@ -50,8 +50,7 @@ pub struct Config {
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     /// Groups that are served by code.
     pub apis: Vec<Arc<dyn LocalApi>>,
-    /// The certificate authority that pods trust, in PEM; published as `kube-root-ca.crt` by controllers
-    /// and as `kube-public/cluster-info` by nobody here. Kept for those who ask.
+    /// The certificate authority that clients in pods are to trust, in PEM; see [`ApiServer::ca_pem`].
     pub ca_pem: String,
 }
 

@@ -1,6 +1,6 @@
 //! Many writers at once, on the store that writes to disk: no write that was acknowledged is lost, and
 //! none is made on the grounds of what is no longer so.
-#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

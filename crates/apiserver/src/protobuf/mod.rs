@@ -125,6 +125,16 @@ mod tests {
         assert_eq!(decoded.object["metadata"]["deletionTimestamp"], "2001-09-09T01:46:40Z");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_end_in_an_object_or_a_reason(raw in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
+            for type_name in ["io.k8s.api.core.v1.Pod", "io.k8s.api.core.v1.Secret", "io.k8s.api.apps.v1.Deployment"] {
+                let whole = decode(&envelope("v1", "X", &raw), type_name);
+                proptest::prop_assert!(whole.is_ok() || whole.is_err_and(|why| !why.is_empty()));
+            }
+        }
+    }
+
     #[test]
     fn bodies_that_are_broken() {
         for body in

@@ -7,6 +7,7 @@ mod crd;
 mod delete;
 mod discovery;
 mod harness;
+mod hostile;
 mod model;
 mod rbac;
 mod reads;
