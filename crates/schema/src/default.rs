@@ -1,5 +1,4 @@
-//! Defaults: those of schemas ([`by_schema`]), those of built-in kinds ([`apply`]), and what an
-//! object starts with or keeps whatever the client sends ([`prepare_create`], [`prepare_update`]).
+//! Defaults: those of schemas ([`by_schema`]) and those of built-in kinds ([`apply`]).
 //!
 //! Built-in defaults are Kubernetes' own, as its API reference documents them: clients compare what
 //! they read with what they wrote, and the node agent relies on every field being there. Filling in
@@ -9,15 +8,11 @@ mod fields;
 mod kinds;
 mod pod;
 mod service;
-mod status;
 
 use serde_json::Value;
 
 use crate::schema::{Additional, Schema};
 use crate::table::ResourceInfo;
-
-pub use pod::qos_class;
-pub use status::{prepare_create, prepare_update};
 
 /// Fills in defaults of an object, by its schema for custom resources and by rule for built-in
 /// kinds (which also settles aliases, such as a secret's `stringData`).

@@ -164,12 +164,6 @@ impl FieldError {
         }
         text
     }
-
-    /// The cause as it stands in `status.details.causes`.
-    #[must_use]
-    pub fn cause(&self) -> Value {
-        json!({"reason": self.reason(), "message": self.message(), "field": self.path})
-    }
 }
 
 /// A value as upstream prints it in an error: JSON, cut where it is very long.
@@ -190,20 +184,3 @@ impl std::fmt::Display for FieldError {
 }
 
 impl std::error::Error for FieldError {}
-
-/// The message of a 422 `Invalid`: `Pod "x" is invalid: …`, several errors in brackets.
-#[must_use]
-pub fn invalid_message(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> String {
-    let kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    match texts.as_slice() {
-        [one] => format!("{kind} \"{name}\" is invalid: {one}"),
-        many => format!("{kind} \"{name}\" is invalid: [{}]", many.join(", ")),
-    }
-}

@@ -26,8 +26,6 @@ use serde_json::Value;
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
 
-pub use metadata::generated_name_base;
-pub use resources::container_resources;
 pub use schema::schema;
 
 /// Checks a new object: metadata, and what its kind demands. The object is decoded and defaulted.

@@ -1,6 +1,8 @@
 //! KubeVirt's kinds come as custom resources: their definitions are good ones, and a machine as
 //! users write it goes all the way.
 
+#![expect(clippy::expect_used, reason = "a test says what it needs")]
+
 use carrack_schema::{ResourceInfo, crd, decode, default, print, prune, table, validate};
 use serde_json::{Value, json};
 

@@ -1,6 +1,5 @@
 //! Defaults of pods and of pod templates.
 
-use carrack_types::quantity::Quantity;
 use serde_json::{Value, json};
 
 use super::fields::{Fields, each, set, set_text, text, with, with_new};
@@ -145,36 +144,4 @@ fn volume(volume: &mut Fields) {
 
 fn downward_items(source: &mut Fields) {
     each(source, "items", |item| with(item, "fieldRef", |field| set_text(field, "apiVersion", "v1")));
-}
-
-/// The quality of service of a pod: `Guaranteed`, `Burstable` or `BestEffort`, by CPU and memory of
-/// its containers.
-/// <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
-#[must_use]
-pub fn qos_class(spec: &Value) -> &'static str {
-    const COUNTED: [&str; 2] = ["cpu", "memory"];
-    let containers =
-        ["initContainers", "containers"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
-    let (mut any, mut all_guaranteed, mut count) = (false, true, 0);
-    let pod_level = spec.get("resources").filter(|r| r.get("limits").or(r.get("requests")).is_some());
-    for resources in
-        pod_level.map(|r| vec![Some(r)]).unwrap_or_else(|| containers.map(|c| c.get("resources")).collect())
-    {
-        count += 1;
-        let amount = |kind: &str, name: &str| {
-            let text = resources?.get(kind)?.get(name)?;
-            Quantity::parse(text.as_str()?).ok().filter(|q| !q.is_zero())
-        };
-        for name in COUNTED {
-            let (limit, request) = (amount("limits", name), amount("requests", name));
-            any |= limit.is_some() || request.is_some();
-            all_guaranteed &=
-                limit.is_some() && request.unwrap_or(limit.unwrap_or_default()) == limit.unwrap_or_default();
-        }
-    }
-    match (any, all_guaranteed && count > 0) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
 }

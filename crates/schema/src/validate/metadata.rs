@@ -13,8 +13,7 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 const MAX_GENERATED_BASE: usize = 58;
 
 /// What a generated name starts with: `generateName`, cut so that the name stays a DNS label.
-#[must_use]
-pub fn generated_name_base(generate_name: &str) -> &str {
+fn generated_name_base(generate_name: &str) -> &str {
     let end = (0..=MAX_GENERATED_BASE.min(generate_name.len()))
         .rev()
         .find(|at| generate_name.is_char_boundary(*at))

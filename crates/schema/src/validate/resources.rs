@@ -7,14 +7,6 @@ use super::access::{Errors, Place};
 use super::names;
 use crate::error::FieldError;
 
-/// Checks the `resources` of a container; `path` is theirs.
-#[must_use]
-pub fn container_resources(resources: &Value, path: &str) -> Vec<FieldError> {
-    let mut errors = Errors::new();
-    check(&Place { value: resources, path: path.to_owned() }, &mut errors);
-    errors
-}
-
 /// Whether a resource may be promised more often than it exists.
 fn overcommits(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || (is_native(name) && !name.starts_with("hugepages-"))
