@@ -18,9 +18,9 @@ use carrack_types::well_known::kubevirt::{
     VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-    HostPathVolumeSource, LocalObjectReference, Node, PersistentVolumeClaimVolumeSource, Pod, PodReadinessGate,
-    PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Capabilities, ConfigMapVolumeSource, Container, DownwardAPIVolumeSource, EmptyDirVolumeSource, ExecAction,
+    HostPathVolumeSource, Lifecycle, LifecycleHandler, LocalObjectReference, Node, PersistentVolumeClaimVolumeSource,
+    Pod, PodReadinessGate, PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -105,6 +105,7 @@ pub(super) fn build(
             ..SecurityContext::default()
         }),
         volume_mounts: Some(volumes.mounts),
+        lifecycle: Some(power_button(vmi)),
         ..Container::default()
     };
     let mut containers = vec![compute];
@@ -138,6 +139,14 @@ pub(super) fn build(
         }),
         status: None,
     })
+}
+
+/// QEMU does not end by a signal that asks. Whoever deletes the pod, and not the instance, presses the guest's power
+/// button all the same, by the kubelet's hand.
+fn power_button(vmi: &VirtualMachineInstance) -> Lifecycle {
+    let command = ["/usr/bin/carrack", "virt-launcher", "shutdown", "--uid", vmi.uid()].map(str::to_owned).into();
+    let exec = ExecAction { command: Some(command) };
+    Lifecycle { pre_stop: Some(LifecycleHandler { exec: Some(exec), ..Default::default() }), ..Default::default() }
 }
 
 fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {

@@ -397,6 +397,9 @@ fn changes(old: &VirtualMachineInstance, new: &VirtualMachineInstance, guest: &G
     let mut events = Vec::new();
     if old.phase() != new.phase() {
         let detail = guest.domain.as_ref().and_then(|domain| domain.end.as_ref()).map(|end| end.detail.clone());
+        if new.phase() == phase::RUNNING {
+            events.push(EventRecord::normal(new, "Created", "VirtualMachineInstance defined."));
+        }
         events.extend(match new.phase() {
             phase::RUNNING => Some(EventRecord::normal(new, "Started", "VirtualMachineInstance started.")),
             phase::SUCCEEDED => Some(EventRecord::normal(new, "Stopped", "The VirtualMachineInstance was shut down.")),

@@ -105,3 +105,86 @@ fn place(to: &File, tree: &OwnedFd, identity: Identity, target: &Path) -> Result
         .map_err(|error| problem("mount", &error))?;
     mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, "").map_err(|error| problem("make read-only", &error))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use super::{mount, only_disk};
+
+    /// A process in a mount namespace of its own, in which a script has been run. It ends with the value.
+    struct Container(Child);
+
+    impl Container {
+        fn new(script: &str) -> Self {
+            let script = format!("set -e; {script}; echo ready; exec sleep 300");
+            let mut child = Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("unshare runs (as root)");
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says something");
+            assert_eq!(line, "ready\n");
+            Self(child)
+        }
+    }
+
+    impl Drop for Container {
+        fn drop(&mut self) {
+            self.0.kill().expect("killed");
+            self.0.wait().expect("waited for");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_seen_in_the_launcher_and_nowhere_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        for path in [&a, &b] {
+            std::fs::create_dir(path).expect("made");
+        }
+        let image = a.join("disk.img");
+        let source = Container::new(&format!("mount -t tmpfs t {0}; echo data > {0}/disk.img", a.display()));
+        let launcher = Container::new(&format!("mount -t tmpfs t {}", b.display()));
+        let target = b.join("disks/disk_0.img");
+        let path = image.to_str().expect("UTF-8");
+        let target_text = target.to_str().expect("UTF-8");
+        let again = || mount(source.0.id(), Some(path), launcher.0.id(), target_text);
+        let mounts = || std::fs::read_to_string(format!("/proc/{}/mountinfo", launcher.0.id())).expect("read");
+        again().expect("mounted");
+        let seen = Path::new("/proc")
+            .join(launcher.0.id().to_string())
+            .join("root")
+            .join(target.strip_prefix("/").expect("absolute"));
+        assert_eq!(std::fs::read_to_string(&seen).expect("read"), "data\n");
+        let error = std::fs::write(&seen, "no").expect_err("it is read-only");
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        let once = mounts();
+        again().expect("mounted already");
+        assert_eq!(mounts(), once);
+        assert!(
+            !target.exists() && !std::fs::read_to_string("/proc/self/mountinfo").expect("read").contains("disk_0.img")
+        );
+
+        let missing = mount(source.0.id(), Some("/no/such/disk"), launcher.0.id(), target_text);
+        assert!(missing.as_ref().is_err_and(|why| why.contains("/no/such/disk")), "{missing:?}");
+        // What is mounted does not depend on the container that it came from.
+        drop(source);
+        assert_eq!(std::fs::read_to_string(&seen).expect("read"), "data\n");
+    }
+
+    #[test]
+    fn an_image_has_one_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let found = || only_disk(dir.path());
+        assert!(found().is_err_and(|why| why.starts_with("0 files")));
+        std::fs::write(dir.path().join("a.qcow2"), "").expect("written");
+        assert_eq!(found(), Ok(dir.path().join("a.qcow2")));
+        std::fs::write(dir.path().join("b"), "").expect("written");
+        assert!(found().is_err_and(|why| why.starts_with("2 files")));
+        assert!(only_disk(&dir.path().join("none")).is_err_and(|why| why.starts_with("the image has no directory")));
+    }
+}

@@ -15,14 +15,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use carrack_engine::shell::{Doer, EventSink};
+use carrack_engine::shell::{Doer, EventSink, run_core};
+use carrack_engine::{Rng, Transport};
 use carrack_launcher::accel::{PROBE_DEADLINE, Probe, probe};
 use carrack_launcher::client::{self, Watch};
 use carrack_launcher::{Layout, proto};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use super::effects::{Call, In, Op, OpError, OpId, Out, Outcome, Place, Preparation, Prepared, Reply};
-use super::keep_alive;
+use super::{Handler, keep_alive};
 
 /// How long a launcher may take to answer.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -48,6 +50,31 @@ impl Config {
     pub(crate) fn layout(&self, place: &Place) -> Layout {
         let pod = self.kubelet_dir.join("pods").join(&place.pod_uid);
         Layout::on_host(&pod.join("volumes/kubernetes.io~empty-dir"), &place.uid)
+    }
+}
+
+/// Runs the whole role, core and console server, until `stop`.
+///
+/// # Errors
+/// Why it cannot go on.
+pub async fn run(
+    node_name: &str,
+    config: Config,
+    listener: tokio::net::TcpListener,
+    tls: rustls::ServerConfig,
+    transport: Arc<dyn Transport>,
+    rng: &Rng,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    let guests = server::Guests::default();
+    let doer = NodeDoer::new(config.clone(), guests.clone());
+    let core = run_core(Handler::new(node_name, rng), transport, doer, stop.clone().cancelled_owned());
+    tokio::select! {
+        ended = core => ended,
+        ended = server::serve(listener, tls, config, guests, stop.clone()) => match ended {
+            Ok(()) => Ok(()),
+            Err(error) => Err(format!("the console server ended: {error}")),
+        },
     }
 }
 

@@ -28,7 +28,12 @@ use tonic::{Request, Response, Status};
 
 use crate::handler::effects::In;
 
-#[allow(missing_docs, clippy::all, clippy::disallowed_types, reason = "generated from the published protocol")]
+#[allow(
+    clippy::all,
+    clippy::disallowed_types,
+    clippy::allow_attributes_without_reason,
+    reason = "generated from the published protocol"
+)]
 mod pb {
     tonic::include_proto!("v1beta1");
 }

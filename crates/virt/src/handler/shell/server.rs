@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::Caller;
-use carrack_auth::caller::{GROUP_MASTERS, USER_APISERVER};
+use carrack_auth::caller::GROUP_MASTERS;
+use carrack_auth::pki::Identity;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -32,8 +33,6 @@ use crate::handler::effects::Served;
 
 /// The port that KubeVirt's handler has.
 pub const PORT: u16 = 8186;
-/// User of the API server's connections to nodes.
-const NODE_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
 /// How long a connection may take to begin.
@@ -128,8 +127,11 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<(Config
         .map_err(|error| error.to_string())
 }
 
+/// The API server, under the names that it has towards a node's agents, and administrators.
 fn is_trusted(caller: &Caller) -> bool {
-    caller.user == NODE_CLIENT || caller.user == USER_APISERVER || caller.groups.iter().any(|g| g == GROUP_MASTERS)
+    let names =
+        [Identity::ApiserverVirtHandlerClient, Identity::ApiserverKubeletClient].map(|identity| identity.user());
+    names.contains(&caller.user) || caller.groups.iter().any(|group| group == GROUP_MASTERS)
 }
 
 fn text(code: StatusCode, message: impl Into<String>) -> Response<Body> {
@@ -176,3 +178,6 @@ async fn tell(layout: &Layout, call: Call) -> Response<Body> {
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, carrack_engine::causes(&error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,8 +39,8 @@ pub(super) async fn device(
     socket: &Path,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    if let Err(refusal) = accept_key(request.headers()) {
-        return refusal;
+    if accept_key(request.headers()).is_none() {
+        return no_websocket();
     }
     let held = guests.hold(&guest.place.uid, name);
     match tokio::time::timeout(CONNECT_DEADLINE, layout::connect(socket)).await {
@@ -57,8 +57,8 @@ pub(super) async fn port(guest: &Served, port: &str, request: Request<Incoming>)
     let (Ok(port), Some(address)) = (port.parse::<u16>(), &guest.address) else {
         return text(StatusCode::BAD_REQUEST, "no such port, or the guest has no address");
     };
-    if let Err(refusal) = accept_key(request.headers()) {
-        return refusal;
+    if accept_key(request.headers()).is_none() {
+        return no_websocket();
     }
     match tokio::time::timeout(CONNECT_DEADLINE, TcpStream::connect((address.as_str(), port))).await {
         Ok(Ok(stream)) => upgrade(request, stream, CancellationToken::new()),
@@ -75,11 +75,14 @@ fn has_token(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
         .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token)))
 }
 
-/// The answer to the client's key.
-fn accept_key(headers: &HeaderMap) -> Result<String, Response<Body>> {
-    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| has_token(headers, UPGRADE, "websocket"));
-    key.map(|key| derive_accept_key(key.as_bytes()))
-        .ok_or_else(|| text(StatusCode::BAD_REQUEST, "a websocket is expected"))
+/// The answer to the client's key, if it wants a websocket.
+fn accept_key(headers: &HeaderMap) -> Option<String> {
+    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| has_token(headers, UPGRADE, "websocket"))?;
+    Some(derive_accept_key(key.as_bytes()))
+}
+
+fn no_websocket() -> Response<Body> {
+    text(StatusCode::BAD_REQUEST, "a websocket is expected")
 }
 
 /// Agrees to the upgrade; the streams are joined once it has happened.
@@ -87,10 +90,7 @@ fn upgrade<S>(mut request: Request<Incoming>, stream: S, held: CancellationToken
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let key = match accept_key(request.headers()) {
-        Ok(key) => key,
-        Err(refusal) => return refusal,
-    };
+    let Some(key) = accept_key(request.headers()) else { return no_websocket() };
     let offered = has_token(request.headers(), SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
     let upgraded = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
