@@ -137,6 +137,8 @@ fn agents(b: &mut Builder) {
             rule(READ, KUBEVIRT, "kubevirts"),
             rule("get list watch create update patch delete", CORE, "pods"),
             rule("update", CORE, "pods/finalizers"),
+            // The readiness gate of launcher pods.
+            rule("get patch", CORE, "pods/status"),
             rule("create", CORE, "pods/eviction"),
             // The node controller marks nodes whose virt-handler is silent.
             rule("get list watch update patch", CORE, "nodes"),
