@@ -64,6 +64,10 @@ pub enum Command {
     Controllers(roles::ControllersArgs),
     /// Run the role virt-controller: virtual machines and their instances
     VirtController(roles::VirtControllerArgs),
+    /// Run the role kubelet: the pods of one node
+    Kubelet(roles::KubeletArgs),
+    /// Run the role virt-handler: the guests of one node
+    VirtHandler(roles::VirtHandlerArgs),
     /// Run the role virt-launcher, in the pod of one virtual machine
     VirtLauncher(carrack_launcher::cli::LauncherArgs),
 }

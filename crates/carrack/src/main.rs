@@ -66,6 +66,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
         Command::Controllers(args) => block_on(roles::controllers::alone(args)),
         Command::VirtController(args) => block_on(roles::virt_controller::alone(args)),
+        Command::Kubelet(args) => block_on(roles::kubelet::alone(args)),
+        Command::VirtHandler(args) => block_on(roles::virt_handler::alone(args)),
         Command::VirtLauncher(args) => {
             let code = roles::virt_launcher::run(args);
             anyhow::ensure!(code == ExitCode::SUCCESS, "the launcher failed");

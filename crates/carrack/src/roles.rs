@@ -6,8 +6,10 @@
 
 pub mod apiserver;
 pub mod controllers;
+pub mod kubelet;
 pub mod scheduler;
 pub mod virt_controller;
+pub mod virt_handler;
 pub mod virt_launcher;
 
 use std::path::Path;

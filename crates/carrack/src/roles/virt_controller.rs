@@ -1,6 +1,6 @@
 //! virt-controller, and the kinds that it works on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -52,8 +52,14 @@ pub async fn alone(args: VirtControllerArgs) -> anyhow::Result<()> {
 pub fn config(launcher_image: Option<&str>, virt_dir: &Path) -> Config {
     Config {
         launcher_image: launcher_image.map_or_else(|| carrack_images::reference("virt-launcher"), str::to_owned),
-        keep_alive_dir: virt_dir.join("bin").display().to_string(),
+        keep_alive_dir: keep_alive_dir(virt_dir).display().to_string(),
     }
+}
+
+/// Where a node has the program that keeps containers of container disks alive.
+#[must_use]
+pub fn keep_alive_dir(virt_dir: &Path) -> PathBuf {
+    virt_dir.join("bin")
 }
 
 /// Sees to it that KubeVirt's kinds are defined as this program knows them, and that the installation has its object.

@@ -10,6 +10,7 @@
 //!
 //! Roles talk to the API server in the process, each as its own user, through the same authorization as over HTTPS.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -18,12 +19,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use carrack_apiserver::ApiServer;
-use carrack_auth::pki::Pki;
+use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, Method, Transport};
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host};
 use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +35,7 @@ use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::image;
 use crate::network;
-use crate::roles::{self, apiserver, virt_controller};
+use crate::roles::{self, apiserver, kubelet, virt_controller, virt_handler};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -171,8 +173,11 @@ async fn start_node(
     });
     let images = args.images_dir.path(&machine.layout);
     provide(&machine.layout, &images, BuiltIn::Pause).await?;
+    start_agents(args, machine, server, pki, tasks, stop)?;
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
+    report.step("waiting for the node");
+    wait_node(server, &machine.node_name).await;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
         began.elapsed().as_secs_f64(),
@@ -180,6 +185,72 @@ async fn start_node(
         machine.node_ip
     ));
     Ok(())
+}
+
+/// The agents of this node.
+fn start_agents(
+    args: &UpArgs,
+    machine: &Machine,
+    server: &ApiServer,
+    pki: &Pki,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let name = &machine.node_name;
+    let sans = Sans::loopback().with_name(name).with_address(machine.node_ip);
+    let serving = |server: Server| -> anyhow::Result<kubelet::Serving> {
+        let pair = pki.server(&server, &sans, apiserver::now_unix_s())?;
+        Ok(kubelet::Serving {
+            cert_pem: pair.certificate,
+            key_pem: pair.key.expose().to_owned(),
+            client_ca_pem: pki.ca_pem().to_owned(),
+        })
+    };
+    let node = kubelet::Node {
+        name: name.clone(),
+        address: machine.node_ip,
+        labels: labels(&args.node_label)?,
+        api_server: Some((machine.node_ip.to_string(), args.https_port)),
+        listen: SocketAddr::new(args.bind_address, args.kubelet_port),
+        runtime_endpoint: machine.layout.containerd_socket(),
+    };
+    let (api, token, layout) = (client(server, Caller::node(name)), stop.clone(), machine.layout.clone());
+    let tls = serving(Server::Kubelet { node: name.clone() })?;
+    tasks.spawn(keep("kubelet", stop.clone(), move || {
+        let (api, token, layout, node, tls) = (api.clone(), token.clone(), layout.clone(), node.clone(), tls.clone());
+        async move { kubelet::run(&layout, node, tls, api, token).await }
+    }));
+    let (api, token, layout) = (client(server, Caller::virt_handler(name)), stop.clone(), machine.layout.clone());
+    let tls = serving(Server::VirtHandler { node: name.clone() })?;
+    let (name, listen) = (name.clone(), SocketAddr::new(args.bind_address, args.virt_handler_port));
+    tasks.spawn(keep("virt-handler", stop.clone(), move || {
+        let (api, token, layout, name, tls) = (api.clone(), token.clone(), layout.clone(), name.clone(), tls.clone());
+        async move { virt_handler::run(&layout, &name, listen, tls, api, token).await }
+    }));
+    Ok(())
+}
+
+fn labels(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+    let pair = |label: &String| label.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    given.iter().map(|label| pair(label).with_context(|| format!("{label:?} is no label: it is KEY=VALUE"))).collect()
+}
+
+/// Waits until the node says that it is ready.
+async fn wait_node(server: &ApiServer, name: &str) {
+    let api = administrator(server);
+    let is_ready = |node: &Value| {
+        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    };
+    let path = format!("/api/v1/nodes/{name}");
+    loop {
+        if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
+            && response.json::<Value>().is_ok_and(|node| is_ready(&node))
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// For what belongs to no role: first objects, and looking whether the cluster is ready.

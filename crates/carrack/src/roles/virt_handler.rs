@@ -1,0 +1,68 @@
+//! virt-handler: the guests of one node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use carrack_auth::pki::KeyPairPem;
+use carrack_auth::tls::{self, Reloadable};
+use carrack_engine::shell::{random_seed, run_core};
+use carrack_engine::{Rng, Transport};
+use carrack_noderuntime::Layout;
+use carrack_virt::handler::Handler;
+use carrack_virt::handler::shell::{Config, NodeDoer, server};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::kubelet::Serving;
+use super::virt_controller;
+use crate::cli::roles::VirtHandlerArgs;
+
+/// Drives the node's guests until `stop`. They run on afterwards.
+///
+/// # Errors
+/// Why it cannot start or go on.
+pub async fn run(
+    layout: &Layout,
+    node_name: &str,
+    listen: SocketAddr,
+    serving: Serving,
+    transport: Arc<dyn Transport>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("virt-handler cannot listen on {listen}: choose another --virt-handler-port"))?;
+    let pair = KeyPairPem { certificate: serving.cert_pem, key: serving.key_pem.into() };
+    let tls = tls::server_config(Reloadable::new(&pair)?, &serving.client_ca_pem)?;
+    let config = Config {
+        kubelet_dir: layout.kubelet_root(),
+        state_dir: layout.virt_dir(),
+        keep_alive_dir: virt_controller::keep_alive_dir(&layout.virt_dir()),
+        keep_alive_program: carrack_images::pause_program(),
+    };
+    let guests = server::Guests::default();
+    let serving = server::serve(listener, tls, config.clone(), guests.clone(), stop.clone());
+    let core = Handler::new(node_name, &Rng::new(random_seed()));
+    let driving = run_core(core, transport, NodeDoer::new(config, guests), stop.cancelled_owned());
+    // Either alone would leave guests without consoles, or consoles without guests.
+    tokio::select! {
+        ended = driving => ended.map_err(anyhow::Error::msg),
+        ended = serving => ended.context("virt-handler's server failed"),
+    }
+}
+
+/// `carrack virt-handler`
+///
+/// # Errors
+/// As for [`run`].
+pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
+    let layout = args.agent.data_dir.layout()?;
+    let serving = super::kubelet::serving(&args.agent)?;
+    let name = super::node_name(args.agent.node_name.as_deref())?;
+    let listen = SocketAddr::new(args.agent.bind_address, args.port);
+    super::alone(&args.agent.role, |transport, stop| async move {
+        run(&layout, &name, listen, serving, transport, stop).await
+    })
+    .await
+}
