@@ -1,18 +1,21 @@
 //! The kubelet's process: the core on tokio, with the adapters that carry its operations out.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
+use crate::adapters::backend::{Node, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::store::Store;
 use crate::adapters::{cgroups, host, net, volumes};
-use crate::config::KubeletConfig;
+use crate::config::{KubeletConfig, NodeConfig};
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
+use crate::server::{Server, ServerConfig, Settings, server_tls};
 
 /// Why the kubelet could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +30,6 @@ pub enum KubeletError {
     #[error("{0}")]
     Ended(String),
 }
-
-/// The pods as the core last published them.
-pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<k8s_openapi::api::core::v1::Pod>>>>>;
 
 /// Carries operations out, each in a task of its own.
 struct Machine {
@@ -161,7 +161,28 @@ pub async fn run(
     };
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
-    let node = config.node;
+    let mut node = config.node;
+    let mut server = None;
+    if let Some(serving) = &config.serving {
+        let failed = |e: &dyn std::fmt::Display| KubeletError::Server(e.to_string());
+        let bind = config.listen.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), node.port));
+        let bound = Server::bind(ServerConfig {
+            bind,
+            tls: server_tls(serving).map_err(|e| failed(&e))?,
+            allowed_users: serving.allowed_names.clone(),
+            log_dir: PathBuf::from(&node.log_dir),
+            node_name: node.node_name.clone(),
+            version: node.version.clone(),
+            configz: configz(&node),
+            settings: Settings::default(),
+        })
+        .await
+        .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
+        // Port 0 asks for any: the Node tells which.
+        node.port = bound.local_addr().map_err(|e| failed(&e))?.port();
+        let backend = Node { cri: cri.clone(), pods: pods.clone(), node_name: node.node_name.clone() };
+        server = Some((bound, Arc::new(backend)));
+    }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
     let machine = Machine {
         cri,
@@ -175,8 +196,39 @@ pub async fn run(
         failed,
     };
     let core = KubeletCore::new(node, &Rng::new(random_seed()));
-    tokio::select! {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        match server {
+            // Ends when the kubelet does: the sender is dropped then.
+            Some((bound, backend)) => bound.run(backend, async move { drop(stopped.await) }).await,
+            None => std::future::pending().await,
+        }
+    });
+    let end = serving.abort_handle();
+    let result = tokio::select! {
         r = run_core(core, transport, machine, shutdown) => r.map_err(KubeletError::Ended),
         Some(e) = failures.recv() => Err(KubeletError::Start(e)),
-    }
+        r = serving => Err(KubeletError::Server(match r {
+            Ok(Ok(())) => "it ended".into(),
+            Ok(Err(e)) => e.to_string(),
+            Err(e) => e.to_string(),
+        })),
+    };
+    drop(stop);
+    end.abort();
+    result
+}
+
+/// What `/configz` shows.
+fn configz(node: &NodeConfig) -> serde_json::Value {
+    serde_json::json!({"kubeletconfig": {
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "port": node.port,
+        "maxPods": node.max_pods,
+        "clusterDomain": node.cluster_domain,
+        "clusterDNS": node.cluster_dns,
+        "cgroupDriver": "cgroupfs",
+        "nodeStatusUpdateFrequency": format!("{}s", node.status_period.as_secs()),
+    }})
 }

@@ -3,6 +3,7 @@
 //! One file for each neighbour: the container runtime, device plugins, mounts and volumes, control
 //! groups, the local record, the machine itself, the network.
 
+pub mod backend;
 pub mod cgroups;
 mod convert;
 pub mod cri;

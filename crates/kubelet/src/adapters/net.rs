@@ -75,10 +75,14 @@ where
         let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
         Err(format!("HTTP probe failed with statuscode: {status} {text}").trim().to_owned())
     };
-    tokio::select! {
-        r = exchange => r,
-        r = connection => Err(r.err().map_or_else(|| "the connection closed".into(), |e| e.to_string())),
-    }
+    // Beside the exchange, not against it: a server may close as soon as it has answered.
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::trace!(%error, "a probe's connection ended");
+        }
+    });
+    exchange.await
 }
 
 /// Probes ask whether something answers, not who it is: as upstream, certificates are not checked.

@@ -269,3 +269,7 @@ impl Registration for Register {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "plugins_tests.rs"]
+mod tests;

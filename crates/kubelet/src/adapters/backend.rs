@@ -1,0 +1,92 @@
+//! What the kubelet's server asks of the rest: the published pods, and the runtime.
+
+use std::sync::{Arc, Mutex};
+
+use k8s_cri::v1;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::cri::Cri;
+use crate::runtime::RuntimeSnapshot;
+use crate::server::{Answer, Backend, ExecOutput, NodeStats, PodReference, PodStats, Streams, Summary};
+
+/// The pods as the core last published them.
+pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
+
+/// The server's view of the kubelet.
+pub(crate) struct Node {
+    pub cri: Arc<Cri>,
+    pub pods: Published,
+    pub node_name: String,
+}
+
+impl Node {
+    fn published(&self) -> Arc<Vec<Arc<Pod>>> {
+        // The value is replaced whole.
+        self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+impl Backend for Node {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.published().to_vec()
+    }
+
+    fn runtime_of<'a>(&'a self, pod_uid: &'a str) -> Answer<'a, RuntimeSnapshot> {
+        Box::pin(self.cri.snapshot_of(pod_uid))
+    }
+
+    fn exec_url<'a>(&'a self, container_id: &'a str, command: Vec<String>, streams: Streams) -> Answer<'a, String> {
+        Box::pin(self.cri.exec_url(v1::ExecRequest {
+            container_id: container_id.to_owned(),
+            cmd: command,
+            tty: streams.tty,
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+        }))
+    }
+
+    fn attach_url<'a>(&'a self, container_id: &'a str, streams: Streams) -> Answer<'a, String> {
+        Box::pin(self.cri.attach_url(v1::AttachRequest {
+            container_id: container_id.to_owned(),
+            tty: streams.tty,
+            stdin: streams.stdin,
+            stdout: streams.stdout,
+            stderr: streams.stderr,
+        }))
+    }
+
+    fn port_forward_url<'a>(&'a self, sandbox_id: &'a str, ports: Vec<i32>) -> Answer<'a, String> {
+        Box::pin(
+            self.cri.port_forward_url(v1::PortForwardRequest { pod_sandbox_id: sandbox_id.to_owned(), port: ports }),
+        )
+    }
+
+    fn exec_sync<'a>(&'a self, container_id: &'a str, command: Vec<String>, timeout_s: i64) -> Answer<'a, ExecOutput> {
+        Box::pin(async move {
+            let (code, output) = self.cri.exec(container_id, command, timeout_s).await?;
+            Ok(ExecOutput { code, output })
+        })
+    }
+
+    fn stats(&self) -> Answer<'_, Summary> {
+        let pods = self
+            .published()
+            .iter()
+            .map(|p| PodStats {
+                pod_ref: PodReference {
+                    name: p.metadata.name.clone().unwrap_or_default(),
+                    namespace: p.metadata.namespace.clone().unwrap_or_default(),
+                    uid: p.metadata.uid.clone().unwrap_or_default(),
+                },
+                ..PodStats::default()
+            })
+            .collect();
+        let node = NodeStats { node_name: self.node_name.clone(), ..NodeStats::default() };
+        Box::pin(std::future::ready(Ok(Summary { node, pods })))
+    }
+
+    fn health(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
