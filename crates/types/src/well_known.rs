@@ -23,6 +23,10 @@ pub mod kubevirt {
     pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
     /// Annotation of a node: when its handler last said that it lives.
     pub const HEARTBEAT_ANNOTATION: &str = "kubevirt.io/heartbeat";
+    /// Port of a handler's console server.
+    pub const HANDLER_PORT: u16 = 8186;
+    /// Annotation of a node: port of its handler's console server, when it is not the usual one. Our own.
+    pub const HANDLER_PORT_ANNOTATION: &str = "kubevirt.io/virt-handler-port";
     /// Label of a launcher pod: name of its machine.
     pub const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
     /// Label of a launcher pod: name of its instance, shortened to a label's length.

@@ -43,7 +43,7 @@ pub async fn run(
     };
     let guests = server::Guests::default();
     let serving = server::serve(listener, tls, config.clone(), guests.clone(), stop.clone());
-    let core = Handler::new(node_name, &Rng::new(random_seed()));
+    let core = Handler::new(node_name, &Rng::new(random_seed())).with_port(listen.port());
     let driving = run_core(core, transport, NodeDoer::new(config, guests), stop.cancelled_owned());
     // Either alone would leave guests without consoles, or consoles without guests.
     tokio::select! {

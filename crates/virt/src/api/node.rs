@@ -3,13 +3,12 @@
 use carrack_apiserver::body::json as json_reply;
 use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Status};
 use carrack_types::kubevirt::VirtualMachineInstance;
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::{HANDLER_PORT, HANDLER_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
 
 use super::lifecycle::is_running;
 use super::objects::Call;
-
-/// The handler's port.
-pub const HANDLER_PORT: u16 = 8186;
 
 /// Why a call makes no sense for an instance as it is, if it does not.
 pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &'static str)> {
@@ -47,8 +46,9 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
         None => {}
     }
     let node = vmi.status.as_ref().map_or("", |status| status.node_name.as_str());
-    let host = address(&call.get_at::<Node>(&format!("/api/v1/nodes/{node}")).await?)
-        .ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
+    let object: Node = call.get_at(&format!("/api/v1/nodes/{node}")).await?;
+    let port = object.annotation(HANDLER_PORT_ANNOTATION).and_then(|text| text.parse().ok()).unwrap_or(HANDLER_PORT);
+    let host = address(&object).ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
     let mut path = format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
     // portforward/<port>[/<protocol>]
     for part in &request.resource.rest {
@@ -61,7 +61,7 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     if request.query.flag("preserveSession") {
         path.push_str("?preserveSession=true");
     }
-    let target = NodeTarget { node: node.to_owned(), host, port: HANDLER_PORT, path_and_query: path };
+    let target = NodeTarget { node: node.to_owned(), host, port, path_and_query: path };
     Ok(json_reply(200, Body::Node(target)))
 }
 

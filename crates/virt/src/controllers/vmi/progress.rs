@@ -43,6 +43,8 @@ pub(super) fn next(world: &World<'_>) -> Next {
             None => Next::Phase(phase::FAILED),
             Some(_) if vmi.is_deleting() => Next::Phase(phase::FAILED),
             Some(pod) if is_terminal(pod) || pod.is_deleting() => Next::Phase(phase::FAILED),
+            // Nothing starts it again, and the guest cannot do without it.
+            Some(pod) if any_container_ended(pod) => Next::Phase(phase::FAILED),
             Some(pod) if all_containers_run(pod) => Next::Phase(phase::SCHEDULED),
             Some(_) => Next::Stay,
         },
@@ -109,6 +111,11 @@ fn all_containers_run(pod: &Pod) -> bool {
     bound
         && statuses.iter().filter(running).count() == wanted
         && statuses.iter().any(|status| status.name == COMPUTE_CONTAINER)
+}
+
+/// Whether one of the containers has ended; a launcher pod's are not restarted.
+fn any_container_ended(pod: &Pod) -> bool {
+    statuses(pod).iter().any(|status| status.state.as_ref().is_some_and(|state| state.terminated.is_some()))
 }
 
 /// Whether no container can still run: each that the node ever reported has ended.

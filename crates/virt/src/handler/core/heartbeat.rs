@@ -15,7 +15,8 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
-    HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL, TUN_RESOURCE, VHOST_NET_RESOURCE,
+    HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL, TUN_RESOURCE,
+    VHOST_NET_RESOURCE,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -35,11 +36,21 @@ pub(super) struct Heartbeat {
     barrier: u64,
     /// Everything has been listed once.
     pub all_seen: bool,
+    /// The port of the console server.
+    pub port: u16,
 }
 
 impl Heartbeat {
     pub fn new(rng: Rng) -> Self {
-        Self { rng, devices: BTreeMap::new(), due: None, writing: false, barrier: 0, all_seen: false }
+        Self {
+            rng,
+            devices: BTreeMap::new(),
+            due: None,
+            writing: false,
+            barrier: 0,
+            all_seen: false,
+            port: HANDLER_PORT,
+        }
     }
 
     /// A device's state.
@@ -72,9 +83,11 @@ impl Heartbeat {
         self.writing = true;
         let due = now + self.rng.jitter(PERIOD, JITTER_PERCENT);
         self.due = Some(due);
+        // The usual port is nowhere written down, so that nodes look as upstream's.
+        let port = (self.port != HANDLER_PORT).then(|| self.port.to_string());
         let patch = json!({"metadata": {
             "labels": {SCHEDULABLE_LABEL: label},
-            "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339()},
+            "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port},
         }});
         (Some(patch), Some(due))
     }

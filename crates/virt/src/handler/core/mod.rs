@@ -103,6 +103,13 @@ impl Handler {
         }
     }
 
+    /// Its console server listens on another port than the usual one; the node says so to the API server.
+    #[must_use]
+    pub fn with_port(mut self, port: u16) -> Self {
+        self.heartbeat.port = port;
+        self
+    }
+
     fn op(&mut self, fx: &mut Effects<Out>, op: Op, flight: Flight) {
         let id = OpId(fx.fresh());
         self.flights.insert(id, flight);

@@ -66,9 +66,10 @@ pub async fn run(
     rng: &Rng,
     stop: CancellationToken,
 ) -> Result<(), String> {
+    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
     let guests = server::Guests::default();
     let doer = NodeDoer::new(config.clone(), guests.clone());
-    let core = run_core(Handler::new(node_name, rng), transport, doer, stop.clone().cancelled_owned());
+    let core = run_core(Handler::new(node_name, rng).with_port(port), transport, doer, stop.clone().cancelled_owned());
     tokio::select! {
         ended = core => ended,
         ended = server::serve(listener, tls, config, guests, stop.clone()) => match ended {

@@ -31,8 +31,6 @@ use tokio_util::sync::CancellationToken;
 use super::{CALL_DEADLINE, Config, lock};
 use crate::handler::effects::Served;
 
-/// The port that KubeVirt's handler has.
-pub const PORT: u16 = 8186;
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
 /// How long a connection may take to begin.
