@@ -3,6 +3,7 @@
 //! Needs root, containerd, runc, CNI plugins and busybox; without them the test says so and passes,
 //! for machines that only build.
 #![expect(clippy::disallowed_methods, reason = "the test hands the API server its clock")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test: what fails ends it, with its place")]
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -24,6 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
 const NODE: &str = "real";
+const CGROUP: &str = "carrack-kubelet-test";
 
 /// The machine's clock, and numbers that differ from one another.
 struct TestEnv(AtomicU64);
@@ -130,6 +132,11 @@ Root = "{d}/state/runc"
             self.ctr(&["tasks", "delete", "--force", id]).await;
         }
         self.child.kill().await.unwrap();
+        // The kubelet leaves the parents of all pods' groups, as upstream does.
+        for controller in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+            remove_groups(&controller.path().join(CGROUP));
+        }
+        remove_groups(&Path::new("/sys/fs/cgroup").join(CGROUP));
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let prefix = self.dir.to_string_lossy().into_owned();
         for line in mounts.lines().rev() {
@@ -140,6 +147,15 @@ Root = "{d}/state/runc"
         }
         left
     }
+}
+
+/// Removes control groups that hold nothing.
+fn remove_groups(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        remove_groups(&entry.path());
+    }
+    std::fs::remove_dir(dir).unwrap();
 }
 
 /// Polls until there is an answer.
@@ -203,7 +219,7 @@ impl Cluster {
                 node_name: NODE.into(),
                 root_dir: self.root.to_string_lossy().into_owned(),
                 log_dir: self.logs.to_string_lossy().into_owned(),
-                cgroup_root: "carrack-kubelet-test".into(),
+                cgroup_root: CGROUP.into(),
                 api_server: Some(("192.0.2.1".into(), 6443)),
                 ..NodeConfig::default()
             },

@@ -96,8 +96,11 @@ fn host_path(path: &str, path_type: &str) -> Result<(), OpError> {
     }
 }
 
+/// Files by path: contents and permission bits.
+type Contents = BTreeMap<PathBuf, (Vec<u8>, u32)>;
+
 /// The files under `..data`, to see whether anything would change.
-fn present(dir: &Path) -> io::Result<Option<BTreeMap<PathBuf, (Vec<u8>, u32)>>> {
+fn present(dir: &Path) -> io::Result<Option<Contents>> {
     let data = dir.join("..data");
     if fs::symlink_metadata(&data).is_err() {
         return Ok(None);
@@ -123,7 +126,7 @@ fn present(dir: &Path) -> io::Result<Option<BTreeMap<PathBuf, (Vec<u8>, u32)>>> 
 /// in a directory of their own, `..data` links to it, and every visible name links through `..data`.
 fn write_files(dir: &Path, files: &[FileEntry], fs_group: Option<i64>) -> io::Result<()> {
     let group_bits = if fs_group.is_some() { 0o440 } else { 0 };
-    let wanted: BTreeMap<PathBuf, (Vec<u8>, u32)> =
+    let wanted: Contents =
         files.iter().map(|f| (PathBuf::from(&f.path), (f.data.clone(), f.mode | group_bits))).collect();
     if present(dir)?.as_ref() == Some(&wanted) {
         return Ok(());

@@ -49,27 +49,14 @@ impl KubeletCore {
         }
         let records: Vec<_> = runtime.containers.iter().collect();
         let last = newest(&records, &name);
-        if let Some(r) = last
-            && let ContainerState::Exited { finished_at, .. } = &r.state
-        {
-            if let Some(until) = w.crash.until(&name, *finished_at).filter(|t| *t > now) {
-                let delay = w.crash.delay(&name).as_secs();
-                let pod = pod::pod_ref(&w.pod);
-                if w.waiting.get(&name).is_none_or(|x| x.reason != "CrashLoopBackOff") {
-                    let message = format!(
-                        "Back-off restarting failed container {name} in pod {}_{}({uid})",
-                        pod.name, pod.namespace
-                    );
-                    self.container_event(now, w, &name, false, "BackOff", message, fx);
-                }
-                let message = format!(
-                    "back-off {delay}s restarting failed container={name} pod={}_{}({uid})",
-                    pod.name, pod.namespace
-                );
-                w.wait(&name, "CrashLoopBackOff", message);
-                self.wake_pod(until, uid);
-                return;
-            }
+        let ended = last.and_then(|r| match &r.state {
+            ContainerState::Exited { finished_at, .. } => Some(*finished_at),
+            _ => None,
+        });
+        if let Some(until) = ended.and_then(|at| w.crash.until(&name, at)).filter(|t| *t > now) {
+            self.tell_crash_loop(now, uid, w, &name, fx);
+            self.wake_pod(until, uid);
+            return;
         }
         let Some((_, c)) = pod::container(&w.pod.clone(), &name).map(|(k, c)| (k, c.into_owned())) else { return };
         // What its environment is made of is read first, so that a start does not stall half-way.
@@ -98,6 +85,18 @@ impl KubeletCore {
         }
         let op = self.op(Owner::Pod(uid.clone(), PodOp::Lane(name.clone())), Op::FindImage(image), fx);
         w.lanes.insert(name, Lane { start, op, step: Step::FindImage, image: None, preferred: None });
+    }
+
+    fn tell_crash_loop(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, fx: &mut Fx) {
+        let delay = w.crash.delay(name).as_secs();
+        let pod = pod::pod_ref(&w.pod);
+        let which = format!("{}_{}({uid})", pod.name, pod.namespace);
+        if w.waiting.get(name).is_none_or(|x| x.reason != "CrashLoopBackOff") {
+            let message = format!("Back-off restarting failed container {name} in pod {which}");
+            self.container_event(now, w, name, false, "BackOff", message, fx);
+        }
+        let message = format!("back-off {delay}s restarting failed container={name} pod={which}");
+        w.wait(name, "CrashLoopBackOff", message);
     }
 
     /// The environment; none while something of it is being read.

@@ -390,6 +390,7 @@ impl KubeletCore {
             self.dirty.insert(uid);
         }
         self.loaded = true;
+        self.publish = true;
         self.dirty.extend(self.workers.keys().cloned());
         self.register(now, fx);
         self.wake(now + self.config.status_period, Wake::Status);

@@ -188,6 +188,8 @@ impl KubeletCore {
                 match result.and_then(|r| r.json::<Node>()) {
                     Ok(node) => {
                         self.node.sent_at = now;
+                        // What changed meanwhile is still to be told.
+                        self.node.dirty = true;
                         if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
                             self.node.seen = Some(Arc::new(node));
                         }

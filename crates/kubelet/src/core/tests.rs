@@ -730,6 +730,62 @@ fn probes_hooks_and_config_maps() {
     w.assert_clean();
 }
 
+/// Incident 5: the kubelet restarts and cannot read what its pods' volumes are made of.
+#[test]
+fn what_cannot_be_read_after_a_restart_unmounts_nothing() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        let cm = "/api/v1/namespaces/n/configmaps/cm";
+        w.api.put(cm, json!({"metadata": {"name": "cm"}, "data": {"k": "v"}}));
+        let mut spec = plain();
+        spec["volumes"].as_array_mut().unwrap().push(json!({"name": "m", "configMap": {"name": "cm"}}));
+        w.create("p", spec);
+        w.run(5);
+        let (before, mounted) = (w.node.running("uid-p"), w.node.volumes.clone());
+        assert_eq!((before.len(), mounted.len()), (1, 2), "seed {seed}");
+        w.api.objects.remove(cm);
+        w.restart_kubelet();
+        w.run(300);
+        assert_eq!(w.node.running("uid-p"), before);
+        assert_eq!(w.node.volumes, mounted);
+        assert!(w.ready("Ready"));
+        // Once the pod is surely gone its volumes go, with the API away.
+        let now = w.now.rfc3339();
+        w.edit(POD, json!({"metadata": {"deletionTimestamp": now, "deletionGracePeriodSeconds": 5}}));
+        w.run(1);
+        w.set_api_down(true);
+        w.restart_kubelet();
+        w.run(30);
+        w.set_api_down(false);
+        w.run(60);
+        w.assert_clean();
+    });
+}
+
+/// V5: a deletion that was seen is carried through by a restarted kubelet that cannot ask anybody.
+#[test]
+fn a_recorded_deletion_needs_no_api() {
+    let mut w = World::new(9);
+    w.run(2);
+    w.create("p", plain());
+    w.run(3);
+    let news = w.api.remove(POD);
+    w.tell(news);
+    // Stopping takes a moment; the kubelet dies in it and the API goes away.
+    w.run(0);
+    for _ in 0..3 {
+        let Some(((at, _), input)) = w.arriving.pop_first() else { break };
+        w.now = w.now.max(at);
+        w.input(input);
+    }
+    w.set_api_down(true);
+    w.restart_kubelet();
+    w.run(30);
+    assert!(w.node.running("uid-p").is_empty());
+    assert!(w.node.volumes.is_empty());
+}
+
 impl World {
     /// The Node with the label that launcher pods select.
     fn edit_or_create_node(&mut self) {

@@ -326,7 +326,11 @@ pub fn run(f: &Facts<'_>) -> Plan {
     for (kind, c) in pod::init_containers(f.pod) {
         let done =
             newest(&here, &c.name).and_then(ContainerRecord::exit_code) == Some(0) && kind == ContainerKind::Init;
-        if !done && !(keep(f, &here, &sandbox.id, kind, c, &mut plan) && kind == ContainerKind::Sidecar) {
+        if done {
+            continue;
+        }
+        let started = keep(f, &here, &sandbox.id, kind, c, &mut plan);
+        if !(started && kind == ContainerKind::Sidecar) {
             break;
         }
     }

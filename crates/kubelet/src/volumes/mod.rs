@@ -130,6 +130,9 @@ pub struct Volumes {
     pods: BTreeMap<Uid, BTreeMap<String, State>>,
 }
 
+/// Volumes that are not there, each with its error if it has one.
+pub type Missing = Vec<(String, Option<String>)>;
+
 /// Something to do about a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAction {
@@ -332,7 +335,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Names of the volumes that are not ready, each with its error if it has one.
-    pub fn ready(&self, pod: &Pod) -> Result<BTreeMap<String, String>, Vec<(String, Option<String>)>> {
+    pub fn ready(&self, pod: &Pod) -> Result<BTreeMap<String, String>, Missing> {
         let uid = pod::uid(pod);
         let mut there = BTreeMap::new();
         let mut missing = Vec::new();
