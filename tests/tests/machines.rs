@@ -38,7 +38,8 @@ fn guests(sandbox: &Sandbox) -> usize {
     processes
         .filter(|path| {
             let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
-            read("cmdline").starts_with("/usr/bin/qemu-system") && read("mountinfo").contains(&containerd)
+            let program = read("cmdline").split('\0').next().unwrap_or_default().to_owned();
+            program.contains("qemu-system") && read("mountinfo").contains(&containerd)
         })
         .count()
 }

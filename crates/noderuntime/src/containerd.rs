@@ -167,37 +167,36 @@ fn watch(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, String), StartError> {
-    let adopted = match ProcessId::from_pidfile(&layout.containerd_pidfile()) {
-        Some(id) => id.open().map_err(StartError::Watch)?.map(|handle| Running { id, handle, child: None }),
-        None => None,
-    };
-    let mut running = match adopted {
-        Some(running) => {
-            tracing::info!(pid = running.id.pid, "adopting the running containerd");
-            running
+    if let Some(id) = ProcessId::from_pidfile(&layout.containerd_pidfile())
+        && let Some(handle) = id.open().map_err(StartError::Watch)?
+    {
+        tracing::info!(pid = id.pid, "adopting the running containerd");
+        match wait_ready(layout, Running { id, handle, child: None }).await {
+            // It was about to end when it was found.
+            Err(StartError::Ended { .. }) => {}
+            other => return other,
         }
-        None => spawn(layout, host)?,
-    };
+    }
+    wait_ready(layout, spawn(layout, host)?).await
+}
+
+/// Waits until CRI answers, or the process ends.
+async fn wait_ready(layout: &Layout, mut running: Running) -> Result<(Running, String), StartError> {
+    let watched = watch(running.handle.try_clone().map_err(StartError::Watch)?).map_err(StartError::Watch)?;
     let socket = layout.containerd_socket();
-    let ready = cri::wait_ready(&socket, READY_LIMIT);
-    let ended = async {
-        match running.child.as_mut() {
-            Some(child) => child.wait().await,
-            None => std::future::pending().await,
+    tokio::select! {
+        ready = cri::wait_ready(&socket, READY_LIMIT) => match ready {
+            Ok((_, version)) => Ok((running, version)),
+            Err(source) => Err(StartError::NotReady { log: layout.containerd_log(), source }),
+        },
+        ended = watched.readable() => {
+            drop(ended.map_err(StartError::Watch)?);
+            let status = match running.child.as_mut() {
+                Some(child) => child.wait().await.map_err(StartError::Watch)?.to_string(),
+                None => "not our child".to_owned(),
+            };
+            Err(StartError::Ended { status, log: layout.containerd_log(), log_tail: last_line(&layout.containerd_log()) })
         }
-    };
-    let outcome = tokio::select! {
-        ready = ready => Ok(ready),
-        status = ended => Err(status),
-    };
-    match outcome {
-        Ok(Ok((_, version))) => Ok((running, version)),
-        Ok(Err(source)) => Err(StartError::NotReady { log: layout.containerd_log(), source }),
-        Err(status) => Err(StartError::Ended {
-            status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
-            log: layout.containerd_log(),
-            log_tail: last_line(&layout.containerd_log()),
-        }),
     }
 }
 

@@ -98,28 +98,21 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
 
 /// Removes all pods over CRI, starting containerd for it if it does not run. Returns what failed.
 async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
-    if ProcessId::from_pidfile(&layout.containerd_pidfile()).is_none() {
-        let has_tasks = fs::read_dir(layout.containerd_state().join("io.containerd.runtime.v2.task/k8s.io"))
-            .is_ok_and(|mut entries| entries.next().is_some());
-        let has_networks = fs::read_dir(layout.cni_ipam_dir().join(layout.cni_network())).is_ok_and(|entries| {
-            // Besides the addresses there lie a lock and the last address that was handed out.
-            entries.flatten().any(|entry| entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit))
-        });
-        if !has_tasks && !has_networks {
-            return Vec::new();
-        }
+    let runs = ProcessId::from_pidfile(&layout.containerd_pidfile()).is_some();
+    if !runs && !has_traces_of_pods(layout) {
+        return Vec::new();
+    }
+    if !runs {
         say("starting containerd to remove its pods".to_owned());
-        let host = match host::probe(layout) {
-            Ok(host) => host,
-            Err(problems) => return problems.iter().map(ToString::to_string).collect(),
-        };
-        // The conflist that the pods were made with stands on the disk; an unknown range leaves it as it is.
-        let pod_cidr = configured_pod_cidr(layout);
-        // No pod is started any more, so that no image is needed.
-        let settings = NodeSettings { pod_cidr, sandbox_image: String::new() };
-        if let Err(error) = Containerd::start(layout, &host, &settings).await {
-            return vec![error.to_string()];
-        }
+    }
+    let host = match host::probe(layout) {
+        Ok(host) => host,
+        Err(problems) => return problems.iter().map(ToString::to_string).collect(),
+    };
+    // No pod is started any more, so that no image is needed.
+    let settings = NodeSettings { pod_cidr: configured_pod_cidr(layout), sandbox_image: String::new() };
+    if let Err(error) = Containerd::start(layout, &host, &settings).await {
+        return vec![error.to_string()];
     }
     match cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(15)).await {
         Ok((cri, _)) => stop_and_remove(cri, options, say).await,
@@ -127,6 +120,17 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
     }
 }
 
+/// Whether a containerd that ran here left tasks or addresses in use.
+fn has_traces_of_pods(layout: &Layout) -> bool {
+    let tasks = layout.containerd_state().join("io.containerd.runtime.v2.task/k8s.io");
+    let addresses = layout.cni_ipam_dir().join(layout.cni_network());
+    let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten();
+    // Besides the addresses there lie a lock and the last address that was handed out.
+    let is_address = |name: std::ffi::OsString| name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
+    list(tasks).next().is_some() || list(addresses).any(|entry| is_address(entry.file_name()))
+}
+
+/// The range that the pods were made with.
 fn configured_pod_cidr(layout: &Layout) -> String {
     let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
     let conflist: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
