@@ -139,6 +139,13 @@ fn phases() {
     );
     check("its pod does not run yet", vmi("Scheduling", json!({})), Some(pod("ContainerCreating", json!({}))), None, 0);
     check("its pod runs", vmi("Scheduling", json!({})), Some(pod("running", json!({}))), Some("Scheduled"), 0);
+    check(
+        "one of its pod's containers ended before all ran",
+        vmi("Scheduling", json!({})),
+        Some(pod("ended", json!({"status": {"phase": "Running"}}))),
+        Some("Failed"),
+        1,
+    );
     check("its pod vanished", vmi("Scheduling", json!({})), None, Some("Failed"), 0);
     check(
         "its pod was refused",
