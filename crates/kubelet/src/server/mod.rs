@@ -65,7 +65,7 @@ pub struct ServerConfig {
     pub node_name: String,
     /// Version, for metrics.
     pub version: String,
-    /// What `/configz` shows: no secrets.
+    /// What `/configz` shows, whole (`{"kubeletconfig": …}`): no secrets.
     pub configz: serde_json::Value,
     /// Bounds.
     pub settings: Settings,

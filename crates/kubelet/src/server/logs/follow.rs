@@ -29,7 +29,7 @@ use super::tail::start_of_tail;
 use crate::server::reply::Broken;
 
 /// How much is read at a time, in bytes.
-const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 32 * 1024;
 
 /// How fast a follower is.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,8 @@ pub(in crate::server) async fn send(
     pace: Pace,
 ) {
     let sending = async {
-        let mut sender = Sender { render: Render::new(&options), client: client.clone(), stall: pace.stall };
+        let render = Render::new(&options);
+        let mut sender = Sender { render, client: client.clone(), stall: pace.stall, buffer: vec![0; CHUNK_BYTES] };
         let result = if options.follow {
             follow(log, &mut sender, &mut container, pace).await
         } else {
@@ -162,12 +163,14 @@ struct Sender {
     render: Render,
     client: mpsc::Sender<Result<Bytes, Broken>>,
     stall: Duration,
+    buffer: Vec<u8>,
 }
 
 impl Sender {
-    async fn send(&mut self, bytes: &[u8]) -> Next {
+    /// Sends what is to be shown of the first `n` bytes of the buffer.
+    async fn send(&mut self, n: usize) -> Next {
         let mut out = Vec::new();
-        self.render.feed(bytes, &mut out);
+        self.render.feed(&self.buffer[..n], &mut out);
         if !out.is_empty() {
             let sent = tokio::time::timeout(self.stall, self.client.send(Ok(out.into()))).await;
             if !matches!(sent, Ok(Ok(()))) {
@@ -183,19 +186,18 @@ async fn pump(log: &mut Opened, end: Option<u64>, sender: &mut Sender) -> std::i
     if sender.render.is_full() {
         return Ok(Next::Enough);
     }
-    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let left = end.map_or(u64::MAX, |end| end.saturating_sub(log.position));
-        let want = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let want = usize::try_from(left).unwrap_or(usize::MAX).min(sender.buffer.len());
         if want == 0 {
             return Ok(Next::More);
         }
-        let n = log.file.read(&mut buffer[..want]).await?;
+        let n = log.file.read(&mut sender.buffer[..want]).await?;
         if n == 0 {
             return Ok(Next::More);
         }
         log.position += n as u64;
-        if sender.send(&buffer[..n]).await == Next::Enough {
+        if sender.send(n).await == Next::Enough {
             return Ok(Next::Enough);
         }
     }

@@ -67,7 +67,7 @@ impl World {
             log_dir: dir.path().join("logs"),
             node_name: "n1".into(),
             version: "v1".into(),
-            configz: json!({"port": 10250}),
+            configz: json!({"kubeletconfig": {"port": 10250}}),
             settings,
         };
         let node = Arc::new(FakeNode::default());
