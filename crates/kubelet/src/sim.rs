@@ -14,7 +14,7 @@ use crate::devices::{AllocateReply, Device, PluginOptions};
 use crate::effects::{In, Loaded, Op, OpError, Outcome, Reply};
 use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot,
-    SandboxRecord, Sharing, labels,
+    SandboxRecord, Sharing, Uid, labels,
 };
 use crate::volumes::VolumeKind;
 
@@ -65,6 +65,8 @@ pub struct SimRuntime {
     pub stop_code: i32,
     /// While set, the runtime answers nothing.
     pub runtime_down: bool,
+    /// When a container of each pod was last started.
+    pub started: BTreeMap<Uid, Time>,
     /// Pods as last published.
     pub published: Vec<Arc<Pod>>,
     next: u32,
@@ -98,6 +100,7 @@ impl SimRuntime {
             exec_codes: BTreeMap::new(),
             stop_code: 143,
             runtime_down: false,
+            started: BTreeMap::new(),
             published: Vec::new(),
             next: 1,
         }
@@ -225,6 +228,7 @@ impl SimRuntime {
                 }
                 c.record.state = ContainerState::Running;
                 c.record.started_at = Some(now);
+                self.started.insert(c.record.pod.uid.clone(), now);
                 Reply::Done
             }
             Op::StopContainer { id, .. } => {

@@ -250,6 +250,11 @@ impl KubeletCore {
                 self.config_error(now, uid, w, name, "PreStartContainerError", &message, fx);
                 false
             }
+            // The pod began to stop while it was made: it never runs, and is removed with the pod.
+            (Step::Create, Ok(Reply::Made(_))) if w.stopping.is_some() => {
+                self.changed(w, fx);
+                false
+            }
             (Step::Create, Ok(Reply::Made(container))) => {
                 self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
                 if lane.start.attempt > 0 {

@@ -763,6 +763,33 @@ fn what_cannot_be_read_after_a_restart_unmounts_nothing() {
     });
 }
 
+#[test]
+fn a_pod_deleted_while_it_comes_up_starts_nothing_more() {
+    each_seed(|seed| {
+        for delay_ms in [0, 60, 120, 180, 240, 300] {
+            let mut w = World::new(seed);
+            w.run(2);
+            w.create("p", plain());
+            let end = w.now + Duration::from_millis(delay_ms);
+            while let Some(((at, _), input)) = w.arriving.pop_first() {
+                if at > end {
+                    w.arriving.insert((at, 0), input);
+                    break;
+                }
+                w.now = w.now.max(at);
+                w.input(input);
+            }
+            w.delete(5);
+            // Its deletion is known when the events on their way have arrived.
+            let known = w.now + Duration::from_millis(80);
+            w.run(20);
+            let started = w.node.started.get("uid-p").copied();
+            assert!(started.is_none_or(|t| t <= known), "seed {seed}, {delay_ms} ms: started at {started:?}");
+            w.assert_clean();
+        }
+    });
+}
+
 /// V5: a deletion that was seen is carried through by a restarted kubelet that cannot ask anybody.
 #[test]
 fn a_recorded_deletion_needs_no_api() {
