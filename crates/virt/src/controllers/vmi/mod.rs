@@ -17,6 +17,8 @@ mod overhead;
 mod pod;
 mod progress;
 
+use std::time::Duration;
+
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
@@ -30,7 +32,9 @@ use crate::diff::merge_patch;
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
 
-/// Seconds that a launcher gets to end by itself once its guest has ended.
+/// How long a launcher may take to end by itself once its guest has ended, before its pod is deleted.
+const LAUNCHER_END: Duration = Duration::from_secs(3);
+/// Seconds that its containers get then.
 const LAUNCHER_GRACE_S: i64 = 5;
 
 /// Gives instances their pods.
@@ -129,7 +133,7 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
     }
     if new.is_final() && !keep_launcher(vmi) {
-        plan = delete_pods(world, &new, plan);
+        plan = clear_up(world, &new, plan, now);
     }
     plan.then(unpaused_gate(world, now))
 }
@@ -148,8 +152,17 @@ fn keep_launcher(vmi: &VirtualMachineInstance) -> bool {
     !vmi.is_deleting() && vmi.annotation(KEEP_LAUNCHER_ANNOTATION) == Some("true")
 }
 
-fn delete_pods(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan) -> Plan {
+/// Deletes the pods of an instance that is over. A launcher whose guest has just ended gets a moment to end by itself:
+/// stopping a container that is about to be gone only makes noise.
+fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Time) -> Plan {
+    let over_since = new.status.as_ref().and_then(|status| status.phase_transition_timestamps.last());
+    let over_since = over_since.and_then(|last| last.phase_transition_timestamp.as_ref()).map(Time::from);
+    let left = over_since.map_or(Duration::ZERO, |since| (since + LAUNCHER_END).since(now));
+    let had_guest = !world.vmi.status.as_ref().is_none_or(|status| status.node_name.is_empty());
     world.pods.iter().filter(|pod| !pod.is_deleting()).fold(plan, |plan, pod| {
+        if had_guest && left > Duration::ZERO && progress::compute_runs(pod) {
+            return plan.requeue_after(left);
+        }
         let options = DeleteOptions { grace_period_s: Some(LAUNCHER_GRACE_S), ..DeleteOptions::default() };
         let message = format!("Deleted virtual machine pod {}", pod.name());
         plan.delete_with(&Pod::resource(), *pod, options).event(EventRecord::normal(new, "SuccessfulDelete", message))

@@ -118,6 +118,12 @@ fn any_container_ended(pod: &Pod) -> bool {
     statuses(pod).iter().any(|status| status.state.as_ref().is_some_and(|state| state.terminated.is_some()))
 }
 
+/// Whether the compute container is reported to run.
+pub(super) fn compute_runs(pod: &Pod) -> bool {
+    let compute = statuses(pod).iter().find(|status| status.name == COMPUTE_CONTAINER);
+    compute.and_then(|compute| compute.state.as_ref()).is_some_and(|state| state.running.is_some())
+}
+
 /// Whether no container can still run: each that the node ever reported has ended.
 fn all_containers_ended(pod: &Pod) -> bool {
     statuses(pod).iter().all(|status| {

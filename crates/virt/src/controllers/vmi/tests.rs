@@ -180,6 +180,16 @@ fn phases() {
     );
     check("a running one's pod is gone, its node is not", vmi("Running", json!({})), None, None, 0);
     check("final: the pod goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
+    let just = json!({"status": {"nodeName": "n1", "phaseTransitionTimestamps": [
+        {"phase": "Succeeded", "phaseTransitionTimestamp": NOW.rfc3339()}]}});
+    check(
+        "just final: its launcher ends by itself",
+        vmi("Succeeded", just.clone()),
+        Some(pod("running", json!({}))),
+        None,
+        0,
+    );
+    check("just final: it has", vmi("Succeeded", just), Some(pod("ended", json!({}))), None, 1);
     check("final: a pod that goes is left", vmi("Succeeded", json!({})), Some(pod("running", deleting)), None, 0);
 }
 
