@@ -63,11 +63,7 @@ impl Resource {
     /// `plural.group`, as in RBAC and error messages; the bare plural for the core group.
     #[must_use]
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.plural.clone().into_owned()
-        } else {
-            format!("{}.{}", self.plural, self.group)
-        }
+        if self.group.is_empty() { self.plural.clone().into_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 }
 
@@ -112,12 +108,7 @@ pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
     }
     /// UID of its controlling owner, if it has one.
     fn controller_uid(&self) -> Option<&str> {
-        self.meta()
-            .owner_references
-            .as_ref()?
-            .iter()
-            .find(|o| o.controller == Some(true))
-            .map(|o| o.uid.as_str())
+        self.meta().owner_references.as_ref()?.iter().find(|o| o.controller == Some(true)).map(|o| o.uid.as_str())
     }
     /// Whether it carries this finalizer.
     fn has_finalizer(&self, finalizer: &str) -> bool {
