@@ -31,7 +31,7 @@ fn wait_login(sandbox: &Sandbox, name: &str) -> String {
         .ok()
 }
 
-/// How many QEMU processes run in the cluster.
+/// How many QEMU processes run in the cluster's containers: those whose root directory is one of its snapshots.
 fn guests(sandbox: &Sandbox) -> usize {
     let containerd = sandbox.data_dir().join("containerd/root").display().to_string();
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
@@ -39,7 +39,8 @@ fn guests(sandbox: &Sandbox) -> usize {
         .filter(|path| {
             let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
             let program = read("cmdline").split('\0').next().unwrap_or_default().to_owned();
-            program.contains("qemu-system") && read("mountinfo").contains(&containerd)
+            let is_root = |line: &str| line.split(' ').nth(4) == Some("/") && line.contains(&containerd);
+            program.contains("qemu-system") && read("mountinfo").lines().any(is_root)
         })
         .count()
 }
