@@ -7,7 +7,6 @@
 //! that is not read is unknown, and nothing follows from it. Behaviour follows
 //! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View};
@@ -16,6 +15,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
+use crate::custom::CustomKinds;
+
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
@@ -23,7 +24,7 @@ const ORPHAN: &str = "orphan";
 /// `group/plural/name`.
 pub struct GarbageCollector {
     builtin: Vec<Resource>,
-    custom: BTreeMap<String, Resource>,
+    custom: CustomKinds,
 }
 
 enum Owner {
@@ -68,7 +69,7 @@ impl GarbageCollector {
     /// A collector over these resources and, as they come and go, those of custom resource definitions.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin, custom: BTreeMap::new() }
+        Self { builtin, custom: CustomKinds::default() }
     }
 
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
@@ -173,23 +174,7 @@ impl Controller for GarbageCollector {
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
-        let wanted: BTreeMap<String, Resource> = view
-            .cache::<CustomResourceDefinition>()
-            .iter()
-            .filter(|crd| !crd.is_deleting() && is_established(crd))
-            .filter_map(|crd| Some((crd.name().to_owned(), custom_resource(crd)?)))
-            .collect();
-        for (name, resource) in &wanted {
-            if self.custom.get(name) != Some(resource) {
-                Self::watch(setup, resource);
-            }
-        }
-        for (name, resource) in &self.custom {
-            if wanted.get(name) != Some(resource) {
-                setup.drop_source(Source::metadata(resource.clone()));
-            }
-        }
-        self.custom = wanted;
+        self.custom.refresh(view, setup, Self::watch);
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
@@ -242,38 +227,13 @@ impl Controller for GarbageCollector {
     }
 }
 
-/// Whether the API server serves the definition's objects by now.
-pub(crate) fn is_established(crd: &CustomResourceDefinition) -> bool {
-    crd.status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten())
-        .any(|c| c.type_ == "Established" && c.status == "True")
-}
-
-/// The resource of a definition, in the version that is stored.
-pub(crate) fn custom_resource(crd: &CustomResourceDefinition) -> Option<Resource> {
-    let version = crd
-        .spec
-        .versions
-        .iter()
-        .find(|v| v.storage && v.served)
-        .or_else(|| crd.spec.versions.iter().find(|v| v.served))?;
-    Some(Resource {
-        group: crd.spec.group.clone().into(),
-        version: version.name.clone().into(),
-        plural: crd.spec.names.plural.clone().into(),
-        kind: crd.spec.names.kind.clone().into(),
-        namespaced: crd.spec.scope == "Namespaced",
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
     use carrack_engine::{Absent, Write};
     use carrack_types::resource::Kind as _;
     use k8s_openapi::api::apps::v1::ReplicaSet;
-    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::Value;
 
     use super::*;
@@ -376,23 +336,5 @@ mod tests {
             ["patch c owners=[\"x\"] finalizers=null"]
         );
         assert_eq!(plan(deleting(ORPHAN), vec![], vec![]), ["patch p owners=null finalizers=[\"other\"]"]);
-    }
-
-    #[test]
-    fn custom_resources_are_read_once_they_are_served() {
-        let crd = |established: &str| -> CustomResourceDefinition {
-            serde_json::from_value(json!({
-                "metadata": {"name": "things.example.com", "uid": "1"},
-                "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
-                    "versions": [{"name": "v1", "served": true, "storage": true}]},
-                "status": {"conditions": [{"type": "Established", "status": established}]}}))
-            .expect("a definition")
-        };
-        assert!(!is_established(&crd("False")));
-        assert!(is_established(&crd("True")));
-        let resource = custom_resource(&crd("True")).expect("a resource");
-        assert_eq!(resource.collection_path("ns"), "/apis/example.com/v1/namespaces/ns/things");
-        let config_map = ConfigMap::resource();
-        assert_eq!(config_map.collection_path("ns"), "/api/v1/namespaces/ns/configmaps");
     }
 }

@@ -5,6 +5,7 @@
 //! - [`ServiceAccountController`]: every namespace has its `default` service account.
 //! - [`RootCaController`]: every namespace has the cluster's CA, for pods to verify the API server.
 
+mod custom;
 mod garbage;
 mod namespace;
 mod root_ca;

@@ -4,29 +4,31 @@
 //! more, a live list of every kind confirms that it is empty, and only then its finalizer goes.
 //! Behaviour follows kube-controller-manager (pkg/controller/namespace/deletion).
 
-use std::collections::BTreeMap;
-
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View, Write, to_value};
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::json;
 
-use crate::garbage::{custom_resource, is_established};
+use crate::custom::CustomKinds;
 
 const FINALIZER: &str = "kubernetes";
 
 /// The namespace controller, over the same metadata as the garbage collector.
 pub struct NamespaceController {
     builtin: Vec<Resource>,
-    custom: BTreeMap<String, Resource>,
+    custom: CustomKinds,
 }
 
 impl NamespaceController {
     /// A controller that empties namespaces of these resources and of custom ones.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin: builtin.into_iter().filter(|r| r.namespaced).collect(), custom: BTreeMap::new() }
+        Self { builtin: builtin.into_iter().filter(|r| r.namespaced).collect(), custom: CustomKinds::default() }
+    }
+    /// Every kind of which a namespace can hold objects.
+    fn kinds(&self) -> impl Iterator<Item = &Resource> {
+        self.builtin.iter().chain(self.custom.iter().filter(|r| r.namespaced))
     }
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
         setup.watch_source::<PartialObject>(Source::metadata(resource.clone()), |object, view| {
@@ -49,19 +51,11 @@ impl Controller for NamespaceController {
         setup.read::<CustomResourceDefinition>();
     }
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
-        let wanted: BTreeMap<String, Resource> = view
-            .cache::<CustomResourceDefinition>()
-            .iter()
-            .filter(|crd| is_established(crd))
-            .filter_map(|crd| Some((crd.name().to_owned(), custom_resource(crd)?)))
-            .filter(|(_, r)| r.namespaced)
-            .collect();
-        for (name, resource) in &wanted {
-            if self.custom.get(name) != Some(resource) {
+        self.custom.refresh(view, setup, |setup, resource| {
+            if resource.namespaced {
                 Self::watch(setup, resource);
             }
-        }
-        self.custom = wanted;
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(ns) = view.get::<Namespace>("", &key.name) else { return Plan::none() };
@@ -71,7 +65,7 @@ impl Controller for NamespaceController {
         }
         let mut plan = Plan::none();
         let mut left = 0_usize;
-        for resource in self.builtin.iter().chain(self.custom.values()) {
+        for resource in self.kinds() {
             let source = Source::metadata(resource.clone());
             if !view.synced(&source) {
                 return Plan::failed(format!("{resource} could not be listed yet"));
@@ -88,7 +82,7 @@ impl Controller for NamespaceController {
             // What is deleting comes back through its cache when it is gone.
             return plan;
         }
-        for resource in self.builtin.iter().chain(self.custom.values()) {
+        for resource in self.kinds() {
             plan = plan.confirm_none_in(resource, key.name.clone());
         }
         let mut body = to_value(ns.as_ref());

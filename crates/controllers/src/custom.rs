@@ -1,0 +1,89 @@
+//! Kinds that custom resource definitions bring and take away, for controllers that read every kind.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::{Setup, Source, View};
+use carrack_types::resource::{Object as _, Resource};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+/// The resources of all established definitions, by the definition's name.
+#[derive(Default)]
+pub(crate) struct CustomKinds(BTreeMap<String, Resource>);
+
+impl CustomKinds {
+    /// The resources.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Resource> {
+        self.0.values()
+    }
+
+    /// Takes over the definitions as they are now; `watch` is called for each kind that is new. Sources
+    /// of kinds that are gone are dropped.
+    pub(crate) fn refresh(
+        &mut self,
+        view: &View<'_>,
+        setup: &mut Setup<'_>,
+        watch: impl Fn(&mut Setup<'_>, &Resource),
+    ) {
+        let now: BTreeMap<String, Resource> = view
+            .cache::<CustomResourceDefinition>()
+            .iter()
+            .filter(|crd| is_established(crd))
+            .filter_map(|crd| Some((crd.name().to_owned(), resource_of(crd)?)))
+            .collect();
+        for (name, resource) in &now {
+            if self.0.get(name) != Some(resource) {
+                watch(setup, resource);
+            }
+        }
+        for (name, resource) in &self.0 {
+            if now.get(name) != Some(resource) {
+                setup.drop_source(Source::metadata(resource.clone()));
+            }
+        }
+        self.0 = now;
+    }
+}
+
+/// Whether the API server serves the definition's objects by now.
+fn is_established(crd: &CustomResourceDefinition) -> bool {
+    crd.status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .any(|c| c.type_ == "Established" && c.status == "True")
+}
+
+/// The resource of a definition, in the version that is stored.
+fn resource_of(crd: &CustomResourceDefinition) -> Option<Resource> {
+    let served = || crd.spec.versions.iter().filter(|v| v.served);
+    let version = served().find(|v| v.storage).or_else(|| served().next())?;
+    Some(Resource {
+        group: crd.spec.group.clone().into(),
+        version: version.name.clone().into(),
+        plural: crd.spec.names.plural.clone().into(),
+        kind: crd.spec.names.kind.clone().into(),
+        namespaced: crd.spec.scope == "Namespaced",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn custom_resources_are_read_once_they_are_served() {
+        let crd = |established: &str| -> CustomResourceDefinition {
+            serde_json::from_value(json!({
+                "metadata": {"name": "things.example.com", "uid": "1"},
+                "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                    "versions": [{"name": "v2", "served": true, "storage": false},
+                        {"name": "v1", "served": true, "storage": true}]},
+                "status": {"conditions": [{"type": "Established", "status": established}]}}))
+            .expect("a definition")
+        };
+        assert!(!is_established(&crd("False")));
+        assert!(is_established(&crd("True")));
+        let resource = resource_of(&crd("True")).expect("a resource");
+        assert_eq!(resource.collection_path("ns"), "/apis/example.com/v1/namespaces/ns/things");
+    }
+}
