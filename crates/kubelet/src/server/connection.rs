@@ -22,6 +22,9 @@ use super::reply::Reply;
 use super::route::{bucket, route};
 use super::settings::Settings;
 
+/// hyper takes no smaller one.
+const LEAST_BUFFER_BYTES: usize = 8192;
+
 /// What all connections share.
 pub(super) struct Shared {
     pub backend: Arc<dyn Backend>,
@@ -81,7 +84,9 @@ pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAccept
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head)
-        .max_buf_size(settings.max_head_bytes)
+        // The buffer's size alone is no exact bound: a head that came with the last read passes it.
+        .max_header_size(settings.max_head_bytes)
+        .max_buf_size(settings.max_head_bytes.max(LEAST_BUFFER_BYTES))
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::pin!(connection);
