@@ -6,11 +6,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use carrack_auth::pki::KeyPairPem;
 use carrack_auth::tls::{self, Reloadable};
-use carrack_engine::shell::{random_seed, run_core};
+use carrack_engine::shell::random_seed;
 use carrack_engine::{Rng, Transport};
 use carrack_noderuntime::Layout;
-use carrack_virt::handler::Handler;
-use carrack_virt::handler::shell::{Config, NodeDoer, server};
+use carrack_virt::handler::shell::{self, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -41,15 +40,9 @@ pub async fn run(
         keep_alive_dir: virt_controller::keep_alive_dir(&layout.virt_dir()),
         keep_alive_program: carrack_images::pause_program(),
     };
-    let guests = server::Guests::default();
-    let serving = server::serve(listener, tls, config.clone(), guests.clone(), stop.clone());
-    let core = Handler::new(node_name, &Rng::new(random_seed())).with_port(listen.port());
-    let driving = run_core(core, transport, NodeDoer::new(config, guests), stop.cancelled_owned());
-    // Either alone would leave guests without consoles, or consoles without guests.
-    tokio::select! {
-        ended = driving => ended.map_err(anyhow::Error::msg),
-        ended = serving => ended.context("virt-handler's server failed"),
-    }
+    shell::run(node_name, config, listener, tls, transport, &Rng::new(random_seed()), stop)
+        .await
+        .map_err(anyhow::Error::msg)
 }
 
 /// `carrack virt-handler`
