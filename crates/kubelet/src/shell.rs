@@ -52,6 +52,9 @@ impl Drop for Machine {
     }
 }
 
+/// How long those who follow a log are waited for at the end; a little more than the server gives them.
+const DRAIN: std::time::Duration = std::time::Duration::from_secs(6);
+
 /// Runs disk work off the event loop.
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T, OpError> + Send + 'static) -> Result<T, OpError> {
     tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(OpError::Failed(e.to_string())))
@@ -197,25 +200,30 @@ pub async fn run(
     };
     let core = KubeletCore::new(node, &Rng::new(random_seed()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(async move {
+    let mut serving = tokio::spawn(async move {
         match server {
             // Ends when the kubelet does: the sender is dropped then.
             Some((bound, backend)) => bound.run(backend, async move { drop(stopped.await) }).await,
-            None => std::future::pending().await,
+            None => {
+                drop(stopped.await);
+                Ok(())
+            }
         }
     });
-    let end = serving.abort_handle();
     let result = tokio::select! {
         r = run_core(core, transport, machine, shutdown) => r.map_err(KubeletError::Ended),
         Some(e) = failures.recv() => Err(KubeletError::Start(e)),
-        r = serving => Err(KubeletError::Server(match r {
+        r = &mut serving => Err(KubeletError::Server(match r {
             Ok(Ok(())) => "it ended".into(),
             Ok(Err(e)) => e.to_string(),
             Err(e) => e.to_string(),
         })),
     };
     drop(stop);
-    end.abort();
+    // Those who follow a log are told the end; who does not listen is not waited for.
+    if !serving.is_finished() && tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
+        serving.abort();
+    }
     result
 }
 
