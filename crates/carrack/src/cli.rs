@@ -139,9 +139,10 @@ pub struct ClientArgs {
 /// `carrack down`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Guests get their power button pressed and --grace seconds to shut down. Then every process, mount, network namespace,
-link and packet filter rule of this cluster is removed, also those that were left by processes killed earlier.
-The objects, images and disks stay for the next `carrack up`, unless --purge removes them.
+Guests get their power button pressed and --grace seconds to shut down. Then every process,
+mount, network namespace, link and packet filter rule of this cluster is removed, also those
+that were left by processes killed earlier. The objects, images and disks stay for the next
+`carrack up`, unless --purge removes them.
 
 Examples:
   # Stop the cluster; the next `carrack up` finds its objects again

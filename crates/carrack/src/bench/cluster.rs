@@ -122,8 +122,18 @@ impl Cluster {
         tokio::task::spawn_blocking(move || drop(process)).await.context("the cluster's process does not end")
     }
 
-    /// Waits until the node is ready.
+    /// Waits until the node is ready and has the image of virt-launcher.
     pub async fn wait_node(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        let (socket, image) = (self.layout.containerd_socket(), carrack_images::reference("virt-launcher"));
+        while carrack_images::containerd::present(&socket, &image).await.ok().flatten().is_none() {
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the image of virt-launcher is not there after {} s",
+                LIMIT.as_secs()
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         self.wait(
             "the node is not ready",
             |list| {

@@ -8,8 +8,9 @@ use crate::output::Format;
 /// `carrack bench`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts clusters of its own in a temporary directory, on ports 26443, 26250 and 26186 and the address range 10.98.0.0/24,
-and removes them. Each start and each machine is measured several times; the table shows the middle and the worst.
+Starts clusters of its own in a temporary directory, on ports 26443, 26250 and 26186 and the
+address range 10.98.0.0/24, and removes them. Each start and each machine is measured several
+times; the table shows the middle and the worst.
 
 Examples:
   # Everything

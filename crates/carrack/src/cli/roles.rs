@@ -21,7 +21,8 @@ pub struct RoleArgs {
 /// `carrack apiserver`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Serves the Kubernetes API on the embedded store below the data directory, and makes the cluster's certificates there.
+Serves the Kubernetes API on the embedded store below the data directory, and makes the
+cluster's certificates there.
 
 Examples:
   # The API alone
@@ -65,8 +66,8 @@ pub struct SchedulerArgs {
 /// `carrack controllers`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Runs the garbage collector and the namespace and service account controllers. Of several, one works at a time: they
-elect it by the Lease kube-system/kube-controller-manager.
+Runs the garbage collector and the namespace and service account controllers. Of several, one
+works at a time: they elect it by the Lease kube-system/kube-controller-manager.
 
 Examples:
   carrack kubeconfig --user controllers > controllers.yaml
@@ -156,7 +157,8 @@ pub struct KubeletArgs {
 /// `carrack virt-handler`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Drives the guests of one node, and serves their consoles and the device plugins for kvm, tun and vhost-net.
+Drives the guests of one node, and serves their consoles and the device plugins for kvm, tun
+and vhost-net.
 
 Examples:
   carrack virt-handler --kubeconfig virt-handler.yaml --node-name n1 \\

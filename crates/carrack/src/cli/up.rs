@@ -10,8 +10,9 @@ use super::{DataDir, ImagesDir, parse_cidr};
 /// `carrack up`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-All roles run in this one process, and containerd beside it. When the process ends, also by kill -9, containers and
-guests run on, and the next `carrack up` takes them over. `carrack down` stops everything.
+All roles run in this one process, and containerd beside it. When the process ends, also by
+kill -9, containers and guests run on, and the next `carrack up` takes them over.
+`carrack down` stops everything.
 
 Files, below the data directory:
   kubeconfig.yaml       the administrator's credentials (mode 0600)
@@ -27,8 +28,8 @@ Examples:
   carrack up --detach
 
   # A second cluster on the same machine
-  carrack up --detach --data-dir /srv/two --https-port 7443 --kubelet-port 11250 --virt-handler-port 9186 \\
-      --pod-cidr 10.52.0.0/24")]
+  carrack up --detach --data-dir /srv/two --https-port 7443 \\
+      --kubelet-port 11250 --virt-handler-port 9186 --pod-cidr 10.52.0.0/24")]
 pub struct UpArgs {
     /// Where the cluster lives
     #[command(flatten)]

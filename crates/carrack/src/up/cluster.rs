@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,6 +62,9 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let node_ip = args.node_ip.unwrap_or_else(network::own_address);
     let machine = Machine { layout, facts, node_name, node_ip };
 
+    for (port, flag) in [(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")] {
+        refuse_taken(SocketAddr::new(args.bind_address, port), flag)?;
+    }
     report.step("starting the API server");
     let pki = apiserver::open_pki(&machine.layout)?;
     let endpoint = apiserver::Endpoint {
@@ -111,6 +114,11 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         Ok(()) => bail!("the API server ended by itself"),
         Err(error) => Err(error),
     }
+}
+
+/// Finds out now, while somebody waits for the answer, whether an agent's port is taken.
+fn refuse_taken(address: SocketAddr, flag: &str) -> anyhow::Result<()> {
+    TcpListener::bind(address).map(drop).with_context(|| format!("cannot listen on {address}: choose another {flag}"))
 }
 
 /// The roles that only talk to the API server.

@@ -62,7 +62,6 @@ fn start(layout: &Layout) -> anyhow::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
-        .current_dir("/")
         .spawn()
         .context("cannot start the cluster's process")
 }
