@@ -24,16 +24,21 @@ pub fn build_busybox(dir: &Path) -> Result<Built, ImageError> {
         return Err(ImageError::MissingPackage { what: "a static busybox".to_owned(), package: BUSYBOX.1 });
     }
     let inputs = Inputs::of(std::iter::once(busybox.as_path()))?;
-    let applets =
-        Command::new(&busybox).arg("--list").output().map_err(ImageError::io("cannot run", &busybox))?;
+    let applets = Command::new(&busybox).arg("--list").output().map_err(ImageError::io("cannot run", &busybox))?;
     recipe.begin()?;
     let mut layer = Layer::new();
     layer.file("/bin/busybox", Content::Host(busybox.clone()), 0o755, 0);
-    for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|name| !name.is_empty() && *name != "busybox") {
+    for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|name| !name.is_empty() && *name != "busybox")
+    {
         layer.symlink(&format!("/bin/{applet}"), "busybox");
     }
     let text = |text: &str| Content::Bytes(text.as_bytes().to_vec());
-    layer.file("/etc/passwd", text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"), 0o644, 0);
+    layer.file(
+        "/etc/passwd",
+        text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
+        0o644,
+        0,
+    );
     layer.file("/etc/group", text("root:x:0:\nnogroup:x:65534:\n"), 0o644, 0);
     layer.directory("/tmp", 0o1777, 0);
     for path in ["/root", "/var", "/run"] {

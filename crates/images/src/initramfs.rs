@@ -128,7 +128,8 @@ mod tests {
         let output = child.wait_with_output().expect("waited for");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
-        for part in ["-rwxr-xr-x 0/0         5 1970-01-01 00:00:00 etc/rc\n", "init -> /bin/busybox\n", "dev/console\n"] {
+        for part in ["-rwxr-xr-x 0/0         5 1970-01-01 00:00:00 etc/rc\n", "init -> /bin/busybox\n", "dev/console\n"]
+        {
             assert!(text.contains(part), "{part:?} in {text}");
         }
     }

@@ -80,7 +80,12 @@ fn base_layer() -> Result<Layer, ImageError> {
     }
     elf::add_usr_links(&mut layer);
     let text = |text: &str| Content::Bytes(text.as_bytes().to_vec());
-    layer.file("/etc/passwd", text("root:x:0:0:root:/root:/sbin/nologin\nqemu:x:107:107:qemu:/:/sbin/nologin\n"), 0o644, 0);
+    layer.file(
+        "/etc/passwd",
+        text("root:x:0:0:root:/root:/sbin/nologin\nqemu:x:107:107:qemu:/:/sbin/nologin\n"),
+        0o644,
+        0,
+    );
     layer.file("/etc/group", text("root:x:0:\nqemu:x:107:\n"), 0o644, 0);
     layer.directory("/tmp", 0o1777, 0);
     for path in ["/dev", "/proc", "/sys", "/run", "/var/run/kubevirt", "/var/run/kubevirt-private"] {

@@ -77,11 +77,7 @@ impl Layer {
     fn insert(&mut self, path: &str, kind: Kind, mode: u32, owner: u32) -> &mut Self {
         let path = path.trim_matches('/').to_owned();
         for (at, _) in path.match_indices('/') {
-            self.entries.entry(path[..at].to_owned()).or_insert(Entry {
-                kind: Kind::Directory,
-                mode: 0o755,
-                owner: 0,
-            });
+            self.entries.entry(path[..at].to_owned()).or_insert(Entry { kind: Kind::Directory, mode: 0o755, owner: 0 });
         }
         self.entries.insert(path, Entry { kind, mode, owner });
         self

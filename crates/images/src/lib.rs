@@ -18,9 +18,9 @@ pub mod elf;
 pub mod error;
 pub mod guest;
 pub mod initramfs;
+mod launcher;
 pub mod layer;
 pub mod oci;
-mod launcher;
 mod pause;
 pub mod stamp;
 

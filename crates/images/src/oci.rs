@@ -47,12 +47,7 @@ impl ImageConfig {
 ///
 /// # Errors
 /// A layer that cannot be read, or `out` that cannot be written.
-pub fn write(
-    out: &Path,
-    reference: &str,
-    config: &ImageConfig,
-    layers: &[LayerBlob],
-) -> Result<Built, ImageError> {
+pub fn write(out: &Path, reference: &str, config: &ImageConfig, layers: &[LayerBlob]) -> Result<Built, ImageError> {
     let config = config.json(layers).to_string().into_bytes();
     let manifest = json!({
         "schemaVersion": 2,
@@ -95,12 +90,7 @@ pub fn write(
     }
     tar.into_inner().and_then(|mut file| file.flush()).map_err(failed())?;
     std::fs::rename(&partial, out).map_err(ImageError::io("cannot rename to", out))?;
-    Ok(Built {
-        reference: reference.to_owned(),
-        tar: out.to_path_buf(),
-        digest: digest(&manifest),
-        fresh: true,
-    })
+    Ok(Built { reference: reference.to_owned(), tar: out.to_path_buf(), digest: digest(&manifest), fresh: true })
 }
 
 fn append<W: std::io::Write>(tar: &mut tar::Builder<W>, path: &str, bytes: &[u8]) -> std::io::Result<()> {

@@ -68,12 +68,7 @@ impl<'a> Recipe<'a> {
         let same = stamp.key == self.key
             && self.tar().is_file()
             && stamp.inputs.iter().all(|input| look(&input.path).is_ok_and(|now| now == *input));
-        same.then(|| Built {
-            reference: stamp.reference,
-            tar: self.tar(),
-            digest: stamp.digest,
-            fresh: false,
-        })
+        same.then(|| Built { reference: stamp.reference, tar: self.tar(), digest: stamp.digest, fresh: false })
     }
 
     /// Makes the directory and forgets what an earlier run left, before a build starts.

@@ -1,4 +1,5 @@
 //! The images as they are really built from this host's packages, and as a real containerd takes them.
+#![expect(clippy::expect_used, clippy::panic, reason = "what is not as expected fails the test")]
 
 use carrack_images::{Built, ImageError, build_demo_guest, build_pause, build_virt_launcher, containerd};
 use std::collections::BTreeMap;
@@ -18,9 +19,8 @@ fn files(built: &Built) -> BTreeMap<String, (u32, u64, u64)> {
         blobs.insert(name, bytes);
     }
     let parse = |name: &str| -> serde_json::Value { serde_json::from_slice(&blobs[name]).expect("JSON") };
-    let blob = |digest: &serde_json::Value| {
-        format!("blobs/{}", digest.as_str().expect("a digest").replacen(':', "/", 1))
-    };
+    let blob =
+        |digest: &serde_json::Value| format!("blobs/{}", digest.as_str().expect("a digest").replacen(':', "/", 1));
     let index = parse("index.json");
     assert_eq!(index["manifests"][0]["digest"], built.digest.as_str());
     assert_eq!(index["manifests"][0]["annotations"]["io.containerd.image.name"], built.reference.as_str());
@@ -54,7 +54,8 @@ fn check(build: impl Fn(&Path) -> Result<Built, ImageError>, expected: &[(&str, 
         let found = files.get(*path).unwrap_or_else(|| panic!("{path} is not among {:?}", files.keys()));
         assert_eq!((found.0, found.1), (*mode, *owner), "{path}");
     }
-    let left: Vec<_> = std::fs::read_dir(first.path()).expect("listed").map(|e| e.expect("an entry").file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(first.path()).expect("listed").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left.len(), 2, "only the image and its stamp stay: {left:?}");
 }
 
@@ -116,7 +117,10 @@ impl Containerd {
         let at = |name: &str| dir.path().join(name).display().to_string();
         let config = format!(
             "version = 2\nroot = \"{}\"\nstate = \"{}\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{}\"\n[ttrpc]\naddress = \"{}\"\n",
-            at("root"), at("state"), at("sock"), at("ttrpc"),
+            at("root"),
+            at("state"),
+            at("sock"),
+            at("ttrpc"),
         );
         std::fs::write(dir.path().join("config.toml"), config).expect("written");
         let child = Command::new("containerd")

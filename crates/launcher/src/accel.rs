@@ -47,7 +47,9 @@ pub const PROBE_DEADLINE: Duration = Duration::from_millis(2500);
 /// Runs the probe guest on KVM and falls back to the emulator.
 pub async fn probe(deadline: Duration) -> Probe {
     match try_accel(Accel::Kvm, deadline).await {
-        Ok(took) => Probe { accel: Accel::Kvm, reason: format!("a 64-bit guest ran on KVM in {} ms", took.as_millis()) },
+        Ok(took) => {
+            Probe { accel: Accel::Kvm, reason: format!("a 64-bit guest ran on KVM in {} ms", took.as_millis()) }
+        }
         Err(reason) => Probe { accel: Accel::Tcg, reason },
     }
 }

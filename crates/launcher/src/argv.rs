@@ -129,10 +129,7 @@ fn machine(line: &mut Line, spec: &MachineSpec) -> Result<(), MachineError> {
     let cpu = &spec.cpu;
     let count = cpu.sockets.checked_mul(cpu.cores).and_then(|n| n.checked_mul(cpu.threads));
     let count = count.filter(|count| (1..=255).contains(count)).ok_or(invalid("cpu", "1 to 255 processors"))?;
-    line.option(
-        "-smp",
-        format!("cpus={count},sockets={},cores={},threads={}", cpu.sockets, cpu.cores, cpu.threads),
-    );
+    line.option("-smp", format!("cpus={count},sockets={},cores={},threads={}", cpu.sockets, cpu.cores, cpu.threads));
     if spec.memory_bytes < 1 << 20 {
         return Err(invalid("memory_bytes", "less than one mebibyte"));
     }
@@ -230,8 +227,8 @@ fn storage(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -> Result<
         line.device(json!({ "driver": "qemu-xhci", "id": "usb" }));
     }
     // Without an order of the user's, disks boot in the order in which they are given.
-    let ordered = spec.disks.iter().any(|disk| disk.boot_order.is_some())
-        || spec.nics.iter().any(|nic| nic.boot_order.is_some());
+    let ordered =
+        spec.disks.iter().any(|disk| disk.boot_order.is_some()) || spec.nics.iter().any(|nic| nic.boot_order.is_some());
     let mut sata_ports = 0;
     for (index, (disk, backing)) in spec.disks.iter().zip(backings).enumerate() {
         let node = format!("disk-{index}");
@@ -317,10 +314,7 @@ fn network(line: &mut Line, index: usize, nic: &NicSpec) -> Result<(), MachineEr
         return Err(invalid(field("mac"), "not a hardware address"));
     }
     let vhost = if nic.vhost { "on" } else { "off" };
-    line.option(
-        "-netdev",
-        format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}", nic.tap),
-    );
+    line.option("-netdev", format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}", nic.tap));
     let driver = match nic.model {
         NicModel::Virtio => "virtio-net-pci",
         NicModel::E1000 => "e1000",
@@ -414,8 +408,7 @@ mod tests {
 
     fn build(spec: &MachineSpec) -> Result<Vec<String>, MachineError> {
         let direct = Backing::Direct { path: "/d,1".into(), format: ImageFormat::Raw };
-        let overlay =
-            Backing::Overlay { overlay: "/o".into(), base: "/b".into(), format: ImageFormat::Raw };
+        let overlay = Backing::Overlay { overlay: "/o".into(), base: "/b".into(), format: ImageFormat::Raw };
         let backings: Vec<_> = [overlay, direct].into_iter().cycle().take(spec.disks.len()).collect();
         argv(spec, &Layout::in_container(&spec.uid), &backings)
     }

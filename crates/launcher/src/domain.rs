@@ -36,7 +36,8 @@ pub struct Domain {
     /// The guest was asked to shut down in order to be started again.
     #[serde(default)]
     pub restart_requested: bool,
-    /// How often the guest was restarted, by itself or on request.
+    /// How often the guest was reset, by itself or on request. Linux presses the reset button several times
+    /// for one restart, so that this says whether there was one rather than how many.
     #[serde(default)]
     pub resets: u32,
     /// The guest agent's channel is open inside the guest.
@@ -215,7 +216,8 @@ impl Domain {
             "STOP" => self.phase = Phase::Paused,
             "RESUME" => self.phase = Phase::Running,
             "BLOCK_IO_ERROR" => {
-                self.warning = Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
+                self.warning =
+                    Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
             }
             "WATCHDOG" => self.warning = Some(format!("the watchdog fired: {}", text("action"))),
             "VSERPORT_CHANGE" if text("id") == "channel0" => self.agent_connected = data["open"] == true,

@@ -25,8 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 
 fn become_qemu(arguments: &[String]) -> std::io::Result<ExitCode> {
     let program = std::env::current_exe()?;
-    let mut monitor =
-        Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut monitor = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     if let Some(pipe) = monitor.stdout.take() {
         BufReader::new(pipe.take(LINE_LIMIT_BYTES)).read_line(&mut line)?;

@@ -129,7 +129,8 @@ mod tests {
     fn images_of_qemu_img() {
         let dir = tempfile::tempdir().expect("a directory");
         let create = |arguments: &[&str]| {
-            let done = Command::new("qemu-img").arg("create").arg("-q").args(arguments).current_dir(dir.path()).status();
+            let done =
+                Command::new("qemu-img").arg("create").arg("-q").args(arguments).current_dir(dir.path()).status();
             assert!(done.expect("qemu-img runs").success());
         };
         create(&["-f", "qcow2", "plain", "1M"]);

@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long those who watch may take to read the last state and hang up, before QEMU is let go.
-const FAREWELL_DEADLINE: Duration = Duration::from_secs(1);
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long QEMU may take to quit.
 const QUIT_DEADLINE: Duration = Duration::from_secs(10);
@@ -91,8 +91,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
     let mut spec = None;
     if start == Start::TakeOver {
         let text = std::fs::read(layout.spec_file()).map_err(|e| MonitorError::NoMachine(e.to_string()))?;
-        let found: MachineSpec =
-            serde_json::from_slice(&text).map_err(|e| MonitorError::NoMachine(e.to_string()))?;
+        let found: MachineSpec = serde_json::from_slice(&text).map_err(|e| MonitorError::NoMachine(e.to_string()))?;
         domain = remembered(&layout).unwrap_or(domain);
         if domain.phase == Phase::Waiting {
             domain.observe(Observed::Accepted { accel: found.accel });
@@ -126,12 +125,8 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
 /// One monitor at a time: the lock goes with the process that holds it.
 fn lock(layout: &Layout) -> Result<std::fs::File, MonitorError> {
     let io = |source| MonitorError::Io { what: "cannot lock", source };
-    let file = std::fs::File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(layout.monitor_lock())
-        .map_err(io)?;
+    let file =
+        std::fs::File::options().create(true).truncate(false).write(true).open(layout.monitor_lock()).map_err(io)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(MonitorError::Busy),
@@ -386,6 +381,8 @@ async fn converse(stream: UnixStream, commands: mpsc::Sender<Command>, mut state
     let (mut reader, mut writer) = split(stream, LINE_LIMIT_BYTES);
     loop {
         let request = tokio::select! {
+            // What was asked before the end is answered.
+            biased;
             request = reader.read::<Request>() => request,
             () = closed(&mut states) => return,
         };

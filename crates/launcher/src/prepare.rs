@@ -33,19 +33,15 @@ pub(crate) enum PrepareError {
 pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<Vec<String>, PrepareError> {
     let directory = layout.machine_dir();
     let write = |path: PathBuf| move |source| PrepareError::Write { path, source };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory)
-        .map_err(write(directory.clone()))?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write(directory.clone()))?;
     let mut backings = Vec::with_capacity(spec.disks.len());
     for (index, disk) in spec.disks.iter().enumerate() {
         // Files are named by the disk's place: its name is the user's.
         let overlay = directory.join(format!("disk-{index}.qcow2"));
         let backing = match &disk.source {
             DiskSource::Ephemeral { path } => {
-                let format = image::inspect(path)
-                    .map_err(|source| PrepareError::Image { disk: disk.name.clone(), source })?;
+                let format =
+                    image::inspect(path).map_err(|source| PrepareError::Image { disk: disk.name.clone(), source })?;
                 if disk.read_only || disk.cdrom {
                     Backing::Direct { path: path.clone(), format }
                 } else {
@@ -109,8 +105,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let partial = path.with_extension("partial");
-    let mut file =
-        std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
     file.write_all(bytes)?;
     std::fs::rename(partial, path)
 }

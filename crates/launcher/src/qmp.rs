@@ -143,9 +143,7 @@ impl Qmp {
             } else if message.id == Some(id) {
                 return match message.error {
                     None => Ok(message.result),
-                    Some(error) => {
-                        Err(QmpError::Refused { command: command.to_owned(), message: error.desc })
-                    }
+                    Some(error) => Err(QmpError::Refused { command: command.to_owned(), message: error.desc }),
                 };
             }
             // Anything else answers a command that was given up.

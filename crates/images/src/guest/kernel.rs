@@ -7,8 +7,21 @@ const PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// What the demo guest drives: virtio, the NoCloud volume, the power button.
 const DRIVERS: &[&str] = &[
-    "virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "isofs", "vfat", "nls_cp437",
-    "nls_iso8859-1", "nls_ascii", "button", "evdev", "virtio-rng", "virtio_balloon",
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_scsi",
+    "sd_mod",
+    "sr_mod",
+    "isofs",
+    "vfat",
+    "nls_cp437",
+    "nls_iso8859-1",
+    "nls_ascii",
+    "button",
+    "evdev",
+    "virtio-rng",
+    "virtio_balloon",
 ];
 
 /// A kernel and its drivers on the host.

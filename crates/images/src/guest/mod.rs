@@ -85,12 +85,8 @@ pub fn build_demo_guest(dir: &Path) -> Result<Built, ImageError> {
     layer.directory("/disk", 0o555, QEMU_USER);
     layer.file("/disk/disk.img", Content::Host(disk.clone()), 0o440, QEMU_USER);
     let blob = layer.write(&recipe.scratch("layer"))?;
-    let built = oci::write(
-        &recipe.tar(),
-        &reference("demo-guest"),
-        &ImageConfig::default(),
-        std::slice::from_ref(&blob),
-    )?;
+    let built =
+        oci::write(&recipe.tar(), &reference("demo-guest"), &ImageConfig::default(), std::slice::from_ref(&blob))?;
     for path in [&blob.path, &disk] {
         std::fs::remove_file(path).map_err(ImageError::io("cannot remove", path))?;
     }
@@ -125,9 +121,7 @@ fn write_disk(sources: &Sources, out: &Path) -> Result<(), ImageError> {
         .with_rock_ridge()
         .with_el_torito(
             ElTorito::new()
-                .with_entry(
-                    BootEntry::bios("isolinux/isolinux.bin").with_load_size(4).with_boot_info(BootInfo::Table),
-                )
+                .with_entry(BootEntry::bios("isolinux/isolinux.bin").with_load_size(4).with_boot_info(BootInfo::Table))
                 .with_catalog_path("isolinux/boot.cat"),
         )
         .with_hybrid(Hybrid::mbr().with_bootstrap(&content(&sources.master_boot_record)?));

@@ -27,8 +27,16 @@ pub(super) const SCRIPTS: &[(&str, u32, &str)] = &[
 pub(super) fn build(sources: &Sources) -> Result<Initramfs, ImageError> {
     let mut tree = Initramfs::new();
     for (path, mode) in [
-        ("/dev", 0o755), ("/proc", 0o555), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777), ("/root", 0o700),
-        ("/home", 0o755), ("/media", 0o755), ("/etc/dropbear", 0o700), ("/var/log", 0o755),
+        ("/dev", 0o755),
+        ("/proc", 0o555),
+        ("/sys", 0o555),
+        ("/run", 0o755),
+        ("/tmp", 0o1777),
+        ("/root", 0o700),
+        ("/home", 0o755),
+        ("/media", 0o755),
+        ("/etc/dropbear", 0o700),
+        ("/var/log", 0o755),
     ] {
         tree.directory(path, mode);
     }

@@ -91,12 +91,8 @@ fn parse(message: &[u8], mac: [u8; 6]) -> Option<Request> {
         return None;
     }
     let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
-    let mut request = Request {
-        kind: 0,
-        client_address: address(&header[12..16])?,
-        requested_address: None,
-        server: None,
-    };
+    let mut request =
+        Request { kind: 0, client_address: address(&header[12..16])?, requested_address: None, server: None };
     let mut left = options;
     loop {
         match *left {

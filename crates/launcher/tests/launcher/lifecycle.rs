@@ -1,11 +1,11 @@
 //! The launcher's own life around a real QEMU, without a guest system: fast.
 
+use crate::pod::{Pod, bare, kill};
 use carrack_launcher::client::ClientError;
 use carrack_launcher::proto::Call;
 use carrack_launcher::qmp::Qmp;
 use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec};
 use carrack_launcher::{EndReason, Phase};
-use crate::pod::{Pod, bare, kill};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -103,16 +103,19 @@ impl Pod {
 
     pub async fn until(&self, reached: impl Fn(&Domain) -> bool) -> Domain {
         let mut watch = Watch::open(&self.layout.command_socket()).await.expect("watched");
-        within(async {
+        let mut last = None;
+        let wait = async {
             loop {
-                let domain = watch.next().await.expect("a state");
-                if reached(&domain) {
-                    return domain;
+                let domain = last.insert(watch.next().await.expect("a state"));
+                if reached(domain) {
+                    return;
                 }
                 assert!(domain.phase != Phase::Ended, "{domain:?}");
             }
-        })
-        .await
+        };
+        let reached = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(reached.is_ok(), "it stays at {last:?}");
+        last.expect("a state")
     }
 
     /// The state that was written down.
