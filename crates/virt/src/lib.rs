@@ -10,3 +10,6 @@ mod diff;
 pub mod handler;
 pub mod identity;
 pub mod paths;
+
+/// The version of KubeVirt whose API this is; its clients are told so.
+pub const KUBEVIRT_VERSION: &str = "v1.9.0";

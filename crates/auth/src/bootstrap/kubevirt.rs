@@ -135,6 +135,7 @@ fn agents(b: &mut Builder) {
                  virtualmachineinstancereplicasets/finalizers virtualmachineinstancemigrations/finalizers",
             ),
             rule(READ, KUBEVIRT, "kubevirts"),
+            rule("get update patch", KUBEVIRT, "kubevirts/status"),
             rule("get list watch create update patch delete", CORE, "pods"),
             rule("update", CORE, "pods/finalizers"),
             // The readiness gate of launcher pods.

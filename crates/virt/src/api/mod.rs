@@ -18,8 +18,8 @@ use futures::future::BoxFuture;
 use http::Method;
 use serde_json::{Value, json};
 
-/// Version that KubeVirt's clients are told.
-const KUBEVIRT_VERSION: &str = "v1.9.0";
+use crate::KUBEVIRT_VERSION;
+
 /// Longest options object, bytes.
 const MAX_OPTIONS: usize = 64 << 10;
 

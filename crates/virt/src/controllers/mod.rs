@@ -8,8 +8,9 @@
 //!
 //! `vm` makes and deletes instances as the run strategy says. `vmi` owns an instance until its pod runs (phases Pending,
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
-//! placement on nodes whose handler has fallen silent.
+//! placement on nodes whose handler has fallen silent. `installation` says that all this is there.
 
+pub mod installation;
 pub mod node;
 pub mod vm;
 pub mod vmi;
@@ -36,4 +37,5 @@ pub fn manager(config: &Config, rng: Rng) -> Manager {
         .with(vm::VmController)
         .with(vmi::VmiController::new(config.clone()))
         .with(node::NodeController::default())
+        .with(installation::InstallationController)
 }

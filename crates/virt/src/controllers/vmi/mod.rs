@@ -127,6 +127,7 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         Some(patch) => Plan::none().patch(vmi, patch),
         None => Plan::none(),
     };
+    plan = tell_obstacle(vmi, &new, &progress, plan);
     // The pod comes after the patch: when the finalizer is not there, neither is the pod.
     if let progress::Next::CreatePod(pod) = &progress {
         let message = format!("Created virtual machine pod {}", pod.name());
@@ -136,6 +137,23 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         plan = clear_up(world, &new, plan, now);
     }
     plan.then(unpaused_gate(world, now))
+}
+
+/// What keeps an instance from getting a pod is told once each time that it changes.
+fn tell_obstacle(
+    old: &VirtualMachineInstance,
+    new: &VirtualMachineInstance,
+    progress: &progress::Next,
+    plan: Plan,
+) -> Plan {
+    let progress::Next::Wait(obstacle) = progress else { return plan };
+    let kind = if *obstacle == progress::Obstacle::NoNode { "PodScheduled" } else { "Synchronized" };
+    match new.condition(kind) {
+        Some(now) if old.condition(kind).map(|before| &before.message) != Some(&now.message) => {
+            plan.event(EventRecord::warning(new, now.reason.clone(), now.message.clone()))
+        }
+        _ => plan,
+    }
 }
 
 fn drop_finalizer(vmi: &VirtualMachineInstance) -> Plan {

@@ -230,6 +230,7 @@ fn obstacles_show_in_conditions() {
     let missing = plan(vmi("Pending", claim), None);
     assert!(created(&missing).is_none());
     assert_eq!(condition(&patched(&missing), "Synchronized")["reason"], "FailedPvcNotFound");
+    assert_eq!(missing.events[0].reason, "FailedPvcNotFound");
 
     let no_node = plan_with(vmi("Pending", json!({})), None, Some(node("false", &["kvm"])), None);
     assert!(created(&no_node).is_none());

@@ -181,9 +181,7 @@ impl Handler {
         if guest.busy {
             return;
         }
-        if guest.watching {
-            Self::tell(fx, Op::Unwatch(uid.to_owned()));
-        }
+        Self::tell(fx, Op::Unwatch(uid.to_owned()));
         if guest.saved.is_some() {
             self.op(fx, Op::Drop(uid.to_owned()), Flight::Drop);
         }

@@ -208,30 +208,37 @@ async fn probe_once(state_dir: &Path) -> Probe {
 }
 
 async fn prepare(config: &Arc<Config>, preparation: Preparation) -> Outcome {
-    let Preparation { place, disks, network, secrets } = preparation;
-    let compute = place.compute_id.clone();
-    let pid = find(&compute).await?;
-    let mut prepared = Prepared::default();
-    if let Some(network) = network {
-        prepared.mtu = Some(network::prepare(pid, &network).await.map_err(OpError)?);
+    let pid = find(&preparation.place.compute_id).await?;
+    // Both take some processes or mounts; neither needs the other.
+    let network = async {
+        match &preparation.network {
+            Some(network) => network::prepare(pid, network).await.map(Some).map_err(OpError),
+            None => Ok(None),
+        }
+    };
+    let (shared, wanted) = (config.clone(), preparation.clone());
+    let files = tokio::task::spawn_blocking(move || prepare_files(&shared, &wanted, pid));
+    let (mtu, files) = tokio::join!(network, files);
+    let mut prepared = files.map_err(|error| OpError(error.to_string()))??;
+    prepared.mtu = mtu?;
+    Ok(Reply::Prepared(Box::new(prepared)))
+}
+
+fn prepare_files(config: &Config, preparation: &Preparation, pid: u32) -> Result<Prepared, OpError> {
+    for disk in &preparation.disks {
+        let source = processes::init_of(Path::new("/proc"), &disk.container_id)
+            .map_err(failed("cannot look for a container disk"))?
+            .ok_or_else(|| OpError(format!("the container of disk {} does not run", disk.target)))?;
+        disks::mount(source, disk.path.as_deref(), pid, &disk.target).map_err(OpError)?;
     }
-    let config = config.clone();
-    blocking(move || {
-        for disk in &disks {
-            let source = processes::init_of(Path::new("/proc"), &disk.container_id)
-                .map_err(failed("cannot look for a container disk"))?
-                .ok_or_else(|| OpError(format!("the container of disk {} does not run", disk.target)))?;
-            disks::mount(source, disk.path.as_deref(), pid, &disk.target).map_err(OpError)?;
-        }
-        (prepared.dns, prepared.search) = network::resolver(pid);
-        let volumes = config.kubelet_dir.join("pods").join(&place.pod_uid).join("volumes/kubernetes.io~secret");
-        for name in secrets {
-            let files = record::read_files(&volumes.join(&name)).map_err(failed("cannot read a secret"))?;
-            prepared.secrets.insert(name, files);
-        }
-        Ok(Reply::Prepared(Box::new(prepared)))
-    })
-    .await
+    let mut prepared = Prepared::default();
+    (prepared.dns, prepared.search) = network::resolver(pid);
+    let volumes = config.kubelet_dir.join("pods").join(&preparation.place.pod_uid).join("volumes/kubernetes.io~secret");
+    for name in &preparation.secrets {
+        let files = record::read_files(&volumes.join(name)).map_err(failed("cannot read a secret"))?;
+        prepared.secrets.insert(name.clone(), files);
+    }
+    Ok(prepared)
 }
 
 /// Process id, on the host, of a container's first process.

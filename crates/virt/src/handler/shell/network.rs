@@ -26,32 +26,43 @@ pub(super) async fn prepare(pid: u32, network: &Masquerade) -> Result<u16, Strin
 }
 
 async fn in_namespace(namespace: &str, network: &Masquerade) -> Result<u16, String> {
-    let net = format!("--net={namespace}");
-    let links = command("nsenter", &[&net, "ip", "-json", "link", "show", "dev", POD_INTERFACE], None).await?;
-    let mtu = mtu(&links).ok_or_else(|| format!("the MTU of {POD_INTERFACE} is not known: {links:.200}"))?;
-    command("nsenter", &[&net, "sh", "-ec", &link_script(network, mtu)], None).await?;
-    command("nsenter", &[&net, "nft", "-f", "-"], Some(rules(network))).await?;
-    Ok(mtu)
+    let said = command("nsenter", &[&format!("--net={namespace}"), "sh", "-ec", &script(network)], None).await?;
+    said.trim().parse().map_err(|_| format!("the MTU of {POD_INTERFACE} is not known: {said:.200}"))
 }
 
-fn mtu(links: &str) -> Option<u16> {
-    let links: serde_json::Value = serde_json::from_str(links).ok()?;
-    u16::try_from(links.get(0)?.get("mtu")?.as_u64()?).ok()
-}
-
-/// Makes the links. The tap device outlives the QEMU that opens it and belongs to root, so that QEMU needs no
-/// capability to open it.
-fn link_script(network: &Masquerade, mtu: u16) -> String {
+/// Makes links and rules, and prints the MTU. In a fresh namespace all links are made by one command; where that meets
+/// something already there, they are looked at one by one.
+///
+/// The tap device outlives the QEMU that opens it and belongs to root, so that QEMU needs no capability to open it.
+fn script(network: &Masquerade) -> String {
     let Masquerade { gateway, prefix_bits, .. } = network;
+    let rules = rules(network);
     format!(
-        "exists() {{ ip link show dev \"$1\" >/dev/null 2>&1; }}
+        "pod=$(ip -oneline link show dev {POD_INTERFACE})
+pod=${{pod#* mtu }}
+mtu=${{pod%% *}}
+at_once() {{
+ip -batch - <<END
+link add name {BRIDGE} mtu $mtu type bridge stp_state 0 forward_delay 0
+address add {gateway}/{prefix_bits} dev {BRIDGE}
+tuntap add dev {TAP} mode tap user 0
+link set dev {TAP} mtu $mtu master {BRIDGE} up
+link set dev {BRIDGE} up
+END
+}}
+exists() {{ ip link show dev \"$1\" >/dev/null 2>&1; }}
+one_by_one() {{
 exists {BRIDGE} || ip link add name {BRIDGE} type bridge stp_state 0 forward_delay 0
 ip address replace {gateway}/{prefix_bits} dev {BRIDGE}
 exists {TAP} || ip tuntap add dev {TAP} mode tap user 0
-ip link set dev {TAP} mtu {mtu} master {BRIDGE}
-ip link set dev {BRIDGE} mtu {mtu} up
-ip link set dev {TAP} up
+ip link set dev {TAP} mtu $mtu master {BRIDGE} up
+ip link set dev {BRIDGE} mtu $mtu up
+}}
+if ! at_once 2>/dev/null; then one_by_one; fi
 echo 1 > /proc/sys/net/ipv4/ip_forward
+nft -f - <<END
+{rules}END
+echo $mtu
 "
     )
 }

@@ -48,6 +48,7 @@ pub struct Guests {
 
 impl Guests {
     pub(super) fn replace(&self, served: Vec<Served>) {
+        lock(&self.holders).retain(|(uid, _), _| served.iter().any(|guest| guest.place.uid == *uid));
         *lock(&self.served) =
             served.into_iter().map(|guest| ((guest.namespace.clone(), guest.name.clone()), guest)).collect();
     }
