@@ -78,7 +78,12 @@ fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList) -> 
 #[must_use]
 pub fn requests(pod: &Pod) -> ResourceList {
     let Some(spec) = &pod.spec else { return ResourceList::new() };
-    let mut sum = total(spec, |r| resource_list(r.requests.as_ref()));
+    let mut sum = total(spec, |r| {
+        // Limits stand in for requests that are not given, as the API server defaults them.
+        let mut list = resource_list(r.limits.as_ref());
+        list.extend(resource_list(r.requests.as_ref()));
+        list
+    });
     add(&mut sum, &resource_list(spec.overhead.as_ref()));
     sum
 }

@@ -5,13 +5,10 @@
 //! again, whatever became of the node's labels, and what its containers need is waited for when they
 //! start. Admission records an intention; devices are asked for when a container starts.
 
-mod placement;
-
+use carrack_types::placement::{affinity_matches, untolerated};
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-
-pub use placement::{matches_node, untolerated_no_execute};
 
 use crate::amount::{self, Amounts};
 use crate::devices::{Devices, is_extended};
@@ -114,10 +111,10 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     let Some(node) = i.node else {
         return wait("node", "the Node object has not been read yet");
     };
-    if let Some(taint) = untolerated_no_execute(i.pod, node) {
+    if let Some(taint) = untolerated(i.pod, node, &["NoExecute"]).map(|t| t.key.clone()) {
         return reject("TaintToleration", format!("Predicate TaintToleration failed: node has taint {taint}"));
     }
-    if !matches_node(i.pod, node) {
+    if !affinity_matches(i.pod, node) {
         return reject(
             "NodeAffinity",
             "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",

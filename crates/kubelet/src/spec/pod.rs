@@ -1,5 +1,6 @@
 //! Readings of a pod's spec that several parts need.
 
+pub use carrack_types::pod::is_terminal;
 use std::collections::BTreeMap;
 
 use carrack_engine::Time;
@@ -127,12 +128,6 @@ pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, std::bo
         .map(|(c, _)| (ContainerKind::Ephemeral, Cow::Owned(c)))
 }
 
-/// Whether the API says that the pod is over.
-#[must_use]
-pub fn is_terminal(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 /// When it was created.
 #[must_use]
 pub fn created_at(pod: &Pod) -> Time {
@@ -145,51 +140,16 @@ pub fn grace_s(pod: &Pod) -> i64 {
     pod.metadata.deletion_grace_period_seconds.or(spec(pod).termination_grace_period_seconds).unwrap_or(30).max(0)
 }
 
-/// What the pod requests: the larger of its init containers one by one and of all that run together,
-/// plus overhead (kubernetes pkg/api/v1/resource `PodRequests`).
+/// What the pod requests, as the scheduler counts it, too.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
-    let of = |c: &Container| {
-        let r = c.resources.as_ref();
-        // Limits stand in for requests that are not given, as the API server defaults them.
-        let mut a = amount::amounts(r.and_then(|r| r.limits.as_ref()));
-        a.extend(amount::amounts(r.and_then(|r| r.requests.as_ref())));
-        a
-    };
-    let mut running = Amounts::new();
-    for c in &spec(pod).containers {
-        add(&mut running, &of(c));
-    }
-    let mut sidecars = Amounts::new();
-    let mut peak = Amounts::new();
-    for (kind, c) in init_containers(pod) {
-        let mut now = sidecars.clone();
-        add(&mut now, &of(c));
-        if kind == ContainerKind::Sidecar {
-            add(&mut sidecars, &of(c));
-        }
-        max(&mut peak, &now);
-    }
-    add(&mut running, &sidecars);
-    max(&mut running, &peak);
-    if let Some(r) = spec(pod).resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        running.extend(amount::amounts(Some(r)));
-    }
-    add(&mut running, &amount::amounts(spec(pod).overhead.as_ref()));
-    running
+    amount::of_list(&carrack_types::pod::requests(pod))
 }
 
 /// Adds amounts.
 pub fn add(to: &mut Amounts, more: &Amounts) {
     for (k, v) in more {
         *to.entry(k.clone()).or_default() += v;
-    }
-}
-
-fn max(to: &mut Amounts, other: &Amounts) {
-    for (k, v) in other {
-        let e = to.entry(k.clone()).or_default();
-        *e = (*e).max(*v);
     }
 }
 
