@@ -3,7 +3,7 @@
 
 use carrack_images::{Built, ImageError, build_demo_guest, build_pause, build_virt_launcher, containerd};
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -142,6 +142,27 @@ impl Containerd {
     fn socket(&self) -> std::path::PathBuf {
         self.dir.path().join("sock")
     }
+
+    /// Runs `ctr`: whether it succeeded, and what it and the container wrote.
+    fn ctr(&self, arguments: &[&str], input: &str) -> (bool, String) {
+        let mut child = Command::new("ctr")
+            .arg("--address")
+            .arg(self.socket())
+            .args(["-n", "k8s.io"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("ctr runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        // A program that ends early does not read everything.
+        let fed = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let output = child.wait_with_output().expect("waited for");
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success() && fed.is_ok(), said)
+    }
 }
 
 impl Drop for Containerd {
@@ -161,16 +182,7 @@ async fn containerd_takes_and_runs_an_image() {
     assert!(containerd::ensure(&socket, &built).await.expect("imported"));
     assert!(!containerd::ensure(&socket, &built).await.expect("asked"));
 
-    let ctr = |arguments: &[&str]| {
-        let output = Command::new("ctr")
-            .arg("--address")
-            .arg(&socket)
-            .args(["-n", "k8s.io"])
-            .args(arguments)
-            .output()
-            .expect("ctr runs");
-        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
-    };
+    let ctr = |arguments: &[&str]| containerd.ctr(arguments, "");
     let (ok, said) = ctr(&["run", "--detach", "--snapshotter", "native", &built.reference, "pause-test"]);
     assert!(ok, "{said}");
     let (ok, said) = ctr(&["task", "kill", "--signal", "SIGTERM", "pause-test"]);
@@ -186,6 +198,42 @@ async fn containerd_takes_and_runs_an_image() {
     assert!(said.contains("STOPPED"), "{said}");
     assert!(ctr(&["task", "delete", "pause-test"]).0);
     assert!(ctr(&["container", "delete", "pause-test"]).0);
+}
+
+/// Libraries, the emulator, firmware, option ROMs and the screen's key map are all loaded before QMP answers.
+#[tokio::test]
+async fn the_launcher_image_has_what_qemu_loads() {
+    let cache = tempfile::tempdir().expect("a directory");
+    let own = std::env::current_exe().expect("an executable");
+    let built = build_virt_launcher(cache.path(), &own).expect("built");
+    let containerd = Containerd::start().await;
+    assert!(containerd::ensure(&containerd.socket(), &built).await.expect("imported"));
+    let run = |arguments: &[&str], input: &str| {
+        let container = ["run", "--rm", "--snapshotter", "native", &built.reference, "launcher-test"];
+        containerd.ctr(&[&container, arguments].concat(), input)
+    };
+    let devices = [
+        "VGA",
+        "qemu-xhci",
+        "usb-tablet",
+        "virtio-scsi-pci",
+        "virtio-balloon-pci",
+        "virtio-serial-pci",
+        "pvpanic",
+        "virtio-net-pci",
+        "e1000e",
+    ];
+    let mut arguments = vec!["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-machine", "q35"];
+    arguments.extend(["-accel", "tcg", "-m", "64", "-vnc", "unix:/tmp/vnc", "-qmp", "stdio", "-S"]);
+    arguments.extend(devices.iter().flat_map(|device| ["-device", device]));
+    let quit = "{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"quit\"}\n";
+    let (ok, said) = run(&arguments, quit);
+    assert!(ok && said.contains("\"SHUTDOWN\""), "{said}");
+    let (ok, said) = run(&["qemu-img", "create", "-f", "qcow2", "/tmp/disk", "1M"], "");
+    assert!(ok, "{said}");
+    // The program itself finds its libraries.
+    let (ok, said) = run(&["/usr/bin/carrack", "--list"], "");
+    assert!(ok && said.contains("the_launcher_image_has_what_qemu_loads"), "{said}");
 }
 
 #[tokio::test]
