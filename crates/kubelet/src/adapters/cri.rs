@@ -376,7 +376,7 @@ impl Cri {
         let seconds = u64::try_from(timeout_s).unwrap_or(1).max(1);
         let r = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout: timeout_s };
         let limit = Duration::from_secs(seconds) + QUICK;
-        match tokio::time::timeout(limit, client.exec_sync(request(r, limit))).await {
+        let result = match tokio::time::timeout(limit, client.exec_sync(request(r, limit))).await {
             Ok(Ok(reply)) => {
                 let reply = reply.into_inner();
                 let mut output = reply.stdout;
@@ -388,6 +388,20 @@ impl Cri {
             }
             Ok(Err(s)) => Err(failed(s)),
             Err(_) => Err(OpError::TimedOut(seconds)),
+        };
+        match result {
+            Ok((0, _)) | Err(OpError::TimedOut(_)) => result,
+            // A container that ended, before the command or with it, is told from a command that failed.
+            _ if self.is_over(id).await => Err(OpError::NotFound("the container is not running".into())),
+            _ => result,
+        }
+    }
+
+    /// Whether a container is known to run no more.
+    async fn is_over(&self, id: &str) -> bool {
+        match self.status(id).await {
+            Ok(status) => status.state() == v1::ContainerState::ContainerExited,
+            Err(e) => matches!(e, OpError::NotFound(_)),
         }
     }
 

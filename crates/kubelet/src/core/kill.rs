@@ -100,6 +100,8 @@ impl KubeletCore {
             let failure = match outcome {
                 Ok(Reply::Exited { code, output }) if code != 0 => Some(format!("exited with {code}: {output}")),
                 Ok(_) => None,
+                // The container ended by itself, or by what the hook did.
+                Err(e) if is_absent(&e) => None,
                 Err(e) => Some(e.to_string()),
             };
             if let Some(error) = failure {
