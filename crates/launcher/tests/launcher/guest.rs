@@ -15,6 +15,7 @@ chpasswd:
   list: |
     root:carrack
 ssh_pwauth: True
+ssh_authorized_keys:
 ";
 
 /// A network namespace with a bridge and a tap device, as virt-handler prepares a pod's.
@@ -83,7 +84,11 @@ fn reason(domain: &Domain) -> Option<EndReason> {
 async fn from_boot_to_power_off() {
     let network = Network::new();
     let mut pod = Pod::start_in(Some(network.0.clone()));
-    let mut spec = demo(pod.dir.path(), USER_DATA);
+    let key = pod.dir.path().join("key").display().to_string();
+    let made = Command::new("dropbearkey").args(["-t", "ed25519", "-f", &key]).output().expect("dropbearkey runs");
+    let made = String::from_utf8_lossy(&made.stdout).into_owned();
+    let public_key = made.lines().find(|line| line.starts_with("ssh-ed25519 ")).expect("a public key");
+    let mut spec = demo(pod.dir.path(), &format!("{USER_DATA}  - {public_key}\n"));
     spec.nics = vec![nic()];
     pod.sync(&spec).await.expect("started");
     let mut console = Console::open(&pod.layout).await;
@@ -100,6 +105,10 @@ async fn from_boot_to_power_off() {
     console.type_line("cat /etc/resolv.conf").await;
     console.expect("search default.svc.cluster.local\r\nnameserver 10.96.0.10\r\n").await;
     assert!(pod.run_in_namespace(&["busybox", "ping", "-c", "1", "-W", "10", "10.0.2.2"]));
+
+    // Over the network with the key: no password is asked for.
+    let login = ["dbclient", "-y", "-y", "-i", &key, "kim@10.0.2.2", "test $(hostname) = kim-vm"];
+    assert!(pod.run_in_namespace(&login));
 
     // The monitor dies and the guest does not notice; the next one serves its lease.
     kill("-KILL", pod.monitor().expect("a monitor"));
