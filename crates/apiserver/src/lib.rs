@@ -36,6 +36,7 @@ mod nonresource;
 pub mod object;
 mod openapi;
 mod present;
+mod pretty;
 mod printing;
 mod protobuf;
 mod query;

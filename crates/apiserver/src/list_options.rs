@@ -60,24 +60,15 @@ impl Filter {
 
 impl ListOptions {
     /// Reads the query of a list (or deletecollection), or of a watch.
-    pub(crate) fn parse(
-        query: &Query,
-        row: &ResourceInfo,
-        version: &Version,
-        watch: bool,
-    ) -> Result<ListOptions, Status> {
+    pub(crate) fn parse(query: &Query, version: &Version, watch: bool) -> Result<ListOptions, Status> {
         let labels = LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?;
         let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?;
         for path in fields.paths() {
             let known = matches!(path, "metadata.name" | "metadata.namespace")
                 || version.selectable_fields.iter().any(|field| field.name == path);
             if !known {
-                return Err(Status::bad_request(format!(
-                    "Unable to find {:?} that match label selector {:?}, field selector {:?}: field label not supported: {path}",
-                    format!("{}/{}, Resource={}", row.group, version.name, row.plural),
-                    query.get("labelSelector").unwrap_or_default(),
-                    query.get("fieldSelector").unwrap_or_default(),
-                )));
+                // kubectl puts before it what was looked for.
+                return Err(Status::bad_request(format!("field label not supported: {path}")));
             }
         }
         let number = |name: &str| -> Result<Option<u64>, Status> {

@@ -14,8 +14,9 @@ use crate::{discovery, openapi};
 /// What `/version` says; clients compare the minor version.
 const MAJOR: &str = "1";
 const MINOR: &str = "36";
-/// The Kubernetes release whose API this is, and which server it is.
-const GIT_VERSION: &str = concat!("v1.36.0+carrack", env!("CARGO_PKG_VERSION"));
+/// The Kubernetes release whose API this is, and which server it is: the same text as nodes give for
+/// their kubelet, so that no client sees a skew where there is none.
+const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
 
 /// Answers a request that has been authorized.
 pub(crate) async fn answer(

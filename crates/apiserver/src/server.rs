@@ -31,6 +31,7 @@ use crate::local::{LocalApi, LocalRequest};
 use crate::metrics::Metrics;
 use crate::object::Object;
 use crate::openapi::Documents;
+use crate::pretty;
 use crate::query::Query;
 use crate::route::{RequestInfo, ResourceRequest};
 use crate::status::Status;
@@ -188,7 +189,7 @@ impl ApiServer {
             Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
         let response = request.answer(caller).await.unwrap_or_else(Response::from);
         self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
-        response
+        if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 
     /// Who makes a request with these headers, over a connection whose client certificate is

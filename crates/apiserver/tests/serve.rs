@@ -256,6 +256,27 @@ async fn a_client_that_says_nothing_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_client_without_tls_is_told() {
+    let running = Running::start(Settings::default()).await;
+    for (said, told) in [
+        (&b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"[..], true),
+        (b"POST /api/v1/namespaces HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", true),
+        (b"\0\x01garbage", false),
+        (b"\x16\x03\x01\xff\xff\0\0\0", false),
+    ] {
+        let mut plain = TcpStream::connect(running.address).await.expect("connect");
+        plain.write_all(said).await.expect("write");
+        plain.shutdown().await.expect("shut down");
+        let mut reply = Vec::new();
+        // Garbage ends in an alert or a reset.
+        within("a client without TLS", plain.read_to_end(&mut reply)).await.ok();
+        let text = String::from_utf8_lossy(&reply);
+        let want = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+        assert_eq!(text == want, told, "{said:?}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn watches_stream_and_end() {
     let running = Running::start(Settings::default()).await;
     let watch = get("/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=2");

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// Schemas of custom resources may nest so deep.
-const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = 128;
 
 /// A schema node.
 #[derive(Clone, Debug, Default)]

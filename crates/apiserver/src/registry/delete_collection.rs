@@ -13,7 +13,7 @@ use crate::stored;
 pub(crate) async fn delete_collection(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let options = DeleteOptions::read(cx, body)?;
     let presenter = cx.presenter()?;
-    let list = ListOptions::parse(cx.query, &cx.row, cx.version(), false)?;
+    let list = ListOptions::parse(cx.query, cx.version(), false)?;
     let (entries, meta) = select(cx, &list).await?;
     for entry in &entries {
         let name = stored::memo(entry).name.clone();

@@ -37,7 +37,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Starts a watch of the collection.
 pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
-    let mut options = ListOptions::parse(cx.query, &cx.row, cx.version(), true)?;
+    let mut options = ListOptions::parse(cx.query, cx.version(), true)?;
     if let (true, Some(name)) = (cx.request.named_in_path, &cx.request.name) {
         options.filter.fields.require("metadata.name", name);
     }

@@ -12,21 +12,30 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::Watcher;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::reply::{Reply, to_reply};
 use super::{Shared, proxy};
 use crate::body::{self, Body};
 use crate::status::Status;
 
+/// What a client is told that speaks HTTP where HTTPS is spoken; Go's servers say the same.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
 pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAcceptor, graceful: Watcher) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
     }
-    let stream = match tokio::time::timeout(shared.settings.handshake, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
+    let stream = match tokio::time::timeout(shared.settings.handshake, secure(stream, acceptor)).await {
+        Ok(Ok(Some(stream))) => stream,
+        Ok(Ok(None)) => {
+            tracing::debug!("a client spoke HTTP without TLS");
+            return;
+        }
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake");
             return;
@@ -65,6 +74,22 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
     if let Err(error) = graceful.watch(connection.into_owned()).await {
         tracing::debug!(error = %carrack_engine::causes(&*error), "connection");
     }
+}
+
+/// The TLS handshake; none when the client spoke plain HTTP, and was told.
+async fn secure(mut stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result<Option<TlsStream<TcpStream>>> {
+    // TLS begins with the type of a record, which is a small number; HTTP with a method.
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    if !first[0].is_ascii_uppercase() {
+        return acceptor.accept(stream).await.map(Some);
+    }
+    // Closing with something unread would take the reply back from the client.
+    let mut head = [0; 4096];
+    let _unread = stream.read(&mut head).await?;
+    stream.write_all(PLAIN_HTTP).await?;
+    stream.shutdown().await?;
+    Ok(None)
 }
 
 type Peer = Result<Option<Caller>, ()>;

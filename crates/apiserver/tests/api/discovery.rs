@@ -75,6 +75,7 @@ fn health_and_version() {
     );
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
+    assert_eq!(version["gitVersion"], concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")));
     let text = cluster.get("/metrics").expect(200);
     assert!(text.as_str().is_some_and(|text| text.contains("apiserver_request_total")));
 }

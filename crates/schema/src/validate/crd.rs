@@ -101,7 +101,15 @@ fn version(version: &Place<'_>, errors: &mut Errors) {
         match Schema::parse(schema.value) {
             Ok(_) => structural::check(&schema, errors),
             Err(error) => {
-                errors.push(FieldError::invalid(format!("{}.{}", schema.path, error.path), Value::Null, error.problem))
+                let before = errors.len();
+                structural::types(&schema, errors);
+                if errors.len() == before {
+                    errors.push(FieldError::invalid(
+                        format!("{}.{}", schema.path, error.path),
+                        Value::Null,
+                        error.problem,
+                    ));
+                }
             }
         }
     } else {

@@ -22,6 +22,36 @@ pub(super) fn check(schema: &Place<'_>, errors: &mut Errors) {
     root_metadata(schema, errors);
 }
 
+/// Checks that every type named anywhere in the schema is one that there is; a schema with another
+/// cannot be read at all, and this says which field is at fault.
+pub(super) fn types(place: &Place<'_>, errors: &mut Errors) {
+    types_below(place, 0, errors);
+}
+
+fn types_below(place: &Place<'_>, depth: usize, errors: &mut Errors) {
+    // Deeper ones are refused when the schema is read.
+    if depth > crate::schema::MAX_DEPTH {
+        return;
+    }
+    if !place.text("type").is_empty() {
+        place.one_of("type", &["array", "boolean", "integer", "number", "object", "string"], errors);
+    }
+    let properties = place.field("properties");
+    for (name, value) in properties.map().into_iter().flatten() {
+        types_below(&Place { value, path: format!("{}[{name}]", properties.path) }, depth + 1, errors);
+    }
+    for field in ["items", "additionalProperties", "not"] {
+        if let Some(inner) = place.some(field) {
+            types_below(&inner, depth + 1, errors);
+        }
+    }
+    for junctor in ["allOf", "anyOf", "oneOf"] {
+        for part in place.items(junctor) {
+            types_below(&part, depth + 1, errors);
+        }
+    }
+}
+
 fn root_metadata(schema: &Place<'_>, errors: &mut Errors) {
     let metadata = schema.at(&["properties", "metadata"]);
     let extra = metadata

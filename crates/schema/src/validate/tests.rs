@@ -524,6 +524,16 @@ fn definitions_are_checked() {
         ),
         (
             at("/properties/spec/properties/mode"),
+            json!({"type": "text"}),
+            "spec.versions[1].schema.openAPIV3Schema.properties[spec].properties[mode].type: Unsupported value: \"text\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
+        ),
+        (
+            at("/properties/spec/properties/mode"),
+            json!({"type": "array", "items": {"allOf": [{"type": "int"}]}}),
+            "spec.versions[1].schema.openAPIV3Schema.properties[spec].properties[mode].items.allOf[0].type: Unsupported value: \"int\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
+        ),
+        (
+            at("/properties/spec/properties/mode"),
             json!({"type": "array"}),
             "spec.versions[1].schema.openAPIV3Schema.properties[spec].properties[mode].items: Required value: must be specified",
         ),
