@@ -2,6 +2,8 @@
 
 use carrack_apiserver::Status;
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Operation};
+use carrack_auth::Caller;
+use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::well_known::kubevirt::GROUP;
 use serde::Serialize;
@@ -28,6 +30,9 @@ impl AdmissionPlugin for VirtAdmission {
         if attributes.is(GROUP, "virtualmachines") {
             complete::<VirtualMachine>(attributes, |vm, _| complete_machine(vm))
         } else if attributes.is(GROUP, "virtualmachineinstances") && attributes.operation == Operation::Create {
+            if !is_component(attributes.caller) {
+                attributes.object.remove("status");
+            }
             complete::<VirtualMachineInstance>(attributes, |vmi, uuid| complete_instance(&mut vmi.spec, uuid))
         } else {
             Ok(())
@@ -43,6 +48,10 @@ impl AdmissionPlugin for VirtAdmission {
             check_machine(&read(attributes, &attributes.object)?, &mut faults);
         } else if attributes.is(GROUP, "virtualmachineinstances") {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
+            let status_changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
+            if status_changes && !is_component(attributes.caller) {
+                return Err(attributes.forbidden("only KubeVirt's components may change the status of an instance"));
+            }
             match attributes.old {
                 Some(old) => check_instance_update(&read(attributes, old)?, &new, &mut faults),
                 None => check_instance_spec("spec", &new.spec, &mut faults),
@@ -54,6 +63,13 @@ impl AdmissionPlugin for VirtAdmission {
 
 fn writes_object(attributes: &Attributes<'_>) -> bool {
     attributes.operation != Operation::Delete && attributes.subresource.is_empty() && attributes.row.group == GROUP
+}
+
+/// Who may say what an instance is. Instances have no status subresource (upstream's have none), so it is not RBAC that
+/// keeps their status from users.
+fn is_component(caller: &Caller) -> bool {
+    let is_in = |group: &str| caller.groups.iter().any(|name| name == group);
+    caller.user == USER_VIRT_CONTROLLER || is_in(GROUP_VIRT_HANDLERS) || is_in(GROUP_MASTERS)
 }
 
 /// An object that is going away only loses finalizers; faults it may have from before are nobody's concern any more.

@@ -1,0 +1,249 @@
+//! Definitions, admission and subresources in the real API server over a store in memory.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking, and its inputs are its own")]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use carrack_apiserver::{ApiServer, Body, Config, Env};
+use carrack_auth::Caller;
+use carrack_auth::caller::{GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
+use carrack_store::MemStore;
+use carrack_types::kubevirt::crds;
+use carrack_virt::admission::VirtAdmission;
+use carrack_virt::api::Subresources;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+const CALLS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default";
+
+struct TestEnv(AtomicU64);
+
+impl Env for TestEnv {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(1_800_000_000).expect("in range")
+    }
+    fn random(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed).rotate_left(17)
+    }
+}
+
+fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("the logic waited for something"),
+    }
+}
+
+struct Cluster(ApiServer);
+
+impl Cluster {
+    fn new() -> Self {
+        let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(TestEnv(AtomicU64::new(7))));
+        config.plugins.push(Box::new(VirtAdmission));
+        config.apis.push(Arc::new(Subresources::new()));
+        let cluster = Self(ApiServer::new(config));
+        now(cluster.0.bootstrap()).expect("bootstrap");
+        for crd in crds() {
+            cluster.admin(Method::POST, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd, 201);
+        }
+        cluster
+    }
+
+    fn call(&self, caller: Caller, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let merge = method == Method::PATCH;
+        let media = if merge { "application/merge-patch+json" } else { "application/json" };
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let request = http::Request::builder().method(method).uri(path).header("content-type", media);
+        let response = now(self.0.handle(request.body(body).expect("a request"), caller));
+        let code = response.status().as_u16();
+        if let Body::Node(target) = response.body() {
+            return (code, json!({"node": target.node, "port": target.port, "path": target.path_and_query}));
+        }
+        let bytes = response.into_body().into_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    #[track_caller]
+    fn admin(&self, method: Method, path: &str, body: &Value, code: u16) -> Value {
+        let (got, reply) = self.call(Caller::new("admin", ["system:masters"]), method, path, body);
+        assert_eq!(got, code, "{path}: {reply}");
+        reply
+    }
+}
+
+fn vm(more: Value) -> Value {
+    let mut vm = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "demo"},
+        "spec": {"runStrategy": "Always", "template": {"metadata": {"creationTimestamp": null}, "spec": {
+            "domain": {"devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]}, "memory": {"guest": "64Mi"}},
+            "volumes": [{"name": "root", "containerDisk": {"image": "demo:1"}}]}}}});
+    merge(&mut vm, more);
+    vm
+}
+
+fn vmi() -> Value {
+    json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "demo"},
+        "spec": vm(json!({}))["spec"]["template"]["spec"]})
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+#[test]
+fn a_machine_is_completed_shown_and_served_in_both_versions() {
+    let cluster = Cluster::new();
+    let made = cluster.admin(Method::POST, VMS, &vm(json!({})), 201);
+    assert_eq!(made["spec"]["template"]["spec"]["domain"]["machine"]["type"], "q35");
+    assert_eq!(made["spec"]["template"]["spec"]["architecture"], "amd64");
+    // The template of a machine keeps what its user left to the instance.
+    assert_eq!(made["spec"]["template"]["spec"]["domain"]["cpu"], Value::Null);
+    let old = cluster.admin(Method::GET, &VMS.replace("v1/", "v1alpha3/"), &Value::Null, 200);
+    assert_eq!(old["items"][0]["apiVersion"], "kubevirt.io/v1alpha3");
+    let instance = cluster.admin(Method::POST, VMIS, &vmi(), 201);
+    assert_eq!(instance["spec"]["domain"]["cpu"]["cores"], 1);
+    assert_eq!(instance["spec"]["networks"][0]["name"], "default");
+    assert_eq!(instance["spec"]["domain"]["firmware"]["uuid"].as_str().map(str::len), Some(36));
+}
+
+#[test]
+fn faults_are_told_by_field() {
+    let cluster = Cluster::new();
+    let check = |more: Value, code: u16, field: &str| {
+        let reply = cluster.admin(Method::POST, VMS, &vm(more), code);
+        let causes = reply["details"]["causes"].as_array().cloned().unwrap_or_default();
+        assert!(causes.iter().any(|cause| cause["field"] == field), "{reply}");
+    };
+    let domain = |domain: Value| json!({"spec": {"template": {"spec": {"domain": domain}}}});
+    check(
+        domain(json!({"devices": {"disks": [{"name": "gone"}]}})),
+        422,
+        "spec.template.spec.domain.devices.disks[0].name",
+    );
+    check(json!({"spec": {"running": true}}), 422, "spec.running");
+    check(json!({"spec": {"template": null}}), 422, "spec.template");
+    check(domain(json!({"memory": {"guest": "lots"}})), 422, "spec.template.spec.domain.memory.guest");
+    check(domain(json!({"cpu": {"cores": "two"}})), 422, "spec.template.spec.domain.cpu.cores");
+    check(
+        domain(json!({"devices": {"disks": [{"disk": {}}]}})),
+        422,
+        "spec.template.spec.domain.devices.disks[0].name",
+    );
+    // What the schema leaves open is checked all the same.
+    let odd = json!({"spec": {"template": {"metadata": {"labels": {"a": 5}}}}});
+    cluster.admin(Method::POST, VMS, &vm(odd), 400);
+    let unknown = domain(json!({"devices": {"dsiks": []}}));
+    let reply = cluster.admin(Method::POST, &format!("{VMS}?fieldValidation=Strict"), &vm(unknown.clone()), 400);
+    assert!(
+        reply["message"].as_str().is_some_and(|m| m.contains("spec.template.spec.domain.devices.dsiks")),
+        "{reply}"
+    );
+    let made = cluster.admin(Method::POST, &format!("{VMS}?fieldValidation=Ignore"), &vm(unknown), 201);
+    assert_eq!(made["spec"]["template"]["spec"]["domain"]["devices"].get("dsiks"), None);
+}
+
+#[test]
+fn what_an_instance_is_is_said_by_components() {
+    let cluster = Cluster::new();
+    let none: [&str; 0] = [];
+    let controller = || Caller::new(USER_VIRT_CONTROLLER, none);
+    let mut forged = vmi();
+    forged["status"] = json!({"phase": "Running", "nodeName": "n1"});
+    let rights = json!({"metadata": {"name": "all"}, "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    cluster.admin(Method::POST, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rights, 201);
+    let bob = || Caller::new("bob", none);
+    let (code, made) = cluster.call(bob(), Method::POST, VMIS, &forged);
+    assert_eq!((code, made.get("status")), (201, None), "{made}");
+    let path = format!("{VMIS}/demo");
+    let claim = json!({"status": {"phase": "Scheduled", "nodeName": "n1"}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &claim).0, 403);
+    assert_eq!(cluster.call(controller(), Method::PATCH, &path, &claim).0, 200);
+    let spec = json!({"spec": {"domain": {"memory": {"guest": "1Gi"}}}});
+    let (code, reply) = cluster.call(bob(), Method::PATCH, &path, &spec);
+    assert_eq!((code, &reply["details"]["causes"][0]["field"]), (422, &json!("spec")), "{reply}");
+    let grace = json!({"spec": {"terminationGracePeriodSeconds": 5}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &grace).0, 200);
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &labels).0, 200);
+    // A handler speaks of the instances of its own node only.
+    let running = json!({"status": {"phase": "Running"}});
+    assert_eq!(cluster.call(Caller::virt_handler("n2"), Method::PATCH, &path, &running).0, 403);
+    assert!(Caller::virt_handler("n1").groups.iter().any(|group| group == GROUP_VIRT_HANDLERS));
+    assert_eq!(cluster.call(Caller::virt_handler("n1"), Method::PATCH, &path, &running).0, 200);
+}
+
+#[test]
+fn calls_change_machines_or_go_to_the_node() {
+    let cluster = Cluster::new();
+    let made = cluster.admin(Method::POST, VMS, &vm(json!({"spec": {"runStrategy": "Halted"}})), 201);
+    let put = |path: &str, body: Value, code: u16| cluster.admin(Method::PUT, &format!("{CALLS}/{path}"), &body, code);
+    let strategy =
+        || cluster.admin(Method::GET, &format!("{VMS}/demo"), &Value::Null, 200)["spec"]["runStrategy"].clone();
+    let refused = put("virtualmachines/demo/stop", json!({}), 409);
+    assert!(refused["message"].as_str().is_some_and(|m| m.contains("VM is not running")), "{refused}");
+    put("virtualmachines/demo/start", json!({"dryRun": ["All"]}), 202);
+    assert_eq!(strategy(), "Halted");
+    put("virtualmachines/demo/start", Value::Null, 202);
+    assert_eq!(strategy(), "Always");
+    put("virtualmachines/demo/start", json!({}), 409);
+    put("virtualmachines/none/start", json!({}), 404);
+    put("virtualmachines/demo/stop", json!({"gracePeriod": -1}), 400);
+    put("virtualmachines/demo/stop", json!([]), 400);
+    cluster.admin(Method::GET, &format!("{CALLS}/virtualmachines/demo/start"), &Value::Null, 405);
+    put("virtualmachines/demo/explode", json!({}), 404);
+
+    let mut instance = vmi();
+    instance["metadata"]["ownerReferences"] = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "name": "demo", "uid": made["metadata"]["uid"], "controller": true}]);
+    instance["status"] = json!({"phase": "Scheduled", "nodeName": "n1"});
+    cluster.admin(Method::POST, VMIS, &instance, 201);
+    let console = |code: u16| {
+        cluster.admin(Method::GET, &format!("{CALLS}/virtualmachineinstances/demo/console"), &Value::Null, code)
+    };
+    assert!(console(409)["message"].as_str().is_some_and(|m| m.contains("VMI is not running")));
+    cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &json!({"status": {"phase": "Running"}}), 200);
+    console(404);
+    let node = json!({"metadata": {"name": "n1", "annotations": {"kubevirt.io/virt-handler-port": "9186"}},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}});
+    cluster.admin(Method::POST, "/api/v1/nodes", &node, 201);
+    cluster.admin(Method::PATCH, "/api/v1/nodes/n1/status", &json!({"status": node["status"]}), 200);
+    let target = console(200);
+    assert_eq!(target["port"], 9186);
+    assert_eq!(target["path"], "/v1/namespaces/default/virtualmachineinstances/demo/console");
+    let forward = format!("{CALLS}/virtualmachines/demo/portforward/22/tcp");
+    let target = cluster.admin(Method::GET, &forward, &Value::Null, 200);
+    assert_eq!(target["path"], "/v1/namespaces/default/virtualmachineinstances/demo/portforward/22/tcp");
+
+    put("virtualmachines/demo/restart", json!({"gracePeriodSeconds": 0}), 202);
+    let status = cluster.admin(Method::GET, &format!("{VMS}/demo"), &Value::Null, 200)["status"].clone();
+    assert_eq!(status["stateChangeRequests"][0]["data"]["gracePeriod"], "0");
+    assert_eq!(status["stateChangeRequests"][1]["action"], "Start");
+    put("virtualmachines/demo/restart", json!({}), 409);
+}
+
+#[test]
+fn discovery_lists_the_calls() {
+    let cluster = Cluster::new();
+    for version in ["v1", "v1alpha3"] {
+        let list = cluster.admin(Method::GET, &format!("/apis/subresources.kubevirt.io/{version}"), &Value::Null, 200);
+        let names: Vec<&str> =
+            list["resources"].as_array().into_iter().flatten().filter_map(|r| r["name"].as_str()).collect();
+        for name in ["virtualmachines/start", "virtualmachineinstances/console", "version"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+    }
+    let version = cluster.admin(Method::GET, "/apis/subresources.kubevirt.io/v1/version", &Value::Null, 200);
+    assert_eq!(version["gitVersion"], carrack_virt::KUBEVIRT_VERSION);
+}
