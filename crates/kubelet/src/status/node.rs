@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use carrack_engine::Time;
+use carrack_types::pod::resource_list;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
@@ -228,11 +229,19 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
     status
 }
 
-/// Whether two statuses differ in more than heartbeats.
+/// Whether two statuses differ in more than heartbeats. Amounts are compared as amounts: the API server
+/// shows 8388608Ki as 8Gi.
 #[must_use]
 pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let amounts = |s: &NodeStatus| {
+        (resource_list(s.capacity.as_ref()), resource_list(s.allocatable.as_ref()))
+    };
+    if amounts(a) != amounts(b) {
+        return true;
+    }
     let strip = |s: &NodeStatus| {
         let mut s = s.clone();
+        (s.capacity, s.allocatable) = (None, None);
         for c in s.conditions.iter_mut().flatten() {
             c.last_heartbeat_time = None;
         }
@@ -359,5 +368,16 @@ mod tests {
             let got = check(&host, runtime, error);
             assert_eq!([&got["Ready"], &got["MemoryPressure"], &got["DiskPressure"]], expected);
         }
+    }
+
+    #[test]
+    fn an_amount_written_another_way_is_no_change() {
+        let status = |memory: &str| NodeStatus {
+            capacity: Some(BTreeMap::from([("memory".to_owned(), Quantity(memory.to_owned()))])),
+            ..NodeStatus::default()
+        };
+        assert!(!differs(&status("8388608Ki"), &status("8Gi")));
+        assert!(differs(&status("8388608Ki"), &status("8Mi")));
+        assert!(differs(&status("8Gi"), &NodeStatus::default()));
     }
 }
