@@ -60,6 +60,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
     },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
+    Invariant {
+        name: "roles-do-not-spin",
+        sentence: "No role repeats the very same request without end: at most 60 times in ten seconds.",
+    },
     Invariant { name: "roles-do-not-give-up", sentence: "No role ends itself for another reason than a lost leader lease." },
 ];
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 
 use crate::chance::{Delay, between};
-use crate::plants::Plant;
+use crate::plants::{Bug, Plant};
 
 /// What the caller chooses.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl Swarm {
         let crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
-        let intervals = Intervals {
+        let mut intervals = Intervals {
             crash: mean(5, 60),
             apiserver_crash: mean(20, 120),
             expire: mean(10, 60),
@@ -149,6 +149,11 @@ impl Swarm {
             guest: mean(10, 60),
             force_delete: mean(20, 100),
         };
+        if options.plant.is_some_and(|plant| plant.bug == Bug::BlindHandler) {
+            // What the bug needs to show: pods that vanish while their kubelets are away.
+            intervals.force_delete = Some(Duration::from_secs(10));
+            intervals.crash = Some(Duration::from_secs(5));
+        }
         Self {
             nodes,
             net,

@@ -78,7 +78,13 @@ fn machine_lacks(machine: &Value, name: &str, observer: &Observer, nodes: &BTree
     let status = text(machine, "/status/printableStatus");
     let phase = observer.get("vmi", name).map_or("no instance", |vmi| text(vmi, "/status/phase"));
     let (ready, guests) = (condition(machine, "Ready"), guests_of(name, nodes));
-    (status != "Running" || ready != "True" || phase != "Running" || guests != 1)
+    // A guest whose disk's container has died runs on, and its pod is not ready any more.
+    let instance = observer.get("vmi", name).map_or("", uid);
+    let hurt = observer.all("pod").filter(|p| controller(p) == instance).any(|pod| {
+        let statuses = pod.pointer("/status/containerStatuses").and_then(Value::as_array);
+        statuses.into_iter().flatten().any(|s| !s["state"]["terminated"].is_null())
+    });
+    (status != "Running" || (ready != "True" && !hurt) || phase != "Running" || guests != 1)
         .then(|| format!("is {status:?}, ready {ready:?}, its instance {phase}, with {guests} guests"))
 }
 

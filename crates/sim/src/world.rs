@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{
-    ApiError, ApiRequest, ApiResponse, CallId, DeleteOptions, Effect, Input, Method, Rng, Time, TimerId, WatchId, WatchItem, to_http,
+    ApiError, ApiRequest, ApiResponse, CallId, DeleteOptions, Effect, Input, Method, Rng, Time, TimerId, WatchId, WatchItem, fnv1a,
+    to_http,
 };
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
@@ -32,9 +33,15 @@ use crate::workload::User;
 /// When simulated time begins: 2026-11-01T00:00:00Z.
 const BEGIN: Time = Time::from_unix_s(1_793_491_200);
 /// A run that does not end by then is stuck in a loop that takes no time.
-const MAX_STEPS: u64 = 20_000_000;
+const MAX_STEPS: u64 = 1_000_000;
 /// How long the cluster must stay as it was asked to be.
 const STAYS: Duration = Duration::from_secs(30);
+/// How long the server lets changes gather before it looks at its watches.
+const PUMP: Duration = Duration::from_millis(5);
+
+/// In which time the same request may be sent how often.
+const SPIN_WINDOW: Duration = Duration::from_secs(10);
+const SPIN_LIMIT: u32 = 60;
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -130,6 +137,8 @@ struct Process {
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
+    /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
+    sent: (Time, BTreeMap<u64, u32>),
 }
 
 struct World {
@@ -248,7 +257,7 @@ impl World {
             let most_ns = u64::try_from(swarm.skew.as_nanos()).unwrap_or(0);
             let skew_ns = i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0)
                 - i64::try_from(most_ns).unwrap_or(0);
-            self.processes.insert(role, Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng });
+            self.processes.insert(role, Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng, sent: Default::default() });
             self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
         }
         for fault in FAULTS {
@@ -446,6 +455,7 @@ impl World {
         let idempotent = matches!(request.method, Method::Get | Method::Put | Method::Delete)
             && matches!(asked, Asked::Call(_));
         let label = label(&request);
+        self.count(role, &label, &request.body);
         let passage = self.net.send(now, role, idempotent);
         let request = match to_http(request, "") {
             Ok(request) => request,
@@ -473,6 +483,22 @@ impl World {
                     self.lost(role, life, asked, &label, seen);
                 }
             }
+        }
+    }
+
+    /// Counts what a role sends, to find one that repeats itself without end.
+    fn count(&mut self, role: Role, label: &str, body: &[u8]) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        let (since, sent) = &mut process.sent;
+        if now.since(*since) > SPIN_WINDOW {
+            (*since, *sent) = (now, BTreeMap::new());
+        }
+        let count = sent.entry(fnv1a(&[label.as_bytes(), body].concat())).or_default();
+        *count += 1;
+        if *count > SPIN_LIMIT {
+            let what = format!("{role} has sent {label} {count} times since {}", since.rfc3339());
+            self.breaches.push(Breach::new("roles-do-not-spin", what));
         }
     }
 
@@ -524,7 +550,7 @@ impl World {
         }
         if self.server.has_woken() && !self.pumping {
             self.pumping = true;
-            self.queue.after(Duration::from_millis(2), Happening::Pump);
+            self.queue.after(PUMP, Happening::Pump);
         }
     }
 
@@ -575,7 +601,7 @@ impl World {
         }
         if self.server.has_woken() {
             self.pumping = true;
-            self.queue.after(Duration::from_millis(2), Happening::Pump);
+            self.queue.after(PUMP, Happening::Pump);
         }
     }
 
