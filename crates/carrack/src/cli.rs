@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod roles;
+pub mod sim;
 pub mod up;
 
 use std::net::IpAddr;
@@ -56,6 +57,8 @@ pub enum Command {
     Image(ImageArgs),
     /// Measure this machine
     Bench(bench::BenchArgs),
+    /// Play clusters in the simulator
+    Sim(sim::SimArgs),
     /// Run the role apiserver: the Kubernetes API on the embedded store
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod

@@ -3,7 +3,7 @@
 //! ```text
 //!   up, down ──► node runtime (containerd, pod network) and all roles in one process
 //!   <role>   ──► one role in this process, over HTTPS
-//!   console, kubeconfig, version, image, bench ──► tools for a person
+//!   console, kubeconfig, version, image, bench, sim ──► tools for a person
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
@@ -20,6 +20,7 @@ mod network;
 mod output;
 mod progress;
 mod roles;
+mod sim;
 mod up;
 mod version;
 
@@ -62,6 +63,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Version(args) => version::run(&args),
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
+        Command::Sim(args) => sim::run(args),
         Command::Apiserver(args) => block_on(roles::apiserver::alone(args)),
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
         Command::Controllers(args) => block_on(roles::controllers::alone(args)),

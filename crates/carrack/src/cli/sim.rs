@@ -1,0 +1,45 @@
+//! `carrack sim`
+
+use clap::Args;
+
+/// `carrack sim`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A run is a whole cluster in one thread: the real decision cores and the real API server on a
+simulated network, runtime and clock. Its seed decides everything, so that a run can be played
+again exactly. First anything may fail, then nothing does and the cluster must settle; the
+invariants are checked after every step. The exit status is 1 when one broke.
+
+Examples:
+  # A hundred clusters
+  carrack sim --runs 100
+
+  # One of them again, line by line
+  carrack sim --seed 42 --trace
+
+  # Put a bug in, and see it found
+  carrack sim --list-plants
+  carrack sim --runs 50 --plant stale-reads")]
+pub struct SimArgs {
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub runs: u64,
+    /// A bug to plant
+    #[arg(long, value_name = "NAME")]
+    pub plant: Option<String>,
+    /// Print the bugs that can be planted
+    #[arg(long)]
+    pub list_plants: bool,
+    /// Print the invariants
+    #[arg(long)]
+    pub list_invariants: bool,
+    /// Print every line of the trace
+    #[arg(long)]
+    pub trace: bool,
+    /// Only delays: nothing fails
+    #[arg(long)]
+    pub no_faults: bool,
+}
