@@ -84,7 +84,15 @@ fn make(schema: &Schema, seed: &mut u64, depth: usize) -> Value {
         (Type::Integer, _) => json!(draw(3)),
         (Type::Number, _) => json!(0.5),
         (Type::Boolean, _) => json!(draw(2) == 0),
-        (Type::Any, _) => json!({"any": "thing"}),
+        (Type::Any, _) => match node.rare.as_ref().map(|rare| &*rare.one_of) {
+            None | Some([]) => json!({"any": "thing"}),
+            // A schema or a boolean, say: what is made has to be of one of them.
+            Some(alternatives) if depth > 0 => {
+                let chosen = &alternatives[draw(alternatives.len() as u64) as usize];
+                make(chosen, seed, depth - 1)
+            }
+            Some(_) => Value::Null,
+        },
         (Type::Array, _) => {
             let count = if depth == 0 { 0 } else { draw(3) };
             let items = node.items.as_deref().unwrap_or(Schema::anything());
