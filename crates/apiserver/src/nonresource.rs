@@ -1,11 +1,13 @@
 //! Paths that are no resources: discovery, OpenAPI, health, version, metrics.
 
+use carrack_auth::token;
 use http::header::HeaderMap;
 use http::{HeaderValue, Method};
 use serde_json::json;
 use std::sync::atomic::Ordering;
 
 use crate::body::{self, Body, Response, text, typed};
+use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
@@ -37,6 +39,7 @@ pub(crate) async fn answer(
             return Ok(typed(200, content_type, Body::Full(server.inner.metrics.text().into())));
         }
         "" => return paths(server).await,
+        "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
         _ => {}
     }
     if let Some(rest) = ["/healthz", "/livez", "/readyz"].iter().find_map(|p| trimmed.strip_prefix(p)) {
@@ -60,6 +63,17 @@ fn version() -> serde_json::Value {
         "compiler": "rustc",
         "platform": "linux/amd64",
     })
+}
+
+/// What others read to verify service account tokens themselves.
+/// <https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery>
+fn issuer(server: &ApiServer, path: &str) -> Result<Response, Status> {
+    let issuer = server.inner.issuer.as_ref().ok_or_else(Status::no_such_path)?;
+    if path != "/openid/v1/jwks" {
+        return Ok(body::value(200, &token::openid_configuration(issuer.name())));
+    }
+    let keys = token::jwks(std::slice::from_ref(issuer.key().verifying_key()));
+    Ok(typed(200, HeaderValue::from_static("application/jwk-set+json"), Body::Full(bytes_of(&keys))))
 }
 
 async fn paths(server: &ApiServer) -> Result<Response, Status> {

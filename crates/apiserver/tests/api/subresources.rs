@@ -1,5 +1,6 @@
 //! Bindings, evictions, scale, tokens, approvals, and what goes on to kubelets.
 
+use base64::Engine as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -100,6 +101,14 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
         (review["status"]["authenticated"].as_bool(), review["status"]["user"]["username"].as_str()),
         (Some(true), Some("system:serviceaccount:default:default"))
     );
+    // Others can verify it: its key is among those that the server gives away, and its issuer is known.
+    let openid = cluster.get("/.well-known/openid-configuration").expect(200);
+    assert_eq!(openid["issuer"], DEFAULT_ISSUER);
+    let keys = cluster.get("/openid/v1/jwks").expect(200);
+    let head = token.split('.').next().expect("a token's head");
+    let head = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(head).expect("base64");
+    let head: serde_json::Value = serde_json::from_slice(&head).expect("JSON");
+    assert_eq!((&keys["keys"][0]["kid"], &keys["keys"][0]["alg"]), (&head["kid"], &head["alg"]));
     // A node gets tokens for its own pods only.
     let as_node = |node: &str| {
         cluster.request(
