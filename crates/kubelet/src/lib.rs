@@ -20,7 +20,6 @@ pub mod devices;
 mod effects;
 pub mod pods;
 pub mod probes;
-mod proto;
 pub mod records;
 pub mod runtime;
 pub mod server;

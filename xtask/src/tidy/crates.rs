@@ -7,8 +7,9 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 17] = [
+const LAYERS: [(&str, u8); 18] = [
     ("types", 0),
+    ("deviceplugin", 0),
     ("schema", 1),
     ("store", 1),
     ("images", 1),

@@ -26,9 +26,9 @@ use tonic::{Request, Response, Status};
 use super::io_error;
 use crate::devices::{AllocateReply, Device, PluginOptions, from_wire, is_extended};
 use crate::effects::{In, OpError};
-use crate::proto;
-use crate::proto::device_plugin_client::DevicePluginClient;
-use crate::proto::registration_server::{Registration, RegistrationServer};
+use carrack_deviceplugin as proto;
+use carrack_deviceplugin::device_plugin_client::DevicePluginClient;
+use carrack_deviceplugin::registration_server::{Registration, RegistrationServer};
 
 /// Name of the socket that plugins register at.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";

@@ -7,8 +7,8 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
-use crate::proto::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use crate::proto::registration_client::RegistrationClient;
+use carrack_deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use carrack_deviceplugin::registration_client::RegistrationClient;
 
 const RESOURCE: &str = "devices.kubevirt.io/kvm";
 

@@ -13,8 +13,8 @@ use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
 use super::{AllocateReply, Allocation, Allocations, PluginMount};
-use crate::proto;
 use crate::runtime::DeviceNode;
+use carrack_deviceplugin as proto;
 
 /// Why a checkpoint could not be read.
 #[derive(Debug, thiserror::Error)]

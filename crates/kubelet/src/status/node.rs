@@ -233,9 +233,7 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
 /// shows 8388608Ki as 8Gi.
 #[must_use]
 pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
-    let amounts = |s: &NodeStatus| {
-        (resource_list(s.capacity.as_ref()), resource_list(s.allocatable.as_ref()))
-    };
+    let amounts = |s: &NodeStatus| (resource_list(s.capacity.as_ref()), resource_list(s.allocatable.as_ref()));
     if amounts(a) != amounts(b) {
         return true;
     }

@@ -28,16 +28,7 @@ use tonic::{Request, Response, Status};
 
 use crate::handler::effects::In;
 
-#[allow(
-    clippy::all,
-    clippy::disallowed_types,
-    clippy::allow_attributes_without_reason,
-    reason = "generated from the published protocol"
-)]
-mod pb {
-    tonic::include_proto!("v1beta1");
-}
-
+use carrack_deviceplugin as pb;
 use pb::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use pb::registration_client::RegistrationClient;
 

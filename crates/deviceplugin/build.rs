@@ -1,4 +1,4 @@
-//! Compiles the device plugin protocol, which the handler serves and calls.
+//! Compiles the device plugin protocol: what kubelets and device plugins say to each other.
 
 fn main() {
     println!("cargo:rerun-if-changed=proto/deviceplugin.proto");
