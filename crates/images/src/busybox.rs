@@ -15,7 +15,7 @@ const BUSYBOX: (&str, &str) = ("/bin/busybox", "busybox-static");
 /// # Errors
 /// The package is missing or its program is not the static one, or `dir` cannot be written.
 pub fn build_busybox(dir: &Path) -> Result<Built, ImageError> {
-    let recipe = Recipe::new(dir, "busybox", &[b"1"]);
+    let recipe = Recipe::new(dir, "busybox", &[b"2"]);
     if let Some(built) = recipe.unchanged() {
         return Ok(built);
     }
@@ -45,11 +45,8 @@ pub fn build_busybox(dir: &Path) -> Result<Built, ImageError> {
         layer.directory(path, 0o755, 0);
     }
     let blob = layer.write(&recipe.scratch("layer"))?;
-    let config = ImageConfig {
-        entrypoint: vec!["/bin/sh".to_owned()],
-        env: vec!["PATH=/bin".to_owned()],
-        ..ImageConfig::default()
-    };
+    let config =
+        ImageConfig { cmd: vec!["/bin/sh".to_owned()], env: vec!["PATH=/bin".to_owned()], ..ImageConfig::default() };
     let built = oci::write(&recipe.tar(), &reference("busybox"), &config, std::slice::from_ref(&blob))?;
     std::fs::remove_file(&blob.path).map_err(ImageError::io("cannot remove", &blob.path))?;
     recipe.finish(built, inputs)

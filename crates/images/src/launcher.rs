@@ -42,6 +42,7 @@ pub fn build_virt_launcher(dir: &Path, program: &Path) -> Result<Built, ImageErr
         entrypoint: vec![PROGRAM.to_owned(), "virt-launcher".to_owned()],
         env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
         stop_signal: Some("SIGPWR".to_owned()),
+        ..ImageConfig::default()
     };
     let recipe = Recipe::new(
         dir,

@@ -16,6 +16,8 @@ use std::path::Path;
 pub struct ImageConfig {
     /// The program and its first arguments.
     pub entrypoint: Vec<String>,
+    /// What runs when nothing else is asked for: arguments of the entrypoint, or a program where there is none.
+    pub cmd: Vec<String>,
     /// `NAME=value` pairs.
     pub env: Vec<String>,
     /// The signal that asks the container to stop, such as `SIGPWR`; the runtime's default when absent.
@@ -24,7 +26,12 @@ pub struct ImageConfig {
 
 impl ImageConfig {
     fn json(&self, layers: &[LayerBlob]) -> Value {
-        let mut config = json!({ "Entrypoint": self.entrypoint, "Env": self.env, "WorkingDir": "/" });
+        let mut config = json!({ "Env": self.env, "WorkingDir": "/" });
+        for (name, words) in [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd)] {
+            if !words.is_empty() {
+                config[name] = json!(words);
+            }
+        }
         if let Some(signal) = &self.stop_signal {
             config["StopSignal"] = json!(signal);
         }

@@ -175,6 +175,10 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
             }
             _ => {
                 s.state = terminated(r);
+                // While it waited to be started again its own end was the last state; now it is the state.
+                if s.last_state == s.state {
+                    s.last_state = Some(before(r).unwrap_or_default());
+                }
                 s.ready = *code == 0 && kind == ContainerKind::Init;
             }
         },

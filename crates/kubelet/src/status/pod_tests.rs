@@ -184,3 +184,20 @@ fn others_conditions_and_transition_times_are_kept() {
     assert_eq!(since("ContainersReady"), Some(100), "changed now");
     assert_eq!(since("kubevirt.io/virtual-machine-unpaused"), None, "not ours");
 }
+
+/// A container that ended and waited to be started again, but never was: its end is its state, and there is no
+/// earlier one.
+#[test]
+fn an_end_is_not_its_own_last_state() {
+    let ended = Case::new(vec![record("a", 0, exited(1))]);
+    let waiting =
+        BTreeMap::from([("a".to_owned(), Waiting { reason: "CrashLoopBackOff".into(), message: String::new() })]);
+    let before = Case { waiting, ..Case::new(vec![record("a", 0, exited(1))]) }.status();
+    let last = |s: &PodStatus| {
+        let c = s.container_statuses.as_ref().unwrap()[0].clone();
+        (c.state.unwrap().terminated.is_some(), c.last_state.unwrap().terminated.is_some())
+    };
+    assert_eq!(last(&before), (false, true));
+    let after = Case { status: serde_json::to_value(&before).unwrap(), stopped: true, ..ended }.status();
+    assert_eq!(last(&after), (true, false));
+}

@@ -21,7 +21,11 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     let World { vm, instance, .. } = *world;
     let mut status = vm.status.clone().unwrap_or_default();
     status.created = instance.is_some();
-    status.ready = instance.and_then(|vmi| vmi.condition("Ready")).is_some_and(|ready| ready.status == "True");
+    // An instance that is over may still carry the condition of its life.
+    status.ready = instance
+        .filter(|vmi| !vmi.is_final())
+        .and_then(|vmi| vmi.condition("Ready"))
+        .is_some_and(|ready| ready.status == "True");
     status.desired_generation = vm.metadata.generation.unwrap_or(0);
     status.observed_generation = instance
         .and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION))
@@ -147,7 +151,10 @@ fn printable(
             phase::RUNNING => printable_status::RUNNING,
             _ if starting && reason == "FailedPvcNotFound" => printable_status::PVC_NOT_FOUND,
             _ if starting && unschedulable => printable_status::UNSCHEDULABLE,
-            _ if starting && reason == "ErrImagePull" => printable_status::ERR_IMAGE_PULL,
+            // KubeVirt knows one word for an image that cannot be had.
+            _ if starting && matches!(reason, "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName") => {
+                printable_status::ERR_IMAGE_PULL
+            }
             _ if starting && reason == "ImagePullBackOff" => printable_status::IMAGE_PULL_BACK_OFF,
             _ if starting => printable_status::STARTING,
             phase::WAITING_FOR_SYNC => printable_status::WAITING_FOR_RECEIVER,

@@ -152,7 +152,9 @@ fn printable_status() {
     check(always(), Some(vmi("Running", json!({}))), "Running");
     check(halted(), Some(vmi("Running", json!({}))), "Stopping");
     check(always(), Some(vmi("Running", condition("Paused", "True", "PausedByUser"))), "Paused");
-    check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", "ErrImagePull"))), "ErrImagePull");
+    for reason in ["ErrImagePull", "ErrImageNeverPull", "InvalidImageName"] {
+        check(always(), Some(vmi("Scheduling", condition("Synchronized", "False", reason))), "ErrImagePull");
+    }
     check(
         always(),
         Some(vmi("Scheduling", condition("Synchronized", "False", "ImagePullBackOff"))),
