@@ -30,15 +30,7 @@ pub struct Request {
 
 impl Default for Request {
     fn default() -> Self {
-        Self {
-            seed: 1,
-            runs: 1,
-            plant: None,
-            list_plants: false,
-            list_invariants: false,
-            trace: false,
-            faults: true,
-        }
+        Self { seed: 1, runs: 1, plant: None, list_plants: false, list_invariants: false, trace: false, faults: true }
     }
 }
 
@@ -84,7 +76,13 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             writeln!(out, "replay: {}", replay(&outcome, request))?;
             return Ok(false);
         }
-        writeln!(out, "seed {seed}: {} s simulated, {} events, trace {:016x}", outcome.simulated.as_secs(), outcome.steps, outcome.trace_hash)?;
+        writeln!(
+            out,
+            "seed {seed}: {} s simulated, {} events, trace {:016x}",
+            outcome.simulated.as_secs(),
+            outcome.steps,
+            outcome.trace_hash
+        )?;
     }
     let real_s = begun.elapsed().as_secs_f64();
     let rate = simulated.as_secs_f64() / real_s.max(1e-9);

@@ -47,9 +47,8 @@ impl Hosted {
     /// The core of a role, in its how-manieth life.
     pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
-        let elector = |name: &str| {
-            settings.elect.then(|| LeaderElector::new("kube-system", name, format!("{role}-{life}")))
-        };
+        let elector =
+            |name: &str| settings.elect.then(|| LeaderElector::new("kube-system", name, format!("{role}-{life}")));
         Some(match role {
             // People are made by the workload.
             Role::User => return None,
@@ -81,9 +80,7 @@ impl Hosted {
                 let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
                 Self::Kubelet(Box::new(KubeletCore::new(config, &rng)), Effects::new())
             }
-            Role::VirtHandler(node) => {
-                Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new())
-            }
+            Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),
         })
     }
 

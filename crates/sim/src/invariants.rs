@@ -32,11 +32,11 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "one-guest-per-vm",
         sentence: "At most one guest of a virtual machine runs, on all nodes together.",
     },
+    Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
-        name: "pod-bound-once",
-        sentence: "A pod that is bound to a node stays bound to that node.",
+        name: "pod-runs-where-bound",
+        sentence: "A pod's sandbox is made only on the node that the pod is bound to.",
     },
-    Invariant { name: "pod-runs-where-bound", sentence: "A pod's sandbox is made only on the node that the pod is bound to." },
     Invariant { name: "pod-end-is-final", sentence: "A pod that has Succeeded or Failed stays so." },
     Invariant {
         name: "plugin-absence-never-fails-a-pod",
@@ -64,7 +64,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "roles-do-not-spin",
         sentence: "No role repeats the very same request without end: at most 60 times in ten seconds.",
     },
-    Invariant { name: "roles-do-not-give-up", sentence: "No role ends itself for another reason than a lost leader lease." },
+    Invariant {
+        name: "roles-do-not-give-up",
+        sentence: "No role ends itself for another reason than a lost leader lease.",
+    },
 ];
 
 /// A broken invariant.
@@ -163,7 +166,8 @@ impl Checker {
                 for node in nodes.values() {
                     let left = node.runtime.alive_of(id).or_else(|| node.runtime.sandbox_of(id));
                     if let Some(left) = left {
-                        let what = format!("{name} ({id}) is gone from the API, and {left} still runs on node{}", node.number);
+                        let what =
+                            format!("{name} ({id}) is gone from the API, and {left} still runs on node{}", node.number);
                         breaches.push(Breach::new("gone-means-stopped", what));
                     }
                 }
@@ -203,7 +207,8 @@ impl Checker {
                 let pod = &*container.record.pod.uid;
                 for device in &container.devices {
                     if let Some(other) = holders.insert(device, pod).filter(|other| *other != pod) {
-                        let what = format!("{device} on node{} is in running containers of {other} and {pod}", node.number);
+                        let what =
+                            format!("{device} on node{} is in running containers of {other} and {pod}", node.number);
                         breaches.push(Breach::new("device-held-once", what));
                     }
                 }

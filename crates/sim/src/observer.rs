@@ -69,8 +69,7 @@ impl Observer {
         if store.revision() == self.revision {
             return changes;
         }
-        loop {
-            let Some(watch) = &mut self.watch else { break };
+        while let Some(watch) = &mut self.watch {
             match Pin::as_mut(watch).poll_next(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
                     self.revision = event.revision;

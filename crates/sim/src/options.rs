@@ -103,7 +103,7 @@ impl Swarm {
     pub(crate) fn draw(rng: &Rng, options: &Options) -> Self {
         let mut rng = rng.fork("swarm");
         let rng = &mut rng;
-        let nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
+        let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
         let latency = Delay {
             base: between(rng, Duration::from_micros(100), Duration::from_millis(20)),
@@ -135,11 +135,11 @@ impl Swarm {
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
         let node = NodeFaults { operation, fail_one_in: on(20, 300) };
-        let crash_one_in_effects = on(100, 2_000);
+        let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
         let mut intervals = Intervals {
-            crash: mean(5, 60),
+            crash: mean(2, 40),
             apiserver_crash: mean(20, 120),
             expire: mean(10, 60),
             cut: mean(10, 60),
@@ -149,22 +149,26 @@ impl Swarm {
             guest: mean(10, 60),
             force_delete: mean(20, 100),
         };
-        if options.plant.is_some_and(|plant| plant.bug == Bug::BlindHandler) {
-            // What the bug needs to show: pods that vanish while their kubelets are away.
-            intervals.force_delete = Some(Duration::from_secs(10));
-            intervals.crash = Some(Duration::from_secs(5));
+        // What a planted bug needs to show.
+        match options.plant.map(|plant| plant.bug) {
+            Some(Bug::BlindHandler) => {
+                // Launcher pods that vanish while their kubelets hang, and other nodes to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals {
+                    force_delete: Some(Duration::from_secs(8)),
+                    expire: intervals.expire,
+                    ..Intervals::default()
+                };
+            }
+            Some(Bug::ForgottenCheckpoint) => {
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::StaleReads) | None => {}
         }
-        Self {
-            nodes,
-            net,
-            node,
-            intervals,
-            crash_one_in_effects,
-            skew,
-            store_pending_one_in,
-            store_delay,
-            elect,
-        }
+        Self { nodes, net, node, intervals, crash_one_in_effects, skew, store_pending_one_in, store_delay, elect }
     }
 
     /// Nothing fails from now on.

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::net::Reply;
 use crate::role::Role;
-use crate::storage::{PacedStore, Pace};
+use crate::storage::{Pace, PacedStore};
 
 /// Names a request on its way.
 pub(crate) type FlightId = u64;
@@ -53,7 +53,7 @@ pub(crate) struct Flight {
 pub(crate) enum Polled {
     /// It waits for the store.
     Pending(std::time::Duration),
-    Answered(Flight, Response),
+    Answered(Box<Flight>, Box<Response>),
 }
 
 /// A watch connection.
@@ -219,7 +219,9 @@ impl Server {
         let answer = flight.answer.as_mut()?;
         match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => Some(Polled::Pending(self.pace.take_wait())),
-            Poll::Ready(response) => self.flights.remove(&id).map(|flight| Polled::Answered(flight, response)),
+            Poll::Ready(response) => {
+                self.flights.remove(&id).map(|flight| Polled::Answered(Box::new(flight), Box::new(response)))
+            }
         }
     }
 
@@ -308,7 +310,11 @@ impl Conn {
 pub(crate) fn result_of(response: Response) -> Result<ApiResponse, ApiError> {
     let status = response.status().as_u16();
     let body = response.into_body().into_bytes();
-    if (200..300).contains(&status) { Ok(ApiResponse { status, body }) } else { Err(ApiError::from_reply(status, &body)) }
+    if (200..300).contains(&status) {
+        Ok(ApiResponse { status, body })
+    } else {
+        Err(ApiError::from_reply(status, &body))
+    }
 }
 
 /// The stream in a reply to a watch, and after how many seconds the server ends it.

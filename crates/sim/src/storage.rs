@@ -11,7 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use carrack_engine::Rng;
-use carrack_store::{Entry, MemStore, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use carrack_store::{
+    Entry, MemStore, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch,
+};
 
 use crate::chance::Delay;
 

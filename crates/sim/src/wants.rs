@@ -97,7 +97,8 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String>
             let wants = pod.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
             let full = |node: &Value| {
                 let here = |p: &&Value| text(p, "/spec/nodeName") == text(node, "/metadata/name") && !terminal(p);
-                let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
+                let takes =
+                    |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
                 observer.all("pod").filter(here).filter(|p| takes(p)).count() >= WIDGETS
             };
             (!(wants && observer.all("node").all(full))).then(|| "waits though a node has room".to_owned())

@@ -138,7 +138,10 @@ impl User {
                 if *kind == "namespace" {
                     // Its content goes with it.
                     let inside = format!("{name}/");
-                    self.wants.iter_mut().filter(|((_, k), _)| k.starts_with(&inside)).for_each(|(_, w)| *w = Want::Gone);
+                    self.wants
+                        .iter_mut()
+                        .filter(|((_, k), _)| k.starts_with(&inside))
+                        .for_each(|(_, w)| *w = Want::Gone);
                 }
                 self.wants.insert((kind, key), Want::Gone);
             }
@@ -211,7 +214,7 @@ fn namespaces(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    for n in 0..2 + rng.below(7) {
+    for n in 0..3 + rng.below(8) {
         let name = format!("pod{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
         let restarts = !rng.one_in(4);
@@ -222,17 +225,17 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             limits[WIDGET] = devices.to_string().into();
         }
         let object = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {
-                "restartPolicy": if restarts { "Always" } else { "Never" },
-                "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 1 + rng.below(20),
-                "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": "STOPS_IN_S", "value": stops_in_s.to_string()}],
-                    "resources": {"limits": limits},
-                    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
-                "volumes": [{"name": "scratch", "emptyDir": {}}],
-            }});
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "restartPolicy": if restarts { "Always" } else { "Never" },
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1 + rng.below(20),
+            "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
+                "env": [{"name": "STOPS_IN_S", "value": stops_in_s.to_string()}],
+                "resources": {"limits": limits},
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        }});
         let want = Some(("pod", Want::Pod { restarts }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
         let lives = between(rng, Duration::from_secs(1), safety);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{
-    ApiError, ApiRequest, ApiResponse, CallId, DeleteOptions, Effect, Input, Method, Rng, Time, TimerId, WatchId, WatchItem, fnv1a,
-    to_http,
+    ApiError, ApiRequest, ApiResponse, CallId, DeleteOptions, Effect, Input, Method, Rng, Time, TimerId, WatchId,
+    WatchItem, fnv1a, to_http,
 };
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
@@ -255,9 +255,12 @@ impl World {
         for role in roles {
             let rng = self.root.fork(&format!("process {role}"));
             let most_ns = u64::try_from(swarm.skew.as_nanos()).unwrap_or(0);
-            let skew_ns = i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0)
-                - i64::try_from(most_ns).unwrap_or(0);
-            self.processes.insert(role, Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng, sent: Default::default() });
+            let skew_ns =
+                i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
+            self.processes.insert(
+                role,
+                Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng, sent: Default::default() },
+            );
             self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
         }
         for fault in FAULTS {
@@ -452,8 +455,8 @@ impl World {
 
     fn send(&mut self, role: Role, life: u32, asked: Asked, request: ApiRequest) {
         let now = self.queue.now();
-        let idempotent = matches!(request.method, Method::Get | Method::Put | Method::Delete)
-            && matches!(asked, Asked::Call(_));
+        let idempotent =
+            matches!(request.method, Method::Get | Method::Put | Method::Delete) && matches!(asked, Asked::Call(_));
         let label = label(&request);
         self.count(role, &label, &request.body);
         let passage = self.net.send(now, role, idempotent);
@@ -471,8 +474,7 @@ impl World {
                 // A second arrival of the request is answered to nobody.
                 if let Some(again) = passage.again {
                     let copy = copy(&request);
-                    let second =
-                        self.server.depart((role, life), asked, now, None, format!("{label} (again)"), copy);
+                    let second = self.server.depart((role, life), asked, now, None, format!("{label} (again)"), copy);
                     self.queue.after(again, Happening::Arrive(second));
                 }
                 let id = self.server.depart((role, life), asked, now, reply, label, request);
@@ -508,14 +510,7 @@ impl World {
         self.reply(role, life, asked, Err(ApiError::Transport("no reply".into())), seen);
     }
 
-    fn reply(
-        &mut self,
-        role: Role,
-        life: u32,
-        asked: Asked,
-        result: Result<ApiResponse, ApiError>,
-        after: Duration,
-    ) {
+    fn reply(&mut self, role: Role, life: u32, asked: Asked, result: Result<ApiResponse, ApiError>, after: Duration) {
         let given = match (asked, result) {
             (Asked::Call(id), result) => Given::Api(id, result),
             (Asked::Watch(id), Err(error)) => Given::Closed(id, Some(error)),
@@ -546,7 +541,7 @@ impl World {
         match self.server.poll(id) {
             None => {}
             Some(Polled::Pending(wait)) => self.queue.after(wait, Happening::Poll(id)),
-            Some(Polled::Answered(flight, response)) => self.answered(&flight, response),
+            Some(Polled::Answered(flight, response)) => self.answered(&flight, *response),
         }
         if self.server.has_woken() && !self.pumping {
             self.pumping = true;
@@ -559,7 +554,10 @@ impl World {
         let Flight { role, life, asked, .. } = *flight;
         let status = response.status().as_u16();
         let lost = if matches!(flight.reply, Some(Reply::Lost(_))) { ", its reply is lost" } else { "" };
-        let weight = if flight.label.starts_with("GET") || flight.label.contains("/leases") || flight.label.contains("/events") {
+        let weight = if flight.label.starts_with("GET")
+            || flight.label.contains("/leases")
+            || flight.label.contains("/events")
+        {
             Weight::Noise
         } else {
             Weight::Act
@@ -633,7 +631,9 @@ impl World {
         }
         if self.life(role) == Some(life) {
             match &item {
-                WatchItem::Event(bytes) => self.noise(format_args!("{role} watch #{} says {} bytes", watch.0, bytes.len())),
+                WatchItem::Event(bytes) => {
+                    self.noise(format_args!("{role} watch #{} says {} bytes", watch.0, bytes.len()))
+                }
                 WatchItem::Closed(_) => self.noise(format_args!("{role} watch #{} ends", watch.0)),
             }
             self.step(role, Input::Watch { id: watch, item });
@@ -723,6 +723,7 @@ impl World {
             return;
         }
         let now = self.queue.now();
+        let blind = self.bug() == Some(Bug::BlindHandler);
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
@@ -789,14 +790,21 @@ impl World {
                 }
             }
             Fault::ForceDelete => {
-                let pods: Vec<(String, String)> = self
-                    .observer
-                    .all("pod")
-                    .filter(|p| !controller(p).is_empty())
-                    .map(|p| (text(p, "/metadata/namespace").to_owned(), text(p, "/metadata/name").to_owned()))
-                    .collect();
-                if let Some((namespace, name)) = pick(rng, &pods) {
-                    self.force_delete(&namespace, &name);
+                // Whoever does this does it because something hangs: mostly a node's kubelet.
+                let launchers = self.observer.all("pod").filter(|p| !controller(p).is_empty());
+                let (running, waiting): (Vec<_>, Vec<_>) =
+                    launchers.cloned().partition(|p| text(p, "/status/phase") == "Running");
+                let pod = pick(rng, &running).or_else(|| pick(rng, &waiting));
+                let away = between(rng, Duration::from_secs(1), Duration::from_secs(60));
+                let hangs = rng.one_in(2) || blind;
+                if let Some(pod) = pod {
+                    let node = text(&pod, "/spec/nodeName");
+                    let number = self.nodes.keys().copied().find(|n| node_name(*n) == node);
+                    if let (true, Some(number)) = (hangs, number) {
+                        self.mark(format_args!("{} hangs for {} ms", Role::Kubelet(number), away.as_millis()));
+                        self.net.cut(Role::Kubelet(number), now + away);
+                    }
+                    self.force_delete(&pod);
                 }
             }
         }
@@ -804,11 +812,10 @@ impl World {
     }
 
     /// Somebody deletes a launcher pod with no grace period: it is gone from the API at once, whatever runs.
-    fn force_delete(&mut self, namespace: &str, name: &str) {
+    fn force_delete(&mut self, pod: &serde_json::Value) {
+        let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
         self.mark(format_args!("somebody deletes pod {namespace}/{name} by force"));
-        if let Some(pod) = self.observer.get("pod", &format!("{namespace}/{name}")) {
-            self.checker.forced.insert(uid(pod).to_owned());
-        }
+        self.checker.forced.insert(uid(pod).to_owned());
         let options = DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
         let request = ApiRequest::delete(&Pod::resource(), namespace, name, &options);
         // Nobody waits for the reply.

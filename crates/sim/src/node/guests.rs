@@ -12,7 +12,7 @@ use carrack_engine::Rng;
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::{Observed, Phase};
 use carrack_launcher::{Domain, MachineSpec};
-use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Prepared, Record, Reply};
+use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Record, Reply};
 use serde_json::json;
 
 use super::{Follow, NodeEvent, Runtime};
@@ -143,7 +143,7 @@ impl Guests {
                 let needed = preparation.disks.iter().map(|d| &d.container_id).chain([&preparation.place.compute_id]);
                 match needed.into_iter().find(|id| !runtime.is_running(id)) {
                     Some(id) => Err(OpError(format!("container {id} does not run"))),
-                    None => Ok(Reply::Prepared(Box::new(Prepared::default()))),
+                    None => Ok(Reply::Prepared(Box::default())),
                 }
             }
             Op::Call(place, call) => self.call(&place, call, runtime, rng, follow),

@@ -247,11 +247,8 @@ impl Node {
                     Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
-                let outcome = if fate == Fate::FailsAfter && outcome.is_ok() {
-                    Err(OpError::TimedOut(120))
-                } else {
-                    outcome
-                };
+                let outcome =
+                    if fate == Fate::FailsAfter && outcome.is_ok() { Err(OpError::TimedOut(120)) } else { outcome };
                 let mut follow = Vec::new();
                 if let Some(word) = word {
                     let end = match &outcome {

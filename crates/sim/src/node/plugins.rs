@@ -49,11 +49,17 @@ fn devices(prefix: &str, count: usize) -> Vec<Device> {
 
 impl Default for Plugins {
     fn default() -> Self {
-        let widget = Plugin { devices: devices("w", WIDGETS), handler: None, served: true, connected: None, generation: 0 };
+        let widget =
+            Plugin { devices: devices("w", WIDGETS), handler: None, served: true, connected: None, generation: 0 };
         let mut plugins = BTreeMap::from([(WIDGET, widget)]);
         for resource in HANDLED {
-            let plugin =
-                Plugin { devices: devices("d", SHARED), handler: Some(0), served: false, connected: None, generation: 0 };
+            let plugin = Plugin {
+                devices: devices("d", SHARED),
+                handler: Some(0),
+                served: false,
+                connected: None,
+                generation: 0,
+            };
             plugins.insert(resource, plugin);
         }
         Self { plugins, epoch: 0 }
@@ -134,13 +140,7 @@ impl Plugins {
     }
 
     /// A plugin registers and lists its devices.
-    pub(super) fn connect(
-        &mut self,
-        life: u32,
-        resource: &'static str,
-        generation: u64,
-        rng: &mut Rng,
-    ) -> Vec<Follow> {
+    pub(super) fn connect(&mut self, life: u32, resource: &'static str, generation: u64, rng: &mut Rng) -> Vec<Follow> {
         let Some(plugin) = self.plugins.get_mut(resource).filter(|p| p.served && p.generation == generation) else {
             return Vec::new();
         };

@@ -222,7 +222,10 @@ impl Runtime {
     fn end(&mut self, now: Time, id: &str, code: i32, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(container) = self.containers.get(id) else { return };
         if container.record.state == ContainerState::Running && wanted(observer, &container.record.pod) {
-            let what = format!("{id} ({}) of {} is killed, and nobody asked for it", container.record.name, container.record.pod);
+            let what = format!(
+                "{id} ({}) of {} is killed, and nobody asked for it",
+                container.record.name, container.record.pod
+            );
             breaches.push(Breach::new("wanted-containers-are-not-killed", what));
         }
         self.exit(now, id, code);
