@@ -273,8 +273,10 @@ impl Manager {
             return;
         }
         for i in 0..self.hosted.len() {
-            let ready = self.hosted[i].required.iter().all(|s| self.informers.get(s).is_none_or(|x| x.synced()));
-            if !ready {
+            // What has been synced once stays so; this runs at every step.
+            let informers = &self.informers;
+            self.hosted[i].required.retain(|s| informers.get(s).is_some_and(|x| !x.synced()));
+            if !self.hosted[i].required.is_empty() {
                 continue;
             }
             while let Some(key) = self.hosted[i].queue.take(now) {
