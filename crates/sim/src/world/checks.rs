@@ -1,0 +1,67 @@
+//! What is looked at after each step, and once a second: invariants, and what is still lacking.
+
+use std::time::Duration;
+
+use super::{Happening, STAYS, World};
+use crate::hosted::Hosted;
+use crate::invariants::Breach;
+use crate::role::{Role, node_name};
+use crate::trace::Weight;
+use crate::workload::User;
+
+impl World {
+    pub(super) fn check(&mut self) {
+        let changes = self.observer.changes(&self.server.mem);
+        for change in &changes {
+            if let Some(text) = crate::observer::describe(change) {
+                self.trace.line(self.queue.now(), Weight::Act, format_args!("  {text}"));
+            }
+        }
+        self.checker.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        self.checker.nodes(&self.nodes, &mut self.breaches);
+    }
+
+    pub(super) fn user(&self) -> Option<&User> {
+        match self.processes.get(&Role::User)?.hosted.as_ref()? {
+            Hosted::User(user, _) => Some(user),
+            _ => None,
+        }
+    }
+
+    /// Looks whether all is as it was asked to be, and for how long it has been.
+    pub(super) fn look(&mut self) {
+        let now = self.queue.now();
+        self.queue.after(Duration::from_secs(1), Happening::Look);
+        let Some(healed) = self.healed else { return };
+        let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
+        if lacking.is_empty() {
+            let since = *self.good_since.get_or_insert(now);
+            self.over = now.since(since) >= STAYS;
+        } else {
+            self.good_since = None;
+            if now.since(healed) > self.options.liveness {
+                self.breaches.push(Breach::new("liveness", lacking.clone()));
+            }
+        }
+        if lacking != self.lacking {
+            self.mark(format_args!("lacking: {}", if lacking.is_empty() { "nothing" } else { &lacking }));
+            self.lacking = lacking;
+        }
+    }
+
+    /// What is not as it was asked to be; empty when all is.
+    pub(super) fn lacking_of(&self, user: &User) -> String {
+        if !user.done() {
+            return user.failures().first().cloned().unwrap_or_else(|| "not everything was asked for yet".into());
+        }
+        if let Some(failure) = user.failures().first() {
+            return failure.clone();
+        }
+        for number in self.nodes.keys() {
+            if let Some(why) = crate::wants::node_lacks(&self.observer, &node_name(*number)) {
+                return why;
+            }
+        }
+        crate::wants::lacking(user.wants(), &self.observer, &self.nodes).unwrap_or_default()
+    }
+}

@@ -1,0 +1,198 @@
+//! What goes wrong by itself, and the end of it.
+
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, WatchItem};
+use carrack_store::StoreError;
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Fault, Happening, World, may_crash};
+use crate::chance::{below, between};
+use crate::node::{Doing, NodeEvent};
+use crate::observer::{controller, text, uid};
+use crate::plants::Bug;
+use crate::role::{Role, node_name};
+use crate::server::Asked;
+
+pub(super) const FAULTS: [Fault; 9] = [
+    Fault::Crash,
+    Fault::ServerCrash,
+    Fault::Expire,
+    Fault::Cut,
+    Fault::Reboot,
+    Fault::Plugin,
+    Fault::ContainerExit,
+    Fault::Guest,
+    Fault::ForceDelete,
+];
+
+impl World {
+    pub(super) fn next_fault(&mut self, fault: Fault) {
+        let intervals = self.swarm.intervals;
+        let mean = match fault {
+            Fault::Crash => intervals.crash,
+            Fault::ServerCrash => intervals.apiserver_crash,
+            Fault::Expire => intervals.expire,
+            Fault::Cut => intervals.cut,
+            Fault::Reboot => intervals.reboot,
+            Fault::Plugin => intervals.plugin,
+            Fault::ContainerExit => intervals.container_exit,
+            Fault::Guest => intervals.guest,
+            Fault::ForceDelete => intervals.force_delete,
+        };
+        if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
+            self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: Fault) {
+        if self.healed.is_some() {
+            return;
+        }
+        let now = self.queue.now();
+        let blind = self.bug() == Some(Bug::BlindHandler);
+        let Some(rng) = self.faults.get_mut(&fault) else { return };
+        match fault {
+            Fault::Crash => {
+                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
+                if let Some(role) = pick(rng, &roles) {
+                    self.crash(role, "killed");
+                }
+            }
+            Fault::ServerCrash => {
+                let down = between(rng, Duration::from_millis(100), Duration::from_secs(20));
+                self.server_crash(down);
+            }
+            Fault::Expire => {
+                let oldest = carrack_store::Store::revision(&*self.server.mem);
+                self.mark(format_args!("history up to {oldest} is forgotten, and all watches end"));
+                let mut compacted = carrack_store::Store::compact(&*self.server.mem, oldest);
+                let done = compacted.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+                drop(done);
+                self.server.mem.interrupt_watches(&StoreError::Compacted { oldest });
+            }
+            Fault::Cut => {
+                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
+                let length = between(rng, Duration::from_millis(100), Duration::from_secs(40));
+                if let Some(role) = pick(rng, &roles) {
+                    self.mark(format_args!("{role} is cut off from the API server for {} ms", length.as_millis()));
+                    self.net.cut(role, now + length);
+                }
+            }
+            Fault::Reboot => {
+                let numbers: Vec<u8> = self.nodes.iter().filter(|(_, n)| n.up).map(|(n, _)| *n).collect();
+                if let Some(number) = pick(rng, &numbers) {
+                    self.reboot(number);
+                }
+            }
+            Fault::Plugin => {
+                let numbers: Vec<u8> = self.nodes.keys().copied().collect();
+                if let Some(number) = pick(rng, &numbers)
+                    && let Some(node) = self.nodes.get_mut(&number)
+                {
+                    let follow = node.plugins.flap(rng);
+                    self.follow(number, follow);
+                }
+            }
+            Fault::ContainerExit => {
+                let running: Vec<(u8, String)> = self
+                    .nodes
+                    .values()
+                    .flat_map(|n| n.runtime.running().map(|c| (n.number, c.record.id.clone())))
+                    .collect();
+                let code = i32::from(rng.one_in(2));
+                if let Some((number, container)) = pick(rng, &running) {
+                    self.node(number, NodeEvent::Exit { container, code });
+                }
+            }
+            Fault::Guest => {
+                let guests: Vec<(u8, String)> = self
+                    .nodes
+                    .values()
+                    .flat_map(|n| n.guests.alive().map(|(compute, _)| (n.number, compute.to_owned())))
+                    .collect();
+                let doing = pick(rng, &[Doing::PowersOff, Doing::Panics, Doing::LosesMonitor]);
+                if let (Some((number, compute)), Some(doing)) = (pick(rng, &guests), doing) {
+                    self.node(number, NodeEvent::Guest(compute, doing));
+                }
+            }
+            Fault::ForceDelete => {
+                // Whoever does this does it because something hangs: mostly a node's kubelet.
+                let launchers = self.observer.all("pod").filter(|p| !controller(p).is_empty());
+                let (running, waiting): (Vec<_>, Vec<_>) =
+                    launchers.cloned().partition(|p| text(p, "/status/phase") == "Running");
+                let pod = pick(rng, &running).or_else(|| pick(rng, &waiting));
+                let away = between(rng, Duration::from_secs(1), Duration::from_secs(60));
+                let hangs = rng.one_in(2) || blind;
+                if let Some(pod) = pod {
+                    let node = text(&pod, "/spec/nodeName");
+                    let number = self.nodes.keys().copied().find(|n| node_name(*n) == node);
+                    if let (true, Some(number)) = (hangs, number) {
+                        self.mark(format_args!("{} hangs for {} ms", Role::Kubelet(number), away.as_millis()));
+                        self.net.cut(Role::Kubelet(number), now + away);
+                    }
+                    self.force_delete(&pod);
+                }
+            }
+        }
+        self.next_fault(fault);
+    }
+
+    /// Somebody deletes a launcher pod with no grace period: it is gone from the API at once, whatever runs.
+    pub(super) fn force_delete(&mut self, pod: &serde_json::Value) {
+        let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
+        self.mark(format_args!("somebody deletes pod {namespace}/{name} by force"));
+        self.checker.forced.insert(uid(pod).to_owned());
+        let options = DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
+        let request = ApiRequest::delete(&Pod::resource(), namespace, name, &options);
+        // Nobody waits for the reply.
+        self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+    }
+
+    pub(super) fn server_crash(&mut self, down: Duration) {
+        if !self.server.is_up() {
+            return;
+        }
+        self.mark(format_args!("apiserver dies for {} ms", down.as_millis()));
+        let (flights, conns) = self.server.crash();
+        for flight in flights {
+            self.unanswered(&flight, "the API server died");
+        }
+        for conn in conns {
+            self.put(conn, WatchItem::Closed(Some(ApiError::Transport("the API server died".into()))));
+        }
+        self.queue.after(down, Happening::ServerUp);
+    }
+
+    pub(super) fn reboot(&mut self, number: u8) {
+        let now = self.queue.now();
+        self.mark(format_args!("node{number} loses power"));
+        for role in [Role::Kubelet(number), Role::VirtHandler(number)] {
+            if self.processes.contains_key(&role) {
+                self.crash(role, "no power");
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.power_off(now);
+            let delay = node.power_on(now);
+            self.queue.after(delay, Happening::Node(number, NodeEvent::Booted));
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.mark(format_args!("nothing fails from here on"));
+        self.healed = Some(self.queue.now());
+        self.swarm.heal();
+        self.net.heal();
+        self.server.pace.set(0, self.swarm.store_delay);
+        for node in self.nodes.values_mut() {
+            node.faults = self.swarm.node;
+        }
+    }
+}
+
+fn pick<T: Clone>(rng: &mut Rng, all: &[T]) -> Option<T> {
+    let n = usize::try_from(rng.below(u64::try_from(all.len()).unwrap_or(0))).unwrap_or(0);
+    all.get(n).cloned()
+}

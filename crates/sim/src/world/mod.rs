@@ -1,0 +1,458 @@
+//! The cluster of one run: its events, its processes, its two phases.
+//!
+//! ```text
+//!   queue ─▶ one event ─▶ a role steps / the server answers / a node acts ─▶ new events
+//!                                                    │
+//!                           observer: what was committed ─▶ invariants ─▶ the run fails here
+//! ```
+
+mod checks;
+mod faults;
+mod nodes;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem};
+
+use crate::chance::{below, between};
+use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
+use crate::invariants::{Breach, Checker, holdings};
+use crate::net::Net;
+use crate::node::{Node, NodeEvent};
+use crate::observer::Observer;
+use crate::options::{Options, Swarm};
+use crate::plants::Bug;
+use crate::role::Role;
+use crate::server::{Asked, ConnId, FlightId, Server};
+use crate::trace::{Trace, Weight};
+use crate::workload::User;
+
+/// When simulated time begins: 2026-11-01T00:00:00Z.
+const BEGIN: Time = Time::from_unix_s(1_793_491_200);
+/// A run that does not end by then is stuck in a loop that takes no time.
+const MAX_STEPS: u64 = 1_000_000;
+/// How long the cluster must stay as it was asked to be.
+const STAYS: Duration = Duration::from_secs(30);
+/// How long the server lets changes gather before it looks at its watches.
+const PUMP: Duration = Duration::from_millis(5);
+
+/// In which time the same request may be sent how often.
+const SPIN_WINDOW: Duration = Duration::from_secs(10);
+const SPIN_LIMIT: u32 = 60;
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// A hash over all lines of the trace.
+    pub trace_hash: u64,
+    /// How long the run took, in simulated time.
+    pub simulated: Duration,
+    /// How many events happened.
+    pub steps: u64,
+    /// What broke, if something did.
+    pub failure: Option<Failure>,
+    /// What happened.
+    pub trace: Trace,
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its name (see [`crate::INVARIANTS`]).
+    pub invariant: &'static str,
+    /// How it broke.
+    pub message: String,
+    /// The last lines before, for a reader.
+    pub timeline: String,
+}
+
+/// Something that happens.
+enum Happening {
+    /// A process starts.
+    Start(Role),
+    /// A process observes something, if it is still the same one.
+    Give(Role, u32, Box<Given>),
+    /// A request reaches the server.
+    Arrive(FlightId),
+    /// A request goes on.
+    Poll(FlightId),
+    /// The server looks at its watches.
+    Pump,
+    /// An item of a watch reaches the client.
+    Item(ConnId),
+    /// A watch connection ends.
+    End(ConnId, End),
+    /// Something of a node.
+    Node(u8, NodeEvent),
+    /// News for an agent from its node.
+    News(Role, u32, OwnIn),
+    /// A fault that comes by itself.
+    Fault(Fault),
+    /// The server's process comes back.
+    ServerUp,
+    /// Nothing fails any more from here on.
+    Heal,
+    /// A look at whether all is as it was asked to be.
+    Look,
+}
+
+enum Given {
+    Api(CallId, Result<ApiResponse, ApiError>),
+    Closed(WatchId, Option<ApiError>),
+    Timer(TimerId),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The server's own timeout.
+    Timeout,
+    /// The connection breaks.
+    Break,
+}
+
+/// A kind of fault that comes by itself, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Crash,
+    ServerCrash,
+    Expire,
+    Cut,
+    Reboot,
+    Plugin,
+    ContainerExit,
+    Guest,
+    ForceDelete,
+}
+
+struct Process {
+    life: u32,
+    hosted: Option<Hosted>,
+    /// How far its clock is ahead, in nanoseconds.
+    skew_ns: i64,
+    conns: BTreeMap<WatchId, ConnId>,
+    /// Draws the effects that it does not survive.
+    rng: Rng,
+    /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
+    sent: (Time, BTreeMap<u64, u32>),
+}
+
+struct World {
+    options: Options,
+    swarm: Swarm,
+    root: Rng,
+    faults: BTreeMap<Fault, Rng>,
+    queue: crate::queue::Queue<Happening>,
+    trace: Trace,
+    net: Net,
+    server: Server,
+    processes: BTreeMap<Role, Process>,
+    nodes: BTreeMap<u8, Node>,
+    observer: Observer,
+    checker: Checker,
+    breaches: Vec<Breach>,
+    pumping: bool,
+    healed: Option<Time>,
+    /// Since when everything is as it was asked to be.
+    good_since: Option<Time>,
+    /// What is not yet as it was asked to be.
+    lacking: String,
+    over: bool,
+}
+
+/// Plays one seed.
+#[must_use]
+pub fn run(seed: u64, options: &Options) -> Outcome {
+    let mut world = match World::new(seed, options) {
+        Ok(world) => world,
+        Err(why) => {
+            let trace = Trace::new(BEGIN, false);
+            let failure = Failure { invariant: "liveness", message: why, timeline: String::new() };
+            let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
+            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace };
+        }
+    };
+    let mut steps = 0;
+    while !world.over && world.breaches.is_empty() && steps < MAX_STEPS {
+        let Some(happening) = world.queue.pop() else { break };
+        steps += 1;
+        world.happen(happening);
+        world.check();
+    }
+    if steps == MAX_STEPS {
+        world.breaches.push(Breach::new("liveness", format!("more than {MAX_STEPS} events")));
+    }
+    let now = world.queue.now();
+    let failure = world.breaches.first().cloned().map(|Breach { invariant, message }| {
+        world.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
+        Failure { invariant, message, timeline: world.trace.timeline() }
+    });
+    Outcome { seed, trace_hash: world.trace.hash(), simulated: now.since(BEGIN), steps, failure, trace: world.trace }
+}
+
+impl World {
+    fn new(seed: u64, options: &Options) -> Result<Self, String> {
+        let root = Rng::new(seed);
+        let swarm = Swarm::draw(&root, options);
+        let mut server = Server::new(BEGIN, &root.fork("server"));
+        let definitions: Vec<_> = if options.machines {
+            carrack_types::kubevirt::crd::crds()
+                .into_iter()
+                .map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        server.bootstrap(&definitions)?;
+        let observer = Observer::new(&server.mem);
+        let mut world = Self {
+            options: options.clone(),
+            net: Net::new(root.fork("net"), swarm.net),
+            faults: BTreeMap::new(),
+            queue: crate::queue::Queue::new(BEGIN),
+            trace: Trace::new(BEGIN, options.keep_trace),
+            server,
+            processes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            observer,
+            checker: Checker::default(),
+            breaches: Vec::new(),
+            pumping: false,
+            healed: None,
+            good_since: None,
+            lacking: String::new(),
+            over: false,
+            swarm,
+            root,
+        };
+        world.begin(seed);
+        Ok(world)
+    }
+
+    fn begin(&mut self, seed: u64) {
+        let swarm = self.swarm.clone();
+        self.mark(format_args!("seed {seed}: {swarm:?}"));
+        self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
+        let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
+        if self.options.machines {
+            roles.push(Role::VirtController);
+        }
+        for number in 1..=swarm.nodes {
+            let rng = self.root.fork(&format!("node {number}"));
+            let mut node = Node::new(number, BEGIN, rng, swarm.node);
+            node.blind = self.bug() == Some(Bug::BlindHandler);
+            self.nodes.insert(number, node);
+            roles.push(Role::Kubelet(number));
+            if self.options.machines {
+                roles.push(Role::VirtHandler(number));
+            }
+        }
+        let mut start = self.root.fork("start");
+        for role in roles {
+            let rng = self.root.fork(&format!("process {role}"));
+            let most_ns = u64::try_from(swarm.skew.as_nanos()).unwrap_or(0);
+            let skew_ns =
+                i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
+            self.processes.insert(
+                role,
+                Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng, sent: Default::default() },
+            );
+            self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
+        }
+        for fault in faults::FAULTS {
+            self.faults.insert(fault, self.root.fork(&format!("fault {fault:?}")));
+            self.next_fault(fault);
+        }
+        self.queue.after(self.options.safety, Happening::Heal);
+        self.queue.after(Duration::from_secs(1), Happening::Look);
+    }
+
+    pub(super) fn mark(&mut self, text: std::fmt::Arguments<'_>) {
+        self.trace.line(self.queue.now(), Weight::Mark, text);
+    }
+    pub(super) fn act(&mut self, text: std::fmt::Arguments<'_>) {
+        self.trace.line(self.queue.now(), Weight::Act, text);
+    }
+    pub(super) fn noise(&mut self, text: std::fmt::Arguments<'_>) {
+        self.trace.line(self.queue.now(), Weight::Noise, text);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let now = self.queue.now();
+        self.server.set_now(now);
+        match happening {
+            Happening::Start(role) => self.start(role),
+            Happening::Give(role, life, given) => {
+                if self.life(role) != Some(life) {
+                    return;
+                }
+                let input = match *given {
+                    Given::Api(id, result) => {
+                        if let Err(error) = &result {
+                            self.noise(format_args!("{role} #{} fails: {error}", id.0));
+                        }
+                        Input::Api { id, result }
+                    }
+                    Given::Closed(id, error) => Input::Watch { id, item: WatchItem::Closed(error) },
+                    Given::Timer(id) => Input::Timer(id),
+                };
+                self.step(role, input);
+            }
+            Happening::Arrive(id) => self.arrive(id),
+            Happening::Poll(id) => self.poll(id),
+            Happening::Pump => self.pump(),
+            Happening::Item(conn) => self.item(conn),
+            Happening::End(conn, end) => self.end(conn, end),
+            Happening::Node(number, event) => self.node(number, event),
+            Happening::News(role, life, news) => {
+                if self.life(role) == Some(life) {
+                    self.step(role, Input::Own(news));
+                }
+            }
+            Happening::Fault(fault) => self.fault(fault),
+            Happening::ServerUp => {
+                if !self.server.is_up() {
+                    self.server.start();
+                    self.mark(format_args!("apiserver starts"));
+                }
+            }
+            Happening::Heal => self.heal(),
+            Happening::Look => self.look(),
+        }
+    }
+
+    /// The present life of a process that runs.
+    pub(super) fn life(&self, role: Role) -> Option<u32> {
+        self.processes.get(&role).filter(|p| p.hosted.is_some()).map(|p| p.life)
+    }
+
+    fn start(&mut self, role: Role) {
+        if let Role::Kubelet(n) | Role::VirtHandler(n) = role
+            && self.nodes.get(&n).is_some_and(|node| !node.up)
+        {
+            // It starts once its node is up.
+            self.queue.after(Duration::from_secs(1), Happening::Start(role));
+            return;
+        }
+        let settings = Settings { elect: self.swarm.elect, bug: self.bug() };
+        let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_none()) else { return };
+        process.life += 1;
+        let life = process.life;
+        process.hosted = match role {
+            Role::User => Some(Hosted::user(User::new(&self.root.fork("workload"), &self.options))),
+            _ => Hosted::new(role, life, settings, &self.root),
+        };
+        self.mark(format_args!("{role} starts, life {life}"));
+        if let Role::Kubelet(number) = role
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            if settings.bug == Some(Bug::ForgottenCheckpoint) && life > 1 {
+                node.disk.checkpoint = None;
+            }
+            let follow = node.kubelet_started();
+            self.follow(number, follow);
+        }
+        if let Role::VirtHandler(number) = role
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            let follow = node.handler_started(life);
+            self.follow(number, follow);
+        }
+        self.step(role, Input::Start);
+    }
+
+    pub(super) fn bug(&self) -> Option<Bug> {
+        self.options.plant.map(|plant| plant.bug)
+    }
+
+    /// Lets a process observe something, and carries out what it wants.
+    pub(super) fn step(&mut self, role: Role, input: Input<OwnIn>) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        let Some(hosted) = &mut process.hosted else { return };
+        let local = Time(now.0 + process.skew_ns);
+        let effects = hosted.step(local, input);
+        if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
+            holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
+        }
+        let (life, skew_ns) = (process.life, process.skew_ns);
+        for effect in effects {
+            if self.dies(role) {
+                self.crash(role, "in the midst of its work");
+                return;
+            }
+            match effect {
+                Effect::Api(id, request) => self.send(role, life, Asked::Call(id), request),
+                Effect::Watch(id, request) => self.send(role, life, Asked::Watch(id), request),
+                Effect::Unwatch(id) => {
+                    let conn = self.processes.get_mut(&role).and_then(|p| p.conns.remove(&id));
+                    if let Some(conn) = conn {
+                        self.server.hang_up(conn);
+                    }
+                }
+                Effect::Timer(id, at) => {
+                    let at = Time(at.0.saturating_sub(skew_ns));
+                    self.queue.at(at, Happening::Give(role, life, Box::new(Given::Timer(id))));
+                }
+                Effect::Own(OwnOut::Kubelet(out)) => {
+                    if let Role::Kubelet(number) = role
+                        && let Some(node) = self.nodes.get_mut(&number)
+                    {
+                        let follow = node.ask(life, out.id, out.op);
+                        self.follow(number, follow);
+                    }
+                }
+                Effect::Own(OwnOut::Handler(out)) => {
+                    if let Role::VirtHandler(number) = role
+                        && let Some(node) = self.nodes.get_mut(&number)
+                    {
+                        let follow = node.ask_handler(life, *out);
+                        self.follow(number, follow);
+                    }
+                }
+                Effect::Exit(reason) => {
+                    if !(self.swarm.elect && reason.contains("lease")) {
+                        self.breaches.push(Breach::new("roles-do-not-give-up", format!("{role}: {reason}")));
+                    }
+                    self.crash(role, &reason);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether a process dies before its next effect.
+    fn dies(&mut self, role: Role) -> bool {
+        let one_in = self.swarm.crash_one_in_effects;
+        may_crash(role) && self.processes.get_mut(&role).is_some_and(|p| p.rng.one_in(one_in))
+    }
+
+    pub(super) fn crash(&mut self, role: Role, why: &str) {
+        self.mark(format_args!("{role} dies: {why}"));
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        if process.hosted.take().is_none() {
+            return;
+        }
+        for conn in std::mem::take(&mut process.conns).into_values() {
+            self.server.hang_up(conn);
+        }
+        let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
+        if let Role::Kubelet(number) | Role::VirtHandler(number) = role
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            let kubelet = matches!(role, Role::Kubelet(_));
+            let follow = if kubelet { node.kubelet_died() } else { node.handler_died() };
+            self.follow(number, follow);
+        }
+        self.queue.after(down, Happening::Start(role));
+    }
+}
+
+/// People do not die, and neither does the controller that draws its children's names: nothing but
+/// derived names survives a crash between two writes.
+fn may_crash(role: Role) -> bool {
+    !matches!(role, Role::User | Role::Replicas)
+}

@@ -1,0 +1,241 @@
+//! Requests and watches on their way between a role and the API server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, Input, Method, WatchItem, fnv1a, to_http};
+
+use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
+use crate::invariants::Breach;
+use crate::net::Reply;
+use crate::role::Role;
+use crate::server::{Asked, ConnId, Flight, FlightId, Polled, result_of, stream_of};
+use crate::trace::Weight;
+
+impl World {
+    pub(super) fn send(&mut self, role: Role, life: u32, asked: Asked, request: ApiRequest) {
+        let now = self.queue.now();
+        let idempotent =
+            matches!(request.method, Method::Get | Method::Put | Method::Delete) && matches!(asked, Asked::Call(_));
+        let label = label(&request);
+        self.count(role, &label, &request.body);
+        let passage = self.net.send(now, role, idempotent);
+        let request = match to_http(request, "") {
+            Ok(request) => request,
+            Err(error) => return self.reply(role, life, asked, Err(error), Duration::ZERO),
+        };
+        match passage.arrives {
+            Some(delay) => {
+                let late = matches!(passage.reply, Reply::Lost(seen) if seen < delay);
+                let reply = if late { None } else { Some(passage.reply) };
+                if let (true, Reply::Lost(seen)) = (late, passage.reply) {
+                    self.lost(role, life, asked, &label, seen);
+                }
+                // A second arrival of the request is answered to nobody.
+                if let Some(again) = passage.again {
+                    let copy = request.clone();
+                    let second = self.server.depart((role, life), asked, now, None, format!("{label} (again)"), copy);
+                    self.queue.after(again, Happening::Arrive(second));
+                }
+                let id = self.server.depart((role, life), asked, now, reply, label, request);
+                self.queue.after(delay, Happening::Arrive(id));
+            }
+            None => {
+                if let Reply::Lost(seen) = passage.reply {
+                    self.lost(role, life, asked, &label, seen);
+                }
+            }
+        }
+    }
+
+    /// Counts what a role sends, to find one that repeats itself without end.
+    pub(super) fn count(&mut self, role: Role, label: &str, body: &[u8]) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        let (since, sent) = &mut process.sent;
+        if now.since(*since) > SPIN_WINDOW {
+            (*since, *sent) = (now, BTreeMap::new());
+        }
+        let count = sent.entry(fnv1a(&[label.as_bytes(), body].concat())).or_default();
+        *count += 1;
+        if *count > SPIN_LIMIT {
+            let what = format!("{role} has sent {label} {count} times since {}", since.rfc3339());
+            self.breaches.push(Breach::new("roles-do-not-spin", what));
+        }
+    }
+
+    /// The client learns, after a while, that no reply comes.
+    pub(super) fn lost(&mut self, role: Role, life: u32, asked: Asked, label: &str, seen: Duration) {
+        self.act(format_args!("{role} {label}: no reply"));
+        self.reply(role, life, asked, Err(ApiError::Transport("no reply".into())), seen);
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        role: Role,
+        life: u32,
+        asked: Asked,
+        result: Result<ApiResponse, ApiError>,
+        after: Duration,
+    ) {
+        let given = match (asked, result) {
+            (Asked::Call(id), result) => Given::Api(id, result),
+            (Asked::Watch(id), Err(error)) => Given::Closed(id, Some(error)),
+            (Asked::Watch(_), Ok(_)) => return,
+        };
+        self.queue.after(after, Happening::Give(role, life, Box::new(given)));
+    }
+
+    pub(super) fn arrive(&mut self, id: FlightId) {
+        if self.server.arrive(id) {
+            return self.poll(id);
+        }
+        if let Some(flight) = self.server.drop_flight(id) {
+            self.unanswered(&flight, "the API server is not there");
+        }
+    }
+
+    pub(super) fn unanswered(&mut self, flight: &Flight, why: &str) {
+        let Some(reply) = flight.reply else { return };
+        let after = match reply {
+            Reply::After(delay) => delay,
+            Reply::Lost(seen) => (flight.sent + seen).since(self.queue.now()),
+        };
+        self.reply(flight.role, flight.life, flight.asked, Err(ApiError::Transport(why.into())), after);
+    }
+
+    pub(super) fn poll(&mut self, id: FlightId) {
+        match self.server.poll(id) {
+            None => {}
+            Some(Polled::Pending(wait)) => self.queue.after(wait, Happening::Poll(id)),
+            Some(Polled::Answered(flight, response)) => self.answered(&flight, *response),
+        }
+        if self.server.has_woken() && !self.pumping {
+            self.pumping = true;
+            self.queue.after(PUMP, Happening::Pump);
+        }
+    }
+
+    pub(super) fn answered(&mut self, flight: &Flight, response: carrack_apiserver::Response) {
+        let now = self.queue.now();
+        let Flight { role, life, asked, .. } = *flight;
+        let status = response.status().as_u16();
+        let lost = if matches!(flight.reply, Some(Reply::Lost(_))) { ", its reply is lost" } else { "" };
+        let weight = if flight.label.starts_with("GET")
+            || flight.label.contains("/leases")
+            || flight.label.contains("/events")
+        {
+            Weight::Noise
+        } else {
+            Weight::Act
+        };
+        let revision = carrack_store::Store::revision(&*self.server.mem);
+        let label = &flight.label;
+        self.trace.line(now, weight, format_args!("{role} {label} → {status} at {revision}{lost}"));
+        match (asked, flight.reply) {
+            (_, None) => {}
+            (_, Some(Reply::Lost(_))) => self.unanswered(flight, "the reply is lost"),
+            (Asked::Call(id), Some(Reply::After(delay))) => {
+                self.reply(role, life, Asked::Call(id), result_of(response), delay);
+            }
+            (Asked::Watch(id), Some(Reply::After(delay))) => match stream_of(response) {
+                Ok((lines, timeout_s)) if self.life(role) == Some(life) => {
+                    let conn = self.server.connect(now, flight, id, lines);
+                    if let Some(process) = self.processes.get_mut(&role) {
+                        process.conns.insert(id, conn);
+                    }
+                    self.queue.after(Duration::from_secs(timeout_s), Happening::End(conn, End::Timeout));
+                    if let Some(life) = self.net.breaks(role) {
+                        self.queue.after(life, Happening::End(conn, End::Break));
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => self.reply(role, life, asked, Err(error), delay),
+            },
+        }
+    }
+
+    pub(super) fn pump(&mut self) {
+        self.pumping = false;
+        for (id, items) in self.server.pump() {
+            for item in items {
+                self.put(id, item);
+            }
+        }
+        if self.server.has_woken() {
+            self.pumping = true;
+            self.queue.after(PUMP, Happening::Pump);
+        }
+    }
+
+    /// Puts an item of a watch on its way, behind those that are on it.
+    pub(super) fn put(&mut self, id: ConnId, item: WatchItem) {
+        let now = self.queue.now();
+        let Some(conn) = self.server.conn(id) else { return };
+        let at = self.net.stream(now, conn.role).max(conn.last);
+        conn.last = at;
+        let first = conn.queue.is_empty();
+        conn.queue.push_back((at, item));
+        if first {
+            self.queue.at(at, Happening::Item(id));
+        }
+    }
+
+    pub(super) fn item(&mut self, id: ConnId) {
+        let Some(conn) = self.server.conn(id) else { return };
+        let Some((_, item)) = conn.queue.pop_front() else { return };
+        let (role, life, watch) = (conn.role, conn.life, conn.watch);
+        if let Some((at, _)) = conn.queue.front() {
+            self.queue.at(*at, Happening::Item(id));
+        }
+        if matches!(item, WatchItem::Closed(_)) {
+            self.server.hang_up(id);
+            if let Some(process) = self.processes.get_mut(&role) {
+                process.conns.remove(&watch);
+            }
+        }
+        if self.life(role) == Some(life) {
+            match &item {
+                WatchItem::Event(bytes) => {
+                    self.noise(format_args!("{role} watch #{} says {} bytes", watch.0, bytes.len()))
+                }
+                WatchItem::Closed(_) => self.noise(format_args!("{role} watch #{} ends", watch.0)),
+            }
+            self.step(role, Input::Watch { id: watch, item });
+        }
+    }
+
+    pub(super) fn end(&mut self, id: ConnId, end: End) {
+        let Some(conn) = self.server.conn(id) else { return };
+        if !conn.cut() {
+            return;
+        }
+        let (role, watch) = (conn.role, conn.watch);
+        let closed = match end {
+            End::Timeout => None,
+            End::Break => {
+                self.act(format_args!("{role} watch #{} breaks", watch.0));
+                // What was on its way may arrive before the client sees the end, or not.
+                if self.net.coin(role)
+                    && let Some(conn) = self.server.conn(id)
+                {
+                    conn.queue.truncate(1);
+                }
+                Some(ApiError::Transport("the connection broke".into())).filter(|_| self.net.coin(role))
+            }
+        };
+        self.put(id, WatchItem::Closed(closed));
+    }
+}
+
+/// A request for the trace: its method, and its path without what only watches and lists differ in.
+fn label(request: &ApiRequest) -> String {
+    let method = match request.method {
+        Method::Get => "GET",
+        Method::Post => "POST",
+        Method::Put => "PUT",
+        Method::Patch => "PATCH",
+        Method::Delete => "DELETE",
+    };
+    format!("{method} {}", request.path)
+}
