@@ -7,6 +7,7 @@
 //!   layout ── where everything lies, and the names derived from the data directory (bridge, CNI network)
 //!   host   ── what the machine offers, probed: capabilities, overlayfs, cgroups, programs
 //!   config ── pure: layout + host facts → config.toml, CNI conflist
+//!   lock   ── one process at a time runs a cluster or takes it down
 //!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
 //!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
 //!   teardown ─ the way back: pods, processes, namespaces, links, rules, mounts, directories
@@ -20,6 +21,7 @@ pub mod containerd;
 pub mod cri;
 pub mod host;
 pub mod layout;
+pub mod lock;
 pub mod process;
 pub mod teardown;
 

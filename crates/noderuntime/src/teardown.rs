@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "shell: waits for other processes with a deadline")]
 //! The way back: everything that `carrack up` put on the machine is taken off it again.
 //!
 //! ```text
@@ -24,6 +25,7 @@ use crate::containerd::Containerd;
 use crate::cri::{self, Cri};
 use crate::host;
 use crate::layout::Layout;
+use crate::lock;
 use crate::process::{self, ProcessId};
 
 /// How a teardown goes about it.
@@ -43,6 +45,9 @@ const GUEST_LABEL: (&str, &str) = ("kubevirt.io", "virt-launcher");
 /// How long `carrack up` gets to flush and end.
 const UP_GRACE: Duration = Duration::from_secs(15);
 
+/// How long another process may take that starts or stops the same cluster.
+const LOCK_LIMIT: Duration = Duration::from_secs(60);
+
 /// Takes everything down. `say` receives one line for each step that did something. Returns what could not be done,
 /// empty when nothing is left.
 pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
@@ -52,10 +57,11 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
             failures.push(format!("{what}: {error}"));
         }
     };
-    if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
-        say(format!("stopping carrack (pid {})", up.pid));
-        check("stopping carrack", up.terminate(UP_GRACE));
-    }
+    // Held to the end: a cluster that started meanwhile would lose its files.
+    let _lock = match stop_up(layout, say).await {
+        Ok(lock) => lock,
+        Err(error) => return vec![error.to_string()],
+    };
     // Read first: a containerd that finds its shims dead removes the directories that name their sockets.
     let shim_sockets = shim_sockets(layout);
     if layout.containerd_config().exists() {
@@ -94,6 +100,28 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
         check("removing the data directory", remove_tree(layout.data_dir()));
     }
     failures
+}
+
+/// Ends the process that runs the cluster, and takes its lock.
+async fn stop_up(layout: &Layout, say: &mut (dyn FnMut(String) + Send)) -> io::Result<fs::File> {
+    let deadline = tokio::time::Instant::now() + LOCK_LIMIT;
+    loop {
+        if let Some(lock) = lock::try_lock(layout)? {
+            return Ok(lock);
+        }
+        if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
+            say(format!("stopping carrack (pid {})", up.pid));
+            up.terminate(UP_GRACE)?;
+        } else if tokio::time::Instant::now() < deadline {
+            // Its holder has not written its pidfile yet, or takes the cluster down as we want to.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        } else {
+            let dir = layout.data_dir().display();
+            return Err(io::Error::other(format!(
+                "another process starts or stops the cluster in {dir}; try again later"
+            )));
+        }
+    }
 }
 
 /// Removes all pods over CRI, starting containerd for it if it does not run. Returns what failed.

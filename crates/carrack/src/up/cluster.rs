@@ -23,8 +23,7 @@ use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, Method, Transport};
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host};
-use rustix::fs::{FlockOperation, flock};
+use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host, lock};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +56,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         Ok(facts) => facts,
         Err(problems) => return super::refuse(&problems),
     };
-    let _lock = lock(&layout)?;
+    let _lock = take(&layout)?;
     let node_name = roles::node_name(args.node_name.as_deref())?;
     let node_ip = args.node_ip.unwrap_or_else(network::own_address);
     let machine = Machine { layout, facts, node_name, node_ip };
@@ -288,14 +287,14 @@ async fn wait_ready(server: &ApiServer) {
 
 /// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
 /// ends.
-fn lock(layout: &Layout) -> anyhow::Result<File> {
+fn take(layout: &Layout) -> anyhow::Result<File> {
     let path = layout.lockfile();
-    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let held = lock::try_lock(layout).with_context(|| format!("cannot write {}", path.display()))?;
+    let Some(file) = held else {
         let pid =
             ProcessId::from_pidfile(&layout.pidfile()).map_or(String::new(), |other| format!(" (pid {})", other.pid));
         bail!("the cluster in {} runs already{pid}", layout.data_dir().display());
-    }
+    };
     let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
     let pidfile = layout.pidfile();
     own.write_pidfile(&pidfile).with_context(|| format!("cannot write {}", pidfile.display()))?;
