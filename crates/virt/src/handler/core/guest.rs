@@ -137,6 +137,7 @@ impl Guest {
         self.trouble = None;
         match (flight, reply) {
             (Flight::Save(record), _) => self.saved = Some(record.clone()),
+            (Flight::Drop(_), _) => self.saved = None,
             (Flight::Prepare(_), Reply::Prepared(prepared)) => self.prepared = Some(*prepared),
             (Flight::TakeOver(_), _) => self.unreached = 0,
             (Flight::Look(_), Reply::Processes(left)) => {

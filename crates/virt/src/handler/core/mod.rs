@@ -40,7 +40,7 @@ enum Flight {
     Load,
     Probe,
     Save(Record),
-    Drop,
+    Drop(String),
     Prepare(String),
     Call(String),
     TakeOver(String),
@@ -157,7 +157,7 @@ impl Handler {
                 && vmi.status.as_ref().is_some_and(|status| status.node_name == self.node_name)
         });
         let Some(vmi) = here else {
-            self.forget(uid, fx);
+            self.forget(now, uid, fx);
             return;
         };
         let pod = self.pod(uid);
@@ -176,14 +176,18 @@ impl Handler {
     }
 
     /// An instance that is not this node's concern (any more).
-    fn forget(&mut self, uid: &str, fx: &mut Effects<Out>) {
-        let Some(guest) = self.guests.get(uid) else { return };
-        if guest.busy {
+    fn forget(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        let Some(guest) = self.guests.get_mut(uid) else { return };
+        if guest.busy || guest.retry_at.is_some_and(|at| at > now) {
             return;
         }
+        guest.watching = false;
         Self::tell(fx, Op::Unwatch(uid.to_owned()));
+        // It is forgotten once its record is surely gone.
         if guest.saved.is_some() {
-            self.op(fx, Op::Drop(uid.to_owned()), Flight::Drop);
+            guest.busy = true;
+            self.op(fx, Op::Drop(uid.to_owned()), Flight::Drop(uid.to_owned()));
+            return;
         }
         self.guests.remove(uid);
     }
@@ -255,16 +259,12 @@ impl Handler {
         let uid = match flight {
             Flight::Load => return self.was_loaded(now, outcome, fx),
             Flight::Probe => return self.was_probed(now, outcome, fx),
-            Flight::Drop => {
-                if let Err(error) = outcome {
-                    tracing::warn!(%error, "a local record was not dropped");
-                }
-                return;
-            }
             Flight::Save(ref record) => record.place.uid.clone(),
-            Flight::Prepare(ref uid) | Flight::Call(ref uid) | Flight::TakeOver(ref uid) | Flight::Look(ref uid) => {
-                uid.clone()
-            }
+            Flight::Drop(ref uid)
+            | Flight::Prepare(ref uid)
+            | Flight::Call(ref uid)
+            | Flight::TakeOver(ref uid)
+            | Flight::Look(ref uid) => uid.clone(),
         };
         if let Some(guest) = self.guests.get_mut(&uid) {
             guest.busy = false;
