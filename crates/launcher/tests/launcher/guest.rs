@@ -1,6 +1,6 @@
 //! The demo guest for real: from its containerDisk's disk to a login over the serial console and back down.
 
-use crate::pod::{Console, Pod, demo, kill};
+use crate::pod::{Console, Pod, dead, demo};
 use carrack_launcher::proto::Call;
 use carrack_launcher::spec::{DhcpSpec, NicModel, NicSpec};
 use carrack_launcher::{Domain, EndReason, Phase};
@@ -111,10 +111,7 @@ async fn from_boot_to_power_off() {
     assert!(pod.run_in_namespace(&login));
 
     // The monitor dies and the guest does not notice; the next one serves its lease.
-    kill("-KILL", pod.monitor().expect("a monitor"));
-    while pod.monitor().is_some() {
-        tokio::task::yield_now().await;
-    }
+    dead(pod.kill_monitor()).await;
     console.type_line("echo still=$((40 + 2))").await;
     console.expect("still=42").await;
     assert!(pod.exec(&["monitor", "--detach"]).success());
@@ -163,7 +160,7 @@ async fn restarts_and_an_end_that_nobody_saw() {
     console.expect("Password: ").await;
     console.type_line("carrack").await;
     console.expect("# ").await;
-    kill("-KILL", pod.monitor().expect("a monitor"));
+    pod.kill_monitor();
     console.type_line("poweroff -f").await;
     console.expect("Power down").await;
     // It ends QEMU, and with QEMU everything in the container, the command included.

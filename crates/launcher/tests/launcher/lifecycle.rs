@@ -1,6 +1,6 @@
 //! The launcher's own life around a real QEMU, without a guest system: fast.
 
-use crate::pod::{Pod, bare, kill};
+use crate::pod::{Pod, bare, dead, kill};
 use carrack_launcher::client::ClientError;
 use carrack_launcher::proto::Call;
 use carrack_launcher::qmp::Qmp;
@@ -39,10 +39,7 @@ async fn a_monitor_may_die_at_any_time() {
     pod.until(|domain| domain.phase == Phase::Running).await;
     let qemu = pod.first_process();
     for _ in 0..3 {
-        kill("-KILL", pod.monitor().expect("a monitor"));
-        while pod.monitor().is_some() {
-            tokio::task::yield_now().await;
-        }
+        dead(pod.kill_monitor()).await;
         assert!(matches!(pod.call(Call::Status).await, Err(ClientError::Connect(_))));
         assert!(pod.exec(&["monitor", "--detach"]).success());
         assert!(!pod.exec(&["monitor"]).success(), "there is one already");
@@ -50,12 +47,10 @@ async fn a_monitor_may_die_at_any_time() {
         assert_eq!(pod.first_process(), qemu);
     }
     // What happened while there was no monitor is found out by the next one.
-    kill("-KILL", pod.monitor().expect("a monitor"));
+    let killed = pod.kill_monitor();
     let mut spare = Qmp::connect(&pod.layout.spare_qmp_socket()).await.expect("connected");
     spare.execute("stop", json!({})).await.expect("stopped");
-    while pod.monitor().is_some() {
-        tokio::task::yield_now().await;
-    }
+    dead(killed).await;
     assert!(pod.exec(&["monitor", "--detach"]).success());
     assert_eq!(pod.call(Call::Status).await.expect("answered").phase, Phase::Paused);
     // QEMU told to go by somebody else.

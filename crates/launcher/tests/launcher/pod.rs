@@ -66,14 +66,25 @@ impl Pod {
         std::fs::read_to_string(path).expect("read").trim().parse().expect("one child")
     }
 
-    /// The process id, on the host, of the monitor, if there is one.
+    /// The process id, on the host, of the monitor, known by its command line: the table of file locks would name
+    /// it too, but reading that table may skip lines while others lock and unlock.
     pub fn monitor(&self) -> Option<u32> {
-        let output = Command::new("lslocks").args(["--noheadings", "--output", "PID,PATH", "--notruncate"]).output();
-        let output = output.expect("lslocks runs");
-        let lock = self.layout.monitor_lock();
-        let table = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = table.lines().find(|line| line.trim().ends_with(&*lock.to_string_lossy()))?.trim();
-        line.split_whitespace().next()?.parse().ok()
+        let sockets = self.layout.sockets.to_string_lossy().into_owned();
+        let is_monitor = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let words: Vec<&str> = line.split('\0').collect();
+            words.contains(&"monitor") && words.contains(&sockets.as_str()) && !words.contains(&"--detach")
+        };
+        let entries = std::fs::read_dir("/proc").expect("read");
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_monitor)
+    }
+
+    /// Kills the monitor; tells which process it was.
+    pub fn kill_monitor(&self) -> u32 {
+        let pid = self.monitor().expect("a monitor");
+        kill("-KILL", pid);
+        pid
     }
 
     /// Runs the launcher's `command` in the container, as `kubectl exec` would.
@@ -161,6 +172,20 @@ impl Drop for Pod {
 
 pub fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
+}
+
+/// Waits until a killed process has let go of its files: it is a zombie, or not there at all.
+pub async fn dead(pid: u32) {
+    let alive = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    within(async {
+        while alive() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
