@@ -425,7 +425,11 @@ impl KubeletCore {
             PodOp::DropRecord => {
                 w.drop_op = None;
                 match outcome {
-                    Ok(_) => w.gone = true,
+                    Ok(_) => {
+                        // Nothing is to be written again that was dropped.
+                        w.record_saved = None;
+                        w.gone = true;
+                    }
                     Err(error) => {
                         tracing::error!(pod = %pod::pod_ref(&w.pod), %error, "the pod's record was not dropped");
                         let at = now + Duration::from_secs(1);

@@ -358,6 +358,8 @@ fn describe(op: &Op) -> Option<String> {
         Op::StopContainer { id, .. } => Some(format!("stops {id}")),
         Op::TearDownVolume { uid, path } => Some(format!("unmounts {path} of {uid}")),
         Op::RemovePod { uid, .. } => Some(format!("removes the directories of {uid}")),
+        Op::SaveRecord { name, .. } => Some(format!("keeps the record {name}")),
+        Op::DropRecord(name) => Some(format!("drops the record {name}")),
         Op::Allocate { resource, ids, .. } => Some(format!("allocates {resource} {ids:?}")),
         _ => None,
     }
