@@ -105,14 +105,19 @@ impl Manager {
     }
     /// Adds a controller.
     #[must_use]
-    pub fn with(mut self, controller: impl Controller + 'static) -> Self {
-        self.hosted.push(Hosted {
-            controller: Box::new(controller),
+    pub fn with(self, controller: impl Controller + 'static) -> Self {
+        self.with_all([Box::new(controller) as Box<dyn Controller>])
+    }
+    /// Adds controllers, in their order.
+    #[must_use]
+    pub fn with_all(mut self, controllers: impl IntoIterator<Item = Box<dyn Controller>>) -> Self {
+        self.hosted.extend(controllers.into_iter().map(|controller| Hosted {
+            controller,
             maps: Vec::new(),
             required: BTreeSet::new(),
             queue: WorkQueue::default(),
             runs: BTreeMap::new(),
-        });
+        }));
         self
     }
     /// Reconciles only while this elector leads.
@@ -535,9 +540,12 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
     match (absent, result) {
         (Absent::Object { .. }, Err(error)) if error.is_not_found() => Ok(true),
         // The kind itself is gone, and all its objects with it.
-        (Absent::AnyIn(_), Err(error)) if error.is_not_found() => Ok(true),
+        (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (_, Err(error)) => Err(error.clone()),
         (Absent::Object { uid, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.uid() != uid),
+        (Absent::Newer { resource_version, .. }, Ok(reply)) => {
+            Ok(reply.json::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
+        }
         (Absent::AnyIn(_), Ok(reply)) => {
             let list: Value = reply.json()?;
             list["items"].as_array().map(Vec::is_empty).ok_or_else(|| ApiError::Decode("a list without items".into()))

@@ -84,6 +84,13 @@ pub enum Absent {
     },
     /// Any object in this namespace.
     AnyIn(String),
+    /// A newer form of an object than the one that was read. One that is gone has none.
+    Newer {
+        /// Its name.
+        key: Key,
+        /// The resourceVersion that was read.
+        resource_version: String,
+    },
 }
 
 impl Write {
@@ -111,7 +118,7 @@ impl Write {
             Self::Patch { key, .. }
             | Self::Delete { key, .. }
             | Self::Post { key, .. }
-            | Self::Confirm { absent: Absent::Object { key, .. }, .. } => key.clone(),
+            | Self::Confirm { absent: Absent::Object { key, .. } | Absent::Newer { key, .. }, .. } => key.clone(),
             Self::Confirm { absent: Absent::AnyIn(namespace), .. } => Key::new(namespace.clone(), ""),
         }
     }
@@ -136,7 +143,7 @@ impl Write {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
-            Self::Confirm { resource, absent: Absent::Object { key, .. } } => {
+            Self::Confirm { resource, absent: Absent::Object { key, .. } | Absent::Newer { key, .. } } => {
                 ApiRequest::get(resource, &key.namespace, &key.name).metadata_only()
             }
             Self::Confirm { resource, absent: Absent::AnyIn(namespace) } => {
@@ -243,6 +250,14 @@ impl Plan {
     pub fn confirm_none_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
         let absent = Absent::AnyIn(namespace.into());
         self.writes.push(Write::Confirm { resource: resource.clone(), absent });
+        self
+    }
+    /// Adds: go on only if an object is still as it was read, by a live read. For decisions that rest on nothing having
+    /// happened to it, which a cache that lags shows as well as one that is current.
+    pub fn confirm_unchanged<K: Kind>(mut self, object: &K) -> Self {
+        let resource_version = object.meta().resource_version.clone().unwrap_or_default();
+        let absent = Absent::Newer { key: Key::of(object), resource_version };
+        self.writes.push(Write::Confirm { resource: K::resource(), absent });
         self
     }
     /// Adds: any write.

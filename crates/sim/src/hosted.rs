@@ -1,6 +1,5 @@
 //! A process: a real core, its effects, and how it is made.
 
-use carrack_controllers::{GarbageCollector, NamespaceController, RootCaController, ServiceAccountController};
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::{DEFAULT_SCHEDULER_NAME, Profile, Scheduler};
@@ -61,11 +60,8 @@ impl Hosted {
                 Self::Scheduler(Box::new(core), Effects::new())
             }
             Role::Controllers => {
-                let core = Manager::new("kube-controller-manager", rng)
-                    .with(GarbageCollector::new(collected()))
-                    .with(NamespaceController::new(collected()))
-                    .with(ServiceAccountController)
-                    .with(RootCaController::new("the CA"));
+                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into() };
+                let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
                 manager(core, elector("kube-controller-manager"), settings)
             }
             Role::VirtController => {

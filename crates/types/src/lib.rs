@@ -4,4 +4,5 @@ pub mod placement;
 pub mod pod;
 pub mod quantity;
 pub mod resource;
+pub mod selector;
 pub mod well_known;

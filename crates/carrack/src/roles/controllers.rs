@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrack_controllers::{GarbageCollector, NamespaceController, RootCaController, ServiceAccountController};
+use carrack_controllers::Config;
 use carrack_engine::shell::{NoDoer, random_seed, run_core};
 use carrack_engine::{LeaderElector, Manager, Rng, Transport};
 use carrack_schema::table;
@@ -21,11 +21,8 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut manager = Manager::new("controllers", Rng::new(random_seed()))
-        .with(GarbageCollector::new(collected()))
-        .with(NamespaceController::new(collected()))
-        .with(ServiceAccountController)
-        .with(RootCaController::new(ca_pem));
+    let config = Config { collected: collected(), ca_pem: ca_pem.to_owned() };
+    let mut manager = Manager::new("controllers", Rng::new(random_seed())).with_all(carrack_controllers::all(&config));
     if let Some(identity) = elect_as {
         manager = manager.with_elector(LeaderElector::new("kube-system", "kube-controller-manager", identity));
     }
