@@ -1,7 +1,7 @@
 //! The cluster as a whole: it comes up, says what is wrong, outlives its processes, and leaves nothing.
 
 use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true};
-use std::process::Command;
+use rustix::process::{Pid, Signal};
 
 const KEPT: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}}"#;
 
@@ -25,14 +25,20 @@ fn up_is_idempotent_and_down_leaves_nothing() {
     assert_eq!(kubectl.field("configmap", "kept", "/data/a"), "b", "an object is gone after down and up");
 }
 
+/// Kills the process that a pidfile names.
+fn kill_9(pidfile: &str) {
+    let pid = pidfile.split(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    let killed = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+    assert_eq!(killed, Some(Ok(())), "{pidfile}");
+}
+
 #[test]
 fn down_works_after_everything_was_killed() {
     let sandbox = Sandbox::up(&[]);
     sandbox.kill_9();
     let pidfile = sandbox.data_dir().join("containerd/containerd.pid");
     let line = std::fs::read_to_string(pidfile).expect("containerd's pidfile");
-    let pid = line.split(' ').next().expect("a pid");
-    assert!(Command::new("kill").args(["-9", pid]).status().expect("kill runs").success());
+    kill_9(&line);
     sandbox.carrack(&["down", "--purge"]).done();
     assert_eq!(sandbox.leftovers(), "");
     assert!(!sandbox.data_dir().exists());
@@ -57,8 +63,7 @@ fn containerd_is_started_again_when_it_dies() {
     let sandbox = Sandbox::up(&[]);
     let read = || std::fs::read_to_string(sandbox.data_dir().join("containerd/containerd.pid")).unwrap_or_default();
     let before = read();
-    let pid = before.split(' ').next().expect("a pid").to_owned();
-    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill runs").success());
+    kill_9(&before);
     eventually_true("another containerd runs", 30, || {
         let now = read();
         now != before && sandbox.carrack(&["image", "build", "pause"]).output().code == Some(0)

@@ -106,6 +106,7 @@ pub fn build_pause(dir: &Path) -> Result<Built, ImageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Pid, Signal};
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Child, Command};
@@ -117,21 +118,20 @@ mod tests {
         Command::new(&path).spawn().expect("the program starts")
     }
 
-    fn signal(child: &Child, name: &str) {
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().expect("kill runs").success());
+    fn send(child: &Child, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(child), signal).expect("sent");
     }
 
     #[test]
     fn ends_on_the_stop_signals_only() {
         let dir = tempfile::tempdir().expect("a directory");
-        for name in ["-TERM", "-INT"] {
+        for signal in [Signal::TERM, Signal::INT] {
             let mut child = start(dir.path());
             await_first_wait(&child);
-            signal(&child, "-CHLD");
-            signal(&child, name);
+            send(&child, Signal::CHILD);
+            send(&child, signal);
             let status = child.wait().expect("waited for");
-            assert_eq!((status.code(), status.signal()), (Some(0), None), "{name}");
+            assert_eq!((status.code(), status.signal()), (Some(0), None), "{signal:?}");
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
             .lines()
             .find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.parse().ok())
             .expect("a Pss line");
-        signal(&child, "-TERM");
+        send(&child, Signal::TERM);
         assert!(child.wait().expect("waited for").success());
         assert!(pss_kib <= 32, "{pss_kib} KiB");
     }

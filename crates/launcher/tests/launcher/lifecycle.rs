@@ -6,6 +6,7 @@ use carrack_launcher::proto::Call;
 use carrack_launcher::qmp::Qmp;
 use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec};
 use carrack_launcher::{EndReason, Phase};
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -64,13 +65,13 @@ async fn a_container_is_not_stopped_by_its_stop_signal() {
     pod.sync(&bare()).await.expect("started");
     pod.until(|domain| domain.phase == Phase::Running).await;
     for _ in 0..3 {
-        kill("-PWR", pod.first_process());
+        kill(Signal::POWER, pod.first_process());
     }
     assert_eq!(pod.call(Call::Pause).await.expect("answered").phase, Phase::Paused);
     // SIGTERM still ends a machine; the monitor goes with it, with or without a last word.
     let mut watch = carrack_launcher::client::Watch::open(&pod.layout.command_socket()).await.expect("watched");
     let mut last = watch.next().await.expect("a state");
-    kill("-TERM", pod.first_process());
+    kill(Signal::TERM, pod.first_process());
     while let Ok(domain) = crate::pod::within(watch.next()).await {
         last = domain;
     }

@@ -5,6 +5,7 @@ use carrack_launcher::client::{self, ClientError, Watch};
 use carrack_launcher::proto::Call;
 use carrack_launcher::spec::{CpuSpec, DiskBus, DiskSource, DiskSpec, MachineSpec, MachineType, NoCloudSpec, Smbios};
 use carrack_launcher::{Accel, Domain, Layout, Phase};
+use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -83,7 +84,7 @@ impl Pod {
     /// Kills the monitor; tells which process it was.
     pub fn kill_monitor(&self) -> u32 {
         let pid = self.monitor().expect("a monitor");
-        kill("-KILL", pid);
+        kill(Signal::KILL, pid);
         pid
     }
 
@@ -170,8 +171,9 @@ impl Drop for Pod {
     }
 }
 
-pub fn kill(signal: &str, pid: u32) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill runs").success());
+pub fn kill(signal: Signal, pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    rustix::process::kill_process(pid, signal).expect("sent");
 }
 
 /// Waits until a killed process has let go of its files: it is a zombie, or not there at all.
