@@ -1,9 +1,9 @@
 //! Reads the objects that plugins named, and makes preconditions of those that are pinned.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use carrack_store::{Check, Range, Store};
+use carrack_store::{Check, Entry, Range, Store};
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed};
 use crate::keys;
@@ -15,9 +15,16 @@ use crate::stored;
 #[derive(Default)]
 pub(crate) struct Found {
     one: BTreeMap<[String; 4], Object>,
-    many: BTreeMap<[String; 3], Vec<Object>>,
+    many: BTreeMap<[String; 3], Many>,
     /// What the write rests on.
     pub checks: Vec<Check>,
+}
+
+/// The objects of a resource, parsed when somebody looks into them.
+#[derive(Default)]
+struct Many {
+    entries: Vec<Arc<Entry>>,
+    objects: OnceLock<Vec<Object>>,
 }
 
 impl Lookup for Found {
@@ -26,7 +33,14 @@ impl Lookup for Found {
     }
 
     fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object] {
-        self.many.get(&[group, resource, namespace].map(str::to_owned)).map_or(&[], Vec::as_slice)
+        let Some(many) = self.many.get(&[group, resource, namespace].map(str::to_owned)) else { return &[] };
+        many.objects.get_or_init(|| many.entries.iter().map(|entry| stored::parse(entry)).collect())
+    }
+
+    fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str> {
+        let many = self.many.get(&[group, resource, namespace].map(str::to_owned));
+        let entries = many.map_or(&[][..], |many| &many.entries);
+        entries.iter().filter_map(|entry| entry.key.rsplit('/').next()).collect()
     }
 }
 
@@ -55,8 +69,11 @@ pub(crate) async fn fetch(
         let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
         if name.is_empty() {
             let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-            let objects = page.entries.iter().map(|entry| stored::parse(entry)).collect();
-            found.many.insert([group, resource, namespace], objects);
+            if pinned {
+                let unchanged = |entry: &Arc<Entry>| Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision);
+                found.checks.extend(page.entries.iter().map(unchanged));
+            }
+            found.many.insert([group, resource, namespace], Many { entries: page.entries, ..Many::default() });
             continue;
         }
         let key: Arc<str> = (prefix + &name).into();

@@ -8,6 +8,7 @@
 //! ([`AdmissionPlugin::needs`]). What it pins becomes a precondition of the write, so that nothing is
 //! admitted on the grounds of an object that has changed meanwhile.
 
+mod along;
 mod consult;
 mod definition;
 mod found;
@@ -16,6 +17,7 @@ mod node;
 mod persistent;
 mod pod;
 mod priority;
+mod quota;
 mod service_account;
 
 use carrack_auth::Caller;
@@ -25,9 +27,11 @@ use crate::env::Env;
 use crate::object::Object;
 use crate::status::Status;
 
+pub use along::{Along, Change};
+pub(crate) use along::{Terms, terms};
 pub(crate) use consult::consult;
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition};
-pub(crate) use found::fetch;
+pub(crate) use found::{Found, fetch};
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +114,7 @@ impl Needed {
         Needed::one(group, resource, namespace, "")
     }
 
-    /// The same, as a precondition of the write.
+    /// The same, as a precondition of the write. Of all objects of a resource, those that are there are pinned.
     #[must_use]
     pub fn pinned(mut self) -> Needed {
         self.pinned = true;
@@ -124,6 +128,8 @@ pub trait Lookup {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object>;
     /// The objects of a resource that was named as a whole.
     fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object];
+    /// Their names alone, in order, which costs less.
+    fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str>;
 }
 
 /// One concern of admission.
@@ -152,6 +158,20 @@ pub trait AdmissionPlugin: Send + Sync {
         let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
         Ok(())
     }
+    /// What the client is told about a write that goes through.
+    fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Vec::new()
+    }
+    /// Which other objects change with the write, in one transaction. Asked last, about the object as
+    /// it will be stored.
+    ///
+    /// # Errors
+    /// When the write is refused.
+    fn along(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<Vec<Along>, Status> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Ok(Vec::new())
+    }
 }
 
 /// The plugins of every server, in their order.
@@ -165,5 +185,6 @@ pub(crate) fn built_in() -> Vec<Box<dyn AdmissionPlugin>> {
         Box::new(pod::DefaultTolerations),
         Box::new(persistent::DefaultStorageClass),
         Box::new(persistent::StorageObjectInUse),
+        Box::new(quota::ResourceQuota),
     ]
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation};
+use crate::admission::{self, Attributes, Operation, Terms};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -54,21 +54,25 @@ pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) ->
         if !name.is_empty() {
             set_meta(&mut object, "name", name.clone());
         }
-        let (object, mut checks) = admit(cx, object, &name, dry_run).await?;
+        let (object, mut terms) = admit(cx, object, &name, dry_run).await?;
         let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
         if dry_run {
             if cx.server.store.get(&key).await?.0.is_some() {
                 return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
             }
+            cx.warnings.append(&mut terms.warnings);
             return Ok(Made::Dry(object));
         }
         let (api_version, kind) = convert::storage_type(&cx.row);
         let value = stored::encode_bounded(&convert::to_storage(&cx.row, object), &api_version, &kind)?;
+        let Terms { mut checks, mut ops, mut warnings } = terms;
         let at = checks.len();
         checks.push(Check::Absent(Arc::clone(&key)));
-        let outcome = cx.server.store.transact(Txn { checks, ops: vec![Op::Put(key, value)] }).await?;
+        ops.insert(0, Op::Put(key, value));
+        let outcome = cx.server.store.transact(Txn { checks, ops }).await?;
         match outcome {
             TxnOutcome::Committed { entries, .. } => {
+                cx.warnings.append(&mut warnings);
                 return match entries.into_iter().next().flatten() {
                     Some(entry) => Ok(Made::Stored(entry)),
                     None => Err(Status::internal("the store returned no entry for a put")),
@@ -98,7 +102,7 @@ pub(crate) fn busy() -> Status {
 }
 
 /// Admission and validation of a new object; returns it with what it rests on.
-async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result<(Object, Vec<Check>), Status> {
+async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result<(Object, Terms), Status> {
     let server: &Inner = cx.server;
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let mut attributes = Attributes {
@@ -127,6 +131,7 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
         plugin.validate(&attributes, &found)?;
     }
     server.check_escalation(cx, &attributes.object, None).await?;
+    let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
-    Ok((object, found.checks))
+    Ok((object, terms))
 }

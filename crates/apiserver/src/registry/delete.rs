@@ -14,7 +14,7 @@ use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::admission::{self, Attributes, Operation};
+use crate::admission::{self, Attributes, Operation, Terms};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -99,15 +99,15 @@ async fn attempt(
 ) -> Result<Option<Deleted>, Status> {
     let old = convert::from_storage(&cx.row, cx.version(), stored::parse(entry));
     options.check_preconditions(cx, name, meta_str(&old, "uid"), &entry.mod_revision.to_string())?;
-    admit(cx, &old, name, options.dry_run).await?;
+    let Terms { mut checks, mut ops, .. } = admit(cx, &old, name, options.dry_run).await?;
     let new = marked(cx, &old, options);
     let may_go = strategy::may_go(cx, &new);
     if options.dry_run {
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }
-    let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
+    checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     if may_go {
-        let ops = vec![Op::Delete(Arc::clone(&entry.key))];
+        ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
             TxnOutcome::Committed { revision, .. } => {
                 let mut last = if is_deleting(&old) { new } else { old };
@@ -132,7 +132,23 @@ async fn attempt(
     }
 }
 
-async fn admit(cx: &Cx<'_>, old: &Object, name: &str, dry_run: bool) -> Result<(), Status> {
+/// Admission of a deletion; returns what it rests on and what goes along with the object.
+async fn admit(cx: &Cx<'_>, old: &Object, name: &str, dry_run: bool) -> Result<Terms, Status> {
+    with_attributes(cx, old, name, dry_run, true).await
+}
+
+/// What goes along with an object that nothing holds any more. Whether it may go was decided before.
+pub(crate) async fn departure(cx: &Cx<'_>, old: &Object) -> Result<Terms, Status> {
+    with_attributes(cx, old, crate::object::name(old), false, false).await
+}
+
+async fn with_attributes(
+    cx: &Cx<'_>,
+    old: &Object,
+    name: &str,
+    dry_run: bool,
+    validate: bool,
+) -> Result<Terms, Status> {
     let server = cx.server;
     let namespace = meta_str(old, "namespace").to_owned();
     let attributes = Attributes {
@@ -149,10 +165,12 @@ async fn admit(cx: &Cx<'_>, old: &Object, name: &str, dry_run: bool) -> Result<(
         env: &*server.env,
     };
     let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
-    for plugin in &server.plugins {
-        plugin.validate(&attributes, &found)?;
+    if validate {
+        for plugin in &server.plugins {
+            plugin.validate(&attributes, &found)?;
+        }
     }
-    Ok(())
+    admission::terms(&server.plugins, &attributes, found)
 }
 
 /// The object with its deletion asked for.

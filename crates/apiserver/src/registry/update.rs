@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation};
+use crate::admission::{self, Attributes, Operation, Terms};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -19,7 +19,7 @@ use crate::object::{Object, set_meta};
 use crate::present::Presenter;
 use crate::registry::create::busy;
 use crate::registry::strategy::{self, Half};
-use crate::registry::{decode, meta, read};
+use crate::registry::{decode, delete, meta, read};
 use crate::status::Status;
 use crate::stored;
 
@@ -78,7 +78,7 @@ pub(crate) async fn change<'c>(
 
 /// One attempt; none when another writer was faster.
 pub(crate) async fn attempt(
-    cx: &Cx<'_>,
+    cx: &mut Cx<'_>,
     half: &Half,
     entry: &Arc<Entry>,
     old: &Object,
@@ -91,7 +91,7 @@ pub(crate) async fn attempt(
     strategy::restrict(cx, half, &mut new, old);
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
-    let (mut new, mut checks) = admit(cx, new, old, dry_run).await?;
+    let (mut new, Terms { mut checks, mut ops, mut warnings }) = admit(cx, new, old, dry_run).await?;
     if cx.row.has_generation && strategy::changes_spec(cx, &new, old) {
         meta::bump_generation(&mut new);
     }
@@ -100,8 +100,10 @@ pub(crate) async fn attempt(
         if dry_run {
             return Ok(Some(Changed::Gone(new, entry.mod_revision)));
         }
+        // What goes along with the object is not what a change of it would have changed.
+        Terms { checks, ops, .. } = delete::departure(cx, old).await?;
         checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
-        let ops = vec![Op::Delete(Arc::clone(&entry.key))];
+        ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
             TxnOutcome::Committed { revision, .. } => {
                 set_meta(&mut new, "resourceVersion", revision.to_string());
@@ -115,14 +117,18 @@ pub(crate) async fn attempt(
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
     if dry_run {
+        cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
     let value = stored::encode_bounded(&stored_form, &api_version, &kind)?;
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
-    let ops = vec![Op::Put(Arc::clone(&entry.key), value)];
+    ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {
         TxnOutcome::Committed { entries, .. } => match entries.into_iter().next().flatten() {
-            Some(entry) => Ok(Some(Changed::Stored(entry))),
+            Some(entry) => {
+                cx.warnings.append(&mut warnings);
+                Ok(Some(Changed::Stored(entry)))
+            }
             None => Err(Status::internal(format!("the store returned no entry for a put of {name:?}"))),
         },
         TxnOutcome::Failed { .. } => Ok(None),
@@ -130,7 +136,7 @@ pub(crate) async fn attempt(
 }
 
 /// Admission and validation of a changed object; returns it with what it rests on.
-async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<(Object, Vec<Check>), Status> {
+async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<(Object, Terms), Status> {
     let server = cx.server;
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let subresource = cx.request.subresource.clone().unwrap_or_default();
@@ -160,6 +166,7 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
         plugin.validate(&attributes, &found)?;
     }
     server.check_escalation(cx, &attributes.object, Some(old)).await?;
+    let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
-    Ok((object, found.checks))
+    Ok((object, terms))
 }

@@ -9,6 +9,7 @@ mod discovery;
 mod harness;
 mod hostile;
 mod model;
+mod quota;
 mod rbac;
 mod reads;
 mod subresources;

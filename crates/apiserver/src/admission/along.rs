@@ -1,0 +1,89 @@
+//! Other objects that a write changes in its own transaction: the quota it is charged to, the
+//! addresses that a service takes.
+//!
+//! Either all of it is stored or nothing, so that no count is ever off and nothing is handed out
+//! twice, also between two API servers.
+
+use std::sync::Arc;
+
+use carrack_schema::table;
+use carrack_store::{Check, Op};
+
+use super::{AdmissionPlugin, Attributes, Found};
+use crate::object::Object;
+use crate::status::Status;
+use crate::{convert, keys, stored};
+
+/// A change of another object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Along {
+    /// API group of the object.
+    pub group: &'static str,
+    /// Plural name of its resource.
+    pub resource: &'static str,
+    /// Its namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What becomes of it.
+    pub change: Change,
+}
+
+/// What becomes of an object that is changed along.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It comes into being. When there is one of that name already, everything is decided again.
+    Create(Object),
+    /// It is replaced. The plugin has pinned it (see [`super::Needed::pinned`]).
+    Replace(Object),
+    /// It goes.
+    Delete,
+}
+
+impl Along {
+    fn key(&self) -> Arc<str> {
+        let namespace = Some(self.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        (keys::of(self.group, self.resource, namespace) + &self.name).into()
+    }
+}
+
+/// What a write rests on, and what it changes besides its own object.
+#[derive(Default)]
+pub(crate) struct Terms {
+    pub checks: Vec<Check>,
+    pub ops: Vec<Op>,
+    pub warnings: Vec<String>,
+}
+
+/// Asks the plugins what the admitted write changes along.
+pub(crate) fn terms(
+    plugins: &[Box<dyn AdmissionPlugin>],
+    attributes: &Attributes<'_>,
+    mut found: Found,
+) -> Result<Terms, Status> {
+    let (mut warnings, mut ops, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    for plugin in plugins {
+        warnings.extend(plugin.warnings(attributes, &found));
+        for along in plugin.along(attributes, &found)? {
+            let key = along.key();
+            let object = match &along.change {
+                Change::Delete => {
+                    ops.push(Op::Delete(key));
+                    continue;
+                }
+                Change::Create(object) => {
+                    absent.push(Check::Absent(Arc::clone(&key)));
+                    object
+                }
+                Change::Replace(object) => object,
+            };
+            let row = table::find(along.group, along.resource)
+                .ok_or_else(|| Status::internal(format!("{} is not a resource", along.resource)))?;
+            let (api_version, kind) = convert::storage_type(row);
+            ops.push(Op::Put(key, stored::encode_bounded(object, &api_version, &kind)?));
+        }
+    }
+    let mut checks = std::mem::take(&mut found.checks);
+    checks.extend(absent);
+    Ok(Terms { checks, ops, warnings })
+}

@@ -1,0 +1,195 @@
+//! ResourceQuota: what a namespace may hold at most.
+//!
+//! A write is charged in the transaction that stores it, with the quota pinned: two requests, or two
+//! API servers, cannot both take the last of something. What goes is given back the same way; the
+//! controller that counts anew is for what no write shows (a pod that is overdue).
+
+mod scopes;
+mod usage;
+
+use carrack_types::pod::ResourceList;
+use carrack_types::quantity::Quantity;
+use serde_json::{Map, Value};
+
+use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation};
+use crate::object::{Object, at, child_mut, name};
+use crate::status::Status;
+
+const QUOTAS: &str = "resourcequotas";
+
+pub(super) struct ResourceQuota;
+
+impl AdmissionPlugin for ResourceQuota {
+    fn name(&self) -> &'static str {
+        "ResourceQuota"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        let namespace = attributes.namespace;
+        if namespace.is_empty() || attributes.is("", "events") {
+            return Vec::new();
+        }
+        let mut needed = Vec::new();
+        if is_quota(attributes) && attributes.operation != Operation::Delete {
+            needed.extend(counted(&attributes.object).map(|(group, plural)| Needed::all(&group, &plural, namespace)));
+        }
+        // What a new object counts for is known only when it is complete.
+        let new = attributes.operation == Operation::Create && attributes.subresource.is_empty();
+        if new || !difference(attributes).is_empty() {
+            needed.push(Needed::all("", QUOTAS, namespace).pinned());
+        }
+        needed
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if is_quota(attributes) && attributes.operation != Operation::Delete {
+            count(attributes, lookup);
+        }
+        Ok(())
+    }
+
+    fn along(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<Vec<Along>, Status> {
+        let quotas = lookup.list("", QUOTAS, attributes.namespace);
+        if quotas.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut changed = Vec::new();
+        for quota in quotas {
+            if let Some(charged) = charge(attributes, quota)? {
+                changed.push(Along {
+                    group: "",
+                    resource: QUOTAS,
+                    namespace: attributes.namespace.to_owned(),
+                    name: name(quota).to_owned(),
+                    change: Change::Replace(charged),
+                });
+            }
+        }
+        Ok(changed)
+    }
+}
+
+fn is_quota(attributes: &Attributes<'_>) -> bool {
+    attributes.is("", QUOTAS)
+}
+
+/// The resources that a quota has to look at.
+fn counted(quota: &Object) -> impl Iterator<Item = (String, String)> {
+    let mut all: Vec<_> = scopes::hard(quota).keys().filter_map(|name| usage::counted(name)).collect();
+    all.sort();
+    all.dedup();
+    all.into_iter()
+}
+
+fn of(attributes: &Attributes<'_>, object: &Object) -> ResourceList {
+    usage::of(&attributes.row.group, &attributes.row.plural, object, attributes.env.now().as_second())
+}
+
+/// By how much what the object counts for changes; names that stay as they are left out.
+fn difference(attributes: &Attributes<'_>) -> ResourceList {
+    let mut used = if attributes.operation == Operation::Delete {
+        ResourceList::new()
+    } else {
+        of(attributes, &attributes.object)
+    };
+    if let Some(old) = attributes.old {
+        for (name, quantity) in of(attributes, old) {
+            *used.entry(name).or_default() -= quantity;
+        }
+    }
+    used.retain(|_, quantity| !quantity.is_zero());
+    used
+}
+
+/// The quota with the write charged to it; none when it is not concerned.
+fn charge(attributes: &Attributes<'_>, quota: &Object) -> Result<Option<Object>, Status> {
+    let plural = &*attributes.row.plural;
+    let own = is_quota(attributes) && name(quota) == attributes.name;
+    let subject = if attributes.operation == Operation::Delete { attributes.old } else { Some(&attributes.object) };
+    let Some(subject) = subject.filter(|subject| !own && scopes::matches(quota, plural, subject)) else {
+        return Ok(None);
+    };
+    let hard = match at(quota, &["status", "hard"]) {
+        Some(hard) => usage::amounts(Some(hard)),
+        None => scopes::hard(quota),
+    };
+    let mut delta = difference(attributes);
+    delta.retain(|name, _| hard.contains_key(name));
+    if delta.is_empty() {
+        return Ok(None);
+    }
+    let mut used = usage::amounts(at(quota, &["status", "used"]));
+    let quota_name = name(quota);
+    if let Some(why) = (plural == "pods" && attributes.operation == Operation::Create)
+        .then(|| usage::unsaid(hard.keys(), subject))
+        .flatten()
+    {
+        return Err(attributes.forbidden(&format!("failed quota: {quota_name}: {why}")));
+    }
+    let more = |name: &String| delta.get(name).is_some_and(|by| *by > Quantity::ZERO);
+    let unknown: Vec<&str> = delta.keys().filter(|n| more(n) && !used.contains_key(*n)).map(String::as_str).collect();
+    if !unknown.is_empty() {
+        let why = format!("status unknown for quota: {quota_name}, resources: {}", unknown.join(","));
+        return Err(attributes.forbidden(&why));
+    }
+    let before = used.clone();
+    for (name, by) in &delta {
+        let total = used.entry(name.clone()).or_default();
+        *total = (*total + *by).max(Quantity::ZERO);
+    }
+    let over: Vec<&String> = delta.keys().filter(|n| more(n) && used.get(*n) > hard.get(*n)).collect();
+    if !over.is_empty() {
+        let shown = |list: &ResourceList| {
+            let pairs = over.iter().map(|name| format!("{name}={}", list.get(*name).copied().unwrap_or_default()));
+            pairs.collect::<Vec<_>>().join(",")
+        };
+        return Err(attributes.forbidden(&format!(
+            "exceeded quota: {quota_name}, requested: {}, used: {}, limited: {}",
+            shown(&delta),
+            shown(&before),
+            shown(&hard)
+        )));
+    }
+    let mut charged = quota.clone();
+    child_mut(&mut charged, "status").insert("used".to_owned(), texts(&used));
+    Ok(Some(charged))
+}
+
+fn texts(list: &ResourceList) -> Value {
+    Value::Object(
+        list.iter().map(|(name, quantity)| (name.clone(), quantity.to_string().into())).collect::<Map<_, _>>(),
+    )
+}
+
+/// A new quota, or one with other limits, holds from the start: its status says what is there.
+fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
+    let quota = &attributes.object;
+    let hard = scopes::hard(quota);
+    if attributes.old.is_some_and(|old| at(old, &["spec", "hard"]) == at(quota, &["spec", "hard"])) {
+        return;
+    }
+    let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
+    for (group, plural) in counted(quota) {
+        for object in lookup.list(&group, &plural, attributes.namespace) {
+            if !scopes::matches(quota, &plural, object) {
+                continue;
+            }
+            for (name, quantity) in usage::of(&group, &plural, object, attributes.env.now().as_second()) {
+                if let Some(total) = used.get_mut(&name) {
+                    *total += quantity;
+                }
+            }
+        }
+    }
+    // A quota may count quotas, and is one.
+    if attributes.operation == Operation::Create {
+        for (name, quantity) in usage::of("", QUOTAS, quota, 0) {
+            if let Some(total) = used.get_mut(&name) {
+                *total += quantity;
+            }
+        }
+    }
+    let status = child_mut(&mut attributes.object, "status");
+    status.insert("hard".to_owned(), texts(&hard));
+    status.insert("used".to_owned(), texts(&used));
+}

@@ -1,0 +1,94 @@
+//! Which objects a quota is for.
+
+use carrack_types::pod::ResourceList;
+use serde_json::Value;
+
+use crate::object::{Object, at, str_at};
+use crate::registry::qos;
+
+/// Whether a quota is for this object: its scopes all match. Scopes other than that for claims are
+/// about pods; a quota that has them is for nothing else.
+pub(super) fn matches(quota: &Object, plural: &str, object: &Object) -> bool {
+    let listed = at(quota, &["spec", "scopes"]).and_then(Value::as_array).into_iter().flatten();
+    let selected =
+        at(quota, &["spec", "scopeSelector", "matchExpressions"]).and_then(Value::as_array).into_iter().flatten();
+    listed.filter_map(Value::as_str).all(|scope| holds(scope, "Exists", &[], plural, object))
+        && selected.into_iter().all(|expression| {
+            let text = |field: &str| expression[field].as_str().unwrap_or_default();
+            let values: Vec<&str> =
+                expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            holds(text("scopeName"), text("operator"), &values, plural, object)
+        })
+}
+
+fn holds(scope: &str, operator: &str, values: &[&str], plural: &str, object: &Object) -> bool {
+    let by_value = |value: &str| match operator {
+        "In" => values.contains(&value),
+        "NotIn" => !values.contains(&value),
+        "DoesNotExist" => value.is_empty(),
+        _ => !value.is_empty(),
+    };
+    if plural == "persistentvolumeclaims" {
+        return scope == "VolumeAttributesClass" && by_value(str_at(object, &["spec", "volumeAttributesClassName"]));
+    }
+    if plural != "pods" {
+        return false;
+    }
+    let deadline = at(object, &["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64).is_some_and(|s| s >= 0);
+    match scope {
+        "Terminating" => deadline,
+        "NotTerminating" => !deadline,
+        "BestEffort" => qos::class(object) == "BestEffort",
+        "NotBestEffort" => qos::class(object) != "BestEffort",
+        "PriorityClass" => by_value(str_at(object, &["spec", "priorityClassName"])),
+        "CrossNamespacePodAffinity" => crosses_namespaces(object),
+        _ => false,
+    }
+}
+
+fn crosses_namespaces(pod: &Object) -> bool {
+    let foreign = |term: &Value| {
+        term["namespaces"].as_array().is_some_and(|list| !list.is_empty()) || !term["namespaceSelector"].is_null()
+    };
+    ["podAffinity", "podAntiAffinity"].iter().any(|kind| {
+        let terms = |list: &str| {
+            at(pod, &["spec", "affinity", kind, list]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+        };
+        terms("requiredDuringSchedulingIgnoredDuringExecution").iter().any(foreign)
+            || terms("preferredDuringSchedulingIgnoredDuringExecution").iter().any(|t| foreign(&t["podAffinityTerm"]))
+    })
+}
+
+/// The names that a quota limits.
+pub(super) fn hard(quota: &Object) -> ResourceList {
+    super::usage::amounts(at(quota, &["spec", "hard"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn scopes_select() {
+        let pod =
+            json!({"spec": {"containers": [{"name": "c"}], "priorityClassName": "high", "activeDeadlineSeconds": 5}});
+        let select = |name: &str, operator: &str, values: &[&str]| json!({"spec": {"scopeSelector": {"matchExpressions": [{"scopeName": name, "operator": operator, "values": values}]}}});
+        for (quota, plural, want) in [
+            (json!({"spec": {}}), "pods", true),
+            (json!({"spec": {}}), "services", true),
+            (json!({"spec": {"scopes": ["BestEffort"]}}), "pods", true),
+            (json!({"spec": {"scopes": ["BestEffort"]}}), "services", false),
+            (json!({"spec": {"scopes": ["NotBestEffort"]}}), "pods", false),
+            (json!({"spec": {"scopes": ["Terminating", "BestEffort"]}}), "pods", true),
+            (json!({"spec": {"scopes": ["NotTerminating"]}}), "pods", false),
+            (select("PriorityClass", "In", &["high", "low"]), "pods", true),
+            (select("PriorityClass", "NotIn", &["high"]), "pods", false),
+            (select("PriorityClass", "Exists", &[]), "pods", true),
+            (select("CrossNamespacePodAffinity", "Exists", &[]), "pods", false),
+        ] {
+            let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
+            assert_eq!(matches(&object(&quota), plural, &object(&pod)), want, "{quota} {plural}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Quotas: what is charged, what is refused, and that nothing slips past.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, pod};
+
+const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn quota(cluster: &Cluster, name: &str, spec: Value) -> Value {
+    cluster.post(QUOTAS, &json!({"metadata": {"name": name}, "spec": spec})).expect(201)
+}
+
+fn used(cluster: &Cluster, name: &str) -> Value {
+    cluster.get(&format!("{QUOTAS}/{name}")).expect(200)["status"]["used"].clone()
+}
+
+fn sized(name: &str, cpu: &str) -> Value {
+    let mut pod = pod(name);
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+    pod
+}
+
+#[test]
+fn a_namespace_holds_no_more_than_its_quota() {
+    let cluster = Cluster::new();
+    cluster.post(PODS, &sized("before", "100m")).expect(201);
+    let made = quota(&cluster, "q", json!({"hard": {"pods": "2", "requests.cpu": "1", "limits.memory": "1Gi"}}));
+    assert_eq!(made["status"]["used"], json!({"pods": "1", "requests.cpu": "100m", "limits.memory": "0"}));
+    cluster.post(PODS, &sized("p", "200m")).refused(
+        403,
+        "Forbidden",
+        "pods \"p\" is forbidden: failed quota: q: must specify limits.memory for: c",
+    );
+    let mut spec = cluster.get(&format!("{QUOTAS}/q")).expect(200);
+    spec["spec"]["hard"] = json!({"pods": "2", "requests.cpu": "1"});
+    cluster.put(&format!("{QUOTAS}/q"), &spec).expect(200);
+    cluster.post(PODS, &sized("p", "950m")).refused(
+        403,
+        "Forbidden",
+        "pods \"p\" is forbidden: exceeded quota: q, requested: requests.cpu=950m, used: requests.cpu=100m, limited: requests.cpu=1",
+    );
+    cluster.post(&format!("{PODS}?dryRun=All"), &sized("p", "900m")).expect(201);
+    assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
+    cluster.post(PODS, &sized("p", "900m")).expect(201);
+    assert_eq!(used(&cluster, "q"), json!({"pods": "2", "requests.cpu": "1"}));
+    cluster.post(PODS, &sized("x", "0")).refused(
+        403,
+        "Forbidden",
+        "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2",
+    );
+    cluster.delete(&format!("{PODS}/p")).expect(200);
+    assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
+}
+
+#[test]
+fn what_ends_is_given_back_and_scopes_choose() {
+    let cluster = Cluster::new();
+    quota(&cluster, "best-effort", json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]}));
+    quota(&cluster, "maps", json!({"hard": {"configmaps": "1", "count/deployments.apps": "0"}}));
+    cluster.post(PODS, &sized("sized", "1")).expect(201);
+    cluster.post(PODS, &pod("a")).expect(201);
+    cluster.post(PODS, &pod("b")).refused(403, "Forbidden", "exceeded quota: best-effort");
+    cluster.merge(&format!("{PODS}/a/status"), &json!({"status": {"phase": "Succeeded"}})).expect(200);
+    assert_eq!(used(&cluster, "best-effort"), json!({"pods": "0"}));
+    cluster.post(PODS, &pod("b")).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("n", "x")).refused(403, "Forbidden", "exceeded quota: maps");
+    cluster.delete(&format!("{CONFIG_MAPS}/m")).expect(200);
+    cluster.post(CONFIG_MAPS, &config_map("n", "x")).expect(201);
+}
