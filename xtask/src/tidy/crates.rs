@@ -7,7 +7,7 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 18] = [
+const LAYERS: [(&str, u8); 19] = [
     ("types", 0),
     ("deviceplugin", 0),
     ("schema", 1),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, u8); 18] = [
     ("apiserver", 3),
     ("scheduler", 3),
     ("controllers", 3),
+    ("hollow", 3),
     ("kubelet", 3),
     ("launcher", 3),
     ("virt", 4),

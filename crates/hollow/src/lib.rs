@@ -1,0 +1,274 @@
+//! Nodes whose runtime only pretends: what the control plane sees of a node, without a node.
+//!
+//! One core plays all kubelets. Each registers its Node, renews its Lease, marks pods that are bound to it Running with an
+//! address, and removes those that are being deleted. Measures of the control plane run against these, and so do tests of
+//! controllers that need pods to become ready. (Upstream's kubemark has hollow nodes of the same kind.)
+//!
+//! A pod can ask to end by itself: see [`EXIT_CODE`] and [`EXIT_AFTER_S`].
+//!
+//! ```text
+//!   pod bound here ──start_after──▶ Running, Ready ──EXIT_AFTER_S──▶ Succeeded | Failed
+//!        │                               │ deletionTimestamp
+//!        └───────────────────────────────┴──stop_after──▶ deleted with grace 0, by UID
+//! ```
+
+mod node;
+mod pod;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use carrack_engine::{
+    ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Delta, Effects, Informer, Input, Key, Never, Rng,
+    Selector, Time, TimerId,
+};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+pub use pod::{EXIT_AFTER_S, EXIT_CODE};
+
+/// What the hollow nodes are like.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many there are.
+    pub nodes: usize,
+    /// What their names begin with; a number follows.
+    pub prefix: String,
+    /// Labels of each besides those that every node has.
+    pub labels: BTreeMap<String, String>,
+    /// Allocatable amounts of each, in the API's text form.
+    pub allocatable: BTreeMap<String, String>,
+    /// How often a Lease is renewed.
+    pub lease_period: Duration,
+    /// How long a pod takes from being bound to running.
+    pub start_after: Duration,
+    /// How long a pod takes from being asked to end to being gone.
+    pub stop_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let amounts = [("cpu", "64"), ("memory", "256Gi"), ("ephemeral-storage", "1Ti"), ("pods", "250")];
+        Self {
+            nodes: 1,
+            prefix: "hollow-".into(),
+            labels: BTreeMap::new(),
+            allocatable: amounts.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            lease_period: Duration::from_secs(10),
+            start_after: Duration::ZERO,
+            stop_after: Duration::ZERO,
+        }
+    }
+}
+
+impl Config {
+    /// The name of the node of a number.
+    #[must_use]
+    pub fn name(&self, number: usize) -> String {
+        format!("{}{number}", self.prefix)
+    }
+}
+
+/// How long to wait before doing again what failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a call was for.
+#[derive(Clone, Debug)]
+enum Call {
+    Register(usize),
+    Renew(usize),
+    /// A pod, and the resourceVersion that was acted on.
+    Pod(Key, String),
+}
+
+/// What a timer is for.
+#[derive(Clone, Debug)]
+enum Alarm {
+    Register(usize),
+    Renew(usize),
+    Pod(Key),
+}
+
+/// The kubelets of all hollow nodes.
+pub struct HollowNodes {
+    config: Config,
+    names: BTreeMap<String, usize>,
+    /// Nodes that do nothing any more, as if their power were cut.
+    dead: BTreeSet<usize>,
+    pods: Informer<Pod>,
+    calls: BTreeMap<CallId, Call>,
+    alarms: BTreeMap<TimerId, Alarm>,
+    /// Pods with a call or an alarm under way.
+    busy: BTreeSet<Key>,
+    /// Addresses given so far.
+    addresses: u32,
+}
+
+impl HollowNodes {
+    /// Nodes that have not started.
+    #[must_use]
+    pub fn new(config: Config, rng: &Rng) -> Self {
+        Self {
+            names: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
+            dead: BTreeSet::new(),
+            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")),
+            config,
+            calls: BTreeMap::new(),
+            alarms: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            addresses: 0,
+        }
+    }
+
+    /// Cuts the power of a node: it renews no Lease and touches no pod any more.
+    pub fn kill(&mut self, number: usize) {
+        self.dead.insert(number);
+    }
+
+    /// The pods as last seen.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.cache().iter().map(std::convert::AsRef::as_ref)
+    }
+
+    fn register(&mut self, now: Time, number: usize, fx: &mut Effects<Never>) {
+        let node = node::node(&self.config, number, now);
+        self.calls.insert(fx.api(ApiRequest::create(&node)), Call::Register(number));
+    }
+
+    fn renew(&mut self, now: Time, number: usize, fx: &mut Effects<Never>) {
+        let patch = json!({"spec": {"renewTime": now.rfc3339_micros()}});
+        let (name, merge) = (self.config.name(number), ContentType::MergePatch);
+        let request = ApiRequest::patch(&Lease::resource(), node::LEASES, &name, "", merge, &patch);
+        self.calls.insert(fx.api(request), Call::Renew(number));
+    }
+
+    fn alarm(&mut self, at: Time, alarm: Alarm, fx: &mut Effects<Never>) {
+        self.alarms.insert(fx.timer(at), alarm);
+    }
+
+    /// Does what is due for a pod, or waits for it.
+    fn look_at(&mut self, now: Time, key: &Key, fx: &mut Effects<Never>) {
+        let Some(pod) = self.pods.cache().get_key(key).cloned() else { return };
+        let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
+        let Some(number) = self.names.get(node).copied().filter(|n| !self.dead.contains(n)) else { return };
+        if self.busy.contains(key) {
+            return;
+        }
+        let Some((due, what)) = pod::due(&pod, &self.config) else { return };
+        self.busy.insert(key.clone());
+        if due > now {
+            self.alarm(due, Alarm::Pod(key.clone()), fx);
+            return;
+        }
+        let request = match what {
+            pod::Due::Remove => {
+                let options = DeleteOptions {
+                    uid: Some(pod.uid().to_owned()),
+                    grace_period_s: Some(0),
+                    ..DeleteOptions::default()
+                };
+                ApiRequest::delete(&Pod::resource(), &key.namespace, &key.name, &options)
+            }
+            pod::Due::Run => {
+                self.addresses = self.addresses.wrapping_add(1);
+                status(key, &pod::running(&pod, &node::address(number), self.addresses, now))
+            }
+            pod::Due::End => status(key, &pod::ended(&pod, now)),
+        };
+        self.calls.insert(fx.api(request), Call::Pod(key.clone(), revision_of(&pod)));
+    }
+
+    fn answered(&mut self, now: Time, call: Call, error: Option<&ApiError>, fx: &mut Effects<Never>) {
+        match call {
+            Call::Register(number) => match error {
+                Some(e) if !e.is_already_exists() => {
+                    tracing::warn!(number, error = %e, "a hollow node could not be registered; will try again");
+                    self.alarm(now + AGAIN, Alarm::Register(number), fx);
+                }
+                _ => self.renew(now, number, fx),
+            },
+            Call::Renew(number) => match error {
+                Some(e) if e.is_not_found() => {
+                    let lease = node::lease(&self.config, number, now);
+                    self.calls.insert(fx.api(ApiRequest::create(&lease)), Call::Renew(number));
+                }
+                _ => self.alarm(now + self.config.lease_period, Alarm::Renew(number), fx),
+            },
+            Call::Pod(key, acted_on) => match error {
+                Some(e) if !e.is_not_found() => self.alarm(now + AGAIN, Alarm::Pod(key), fx),
+                _ => {
+                    self.busy.remove(&key);
+                    // What the watch has not told yet it will tell; what it has told already was passed over.
+                    if self.pods.cache().get_key(&key).is_some_and(|pod| revision_of(pod) != acted_on) {
+                        self.look_at(now, &key, fx);
+                    }
+                }
+            },
+        }
+    }
+
+    fn rang(&mut self, now: Time, alarm: Alarm, fx: &mut Effects<Never>) {
+        match alarm {
+            Alarm::Register(number) | Alarm::Renew(number) if self.dead.contains(&number) => {}
+            Alarm::Register(number) => self.register(now, number, fx),
+            Alarm::Renew(number) => self.renew(now, number, fx),
+            Alarm::Pod(key) => {
+                self.busy.remove(&key);
+                self.look_at(now, &key, fx);
+            }
+        }
+    }
+}
+
+fn revision_of(pod: &Pod) -> String {
+    pod.metadata.resource_version.clone().unwrap_or_default()
+}
+
+/// A write of a pod's status. It rests on the pod's UID and resourceVersion.
+fn status(key: &Key, patch: &serde_json::Value) -> ApiRequest {
+    ApiRequest::patch(&Pod::resource(), &key.namespace, &key.name, "status", ContentType::MergePatch, patch)
+}
+
+impl Core for HollowNodes {
+    type In = Never;
+    type Out = Never;
+
+    fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
+        if let Some(deltas) = self.pods.step(now, &input, fx) {
+            for delta in deltas {
+                if !matches!(delta, Delta::Removed(_)) {
+                    self.look_at(now, &Key::of(delta.object().as_ref()), fx);
+                }
+            }
+            return;
+        }
+        match input {
+            Input::Start => {
+                self.pods.start(fx);
+                for number in 0..self.config.nodes {
+                    self.register(now, number, fx);
+                }
+            }
+            Input::Api { id, result } => {
+                if let Some(call) = self.calls.remove(&id) {
+                    self.answered(now, call, result.as_ref().err(), fx);
+                }
+            }
+            Input::Timer(id) => {
+                if let Some(alarm) = self.alarms.remove(&id) {
+                    self.rang(now, alarm, fx);
+                }
+            }
+            Input::Watch { .. } => {}
+            Input::Own(never) => match never {},
+        }
+    }
+}
+
+/// The Node that a hollow kubelet registers, for tests that put one in by hand.
+#[must_use]
+pub fn hollow_node(config: &Config, number: usize, now: Time) -> Node {
+    node::node(config, number, now)
+}

@@ -1,0 +1,83 @@
+//! What a hollow node says of itself.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::Config;
+
+/// Namespace of the nodes' Leases.
+pub(crate) const LEASES: &str = "kube-node-lease";
+
+/// The address of the node of a number; 172.16.0.0/12 has room for a million.
+pub(crate) fn address(number: usize) -> String {
+    format!("172.{}.{}.{}", 16 + (number >> 16 & 15), number >> 8 & 255, number & 255)
+}
+
+/// The Node to register.
+pub(crate) fn node(config: &Config, number: usize, now: Time) -> Node {
+    let name = config.name(number);
+    let mut labels: BTreeMap<String, String> = [("hostname", &*name), ("os", "linux"), ("arch", "amd64")]
+        .map(|(key, value)| (format!("kubernetes.io/{key}"), value.to_owned()))
+        .into();
+    labels.extend(config.labels.clone());
+    let amounts: BTreeMap<String, Quantity> =
+        config.allocatable.iter().map(|(k, v)| (k.clone(), Quantity(v.clone()))).collect();
+    let conditions = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID"),
+        ("Ready", "True", "KubeletReady"),
+    ];
+    Node {
+        metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() },
+        spec: None,
+        status: Some(NodeStatus {
+            addresses: Some(vec![
+                NodeAddress { type_: "InternalIP".into(), address: address(number) },
+                NodeAddress { type_: "Hostname".into(), address: name },
+            ]),
+            allocatable: Some(amounts.clone()),
+            capacity: Some(amounts),
+            conditions: Some(
+                conditions
+                    .map(|(kind, status, reason)| NodeCondition {
+                        type_: kind.into(),
+                        status: status.into(),
+                        reason: Some(reason.into()),
+                        last_heartbeat_time: Some(now.meta()),
+                        last_transition_time: Some(now.meta()),
+                        message: None,
+                    })
+                    .into(),
+            ),
+            node_info: Some(NodeSystemInfo {
+                architecture: "amd64".into(),
+                operating_system: "linux".into(),
+                container_runtime_version: "hollow://1".into(),
+                kubelet_version: "hollow".into(),
+                os_image: "hollow".into(),
+                ..NodeSystemInfo::default()
+            }),
+            ..NodeStatus::default()
+        }),
+    }
+}
+
+/// The node's Lease, made now.
+pub(crate) fn lease(config: &Config, number: usize, now: Time) -> Lease {
+    let name = config.name(number);
+    Lease {
+        metadata: ObjectMeta { name: Some(name.clone()), namespace: Some(LEASES.into()), ..ObjectMeta::default() },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(name),
+            lease_duration_seconds: i32::try_from(config.lease_period.as_secs() * 4).ok(),
+            renew_time: Some(now.meta_micro()),
+            ..LeaseSpec::default()
+        }),
+    }
+}
