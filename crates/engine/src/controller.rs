@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use carrack_types::resource::{Kind, Object, Resource};
 
-use crate::{AnyInformer, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, Time};
+use crate::{AnyInformer, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, StatusError, Time, Write};
 
 /// A level-triggered controller. It keeps no state that matters between reconciles: whatever it
 /// decides follows from the view.
@@ -16,9 +16,24 @@ pub trait Controller: Send {
     fn setup(&self, setup: &mut Setup<'_>);
     /// Decides what to do about one key.
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan;
+    /// Says that a write was refused, for good or until something changes: in events, and in the status of the key's
+    /// object. The rest of the plan was dropped; what is returned here is written instead, and the key comes back with
+    /// backoff. Conflicts and lost replies do not come here: looking again is the answer to those.
+    fn refused(&mut self, _key: &Key, _view: &View<'_>, _refusal: &Refusal<'_>, _now: Time) -> Plan {
+        Plan::none()
+    }
     /// Kinds to watch that follow from what was seen (custom resources, for the garbage collector).
     /// Called after each change of a cache; the controller adds what is missing.
     fn more_watches(&mut self, _view: &View<'_>, _setup: &mut Setup<'_>) {}
+}
+
+/// A write that the API server refused, and its words.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    /// What was to be written.
+    pub write: &'a Write,
+    /// Why it was not.
+    pub error: &'a StatusError,
 }
 
 pub(crate) type MapFn = Box<dyn Fn(&dyn Any, &View<'_>) -> Vec<Key> + Send>;

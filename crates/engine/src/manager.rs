@@ -23,8 +23,9 @@ use carrack_types::resource::PartialObject;
 use serde_json::Value;
 
 use crate::{
-    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecorder, Input,
-    Key, LeaderElector, MapFn, Never, Parts, Plan, Rng, Selector, Setup, Source, Time, TimerId, View, WorkQueue, Write,
+    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecord,
+    EventRecorder, Input, Key, LeaderElector, MapFn, Never, Parts, Plan, Refusal, Rng, Selector, Setup, Source,
+    StatusError, Time, TimerId, View, WorkQueue, Write,
 };
 
 /// How long to wait before asking again for a revision after an unknown outcome.
@@ -50,6 +51,10 @@ enum Barrier {
 
 struct Run {
     writes: VecDeque<Write>,
+    /// How many writes are done.
+    done: usize,
+    /// Events that wait for so many writes to be done.
+    told: VecDeque<(usize, EventRecord)>,
     barriers: Vec<Barrier>,
     requeue_after: Option<Duration>,
     failed: bool,
@@ -301,7 +306,8 @@ impl Manager {
     }
 
     fn begin(&mut self, now: Time, i: usize, key: Key, plan: Plan, fx: &mut Effects<Never>) {
-        for event in plan.events {
+        let (at_once, told): (Vec<_>, Vec<_>) = plan.told.into_iter().partition(|(after, _)| *after == 0);
+        for event in plan.events.into_iter().chain(at_once.into_iter().map(|(_, event)| event)) {
             self.recorder.record(now, event, fx);
         }
         if let Some(error) = &plan.error {
@@ -310,6 +316,8 @@ impl Manager {
         }
         let run = Run {
             writes: plan.writes.into(),
+            done: 0,
+            told: told.into(),
             barriers: Vec::new(),
             requeue_after: plan.requeue_after,
             failed: plan.error.is_some(),
@@ -358,14 +366,9 @@ impl Manager {
         };
         if let (Write::Confirm { absent, .. }, CallKind::Write) = (&write, kind) {
             match confirmed(absent, &result) {
-                Ok(true) => {
-                    if let Some(run) = self.hosted[i].runs.get_mut(&key) {
-                        run.writes.pop_front();
-                    }
-                    self.next_write(now, i, &key, fx);
-                }
+                Ok(true) => self.next_write_after(now, i, &key, fx),
                 Ok(false) => {
-                    tracing::debug!(%key, absent = ?absent, "it is there after all; will look again");
+                    tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
                     self.fail(now, i, &key);
                 }
                 Err(error) => {
@@ -392,7 +395,14 @@ impl Manager {
                     let controller = self.hosted[i].controller.name();
                     tracing::warn!(controller, %key, child = %write.key(), kind = %write.resource(),
                         "a child's name is taken by an object that belongs to somebody else");
-                    self.fail(now, i, &key);
+                    let message = format!(
+                        "{} \"{}\" already exists, and belongs to somebody else",
+                        write.resource().qualified(),
+                        write.key().name
+                    );
+                    let taken =
+                        StatusError { code: 409, reason: "AlreadyExists".into(), message, ..StatusError::default() };
+                    self.refused(now, i, &key, &write, &taken, fx);
                 }
             }
             (CallKind::Write | CallKind::CheckChild, Err(error)) => {
@@ -405,7 +415,12 @@ impl Manager {
                 if error.is_unknown() && kind == CallKind::Write {
                     self.probe(i, key.clone(), &write, fx);
                 }
-                self.fail(now, i, &key);
+                match &error {
+                    ApiError::Status(status) if !error.is_unknown() && !error.is_conflict() => {
+                        self.refused(now, i, &key, &write, status, fx);
+                    }
+                    _ => self.fail(now, i, &key),
+                }
             }
             (CallKind::Probe, result) => self.probed(now, i, &key, result, fx),
         }
@@ -437,7 +452,41 @@ impl Manager {
         }
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.barriers.extend(barriers);
+        }
+        self.next_write_after(now, i, key, fx);
+    }
+
+    /// The first write is done: tell what waited for it, and go on.
+    fn next_write_after(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.writes.pop_front();
+            run.done += 1;
+            while run.told.front().is_some_and(|(after, _)| *after <= run.done) {
+                if let Some((_, event)) = run.told.pop_front() {
+                    self.recorder.record(now, event, fx);
+                }
+            }
+        }
+        self.next_write(now, i, key, fx);
+    }
+
+    /// The server refused a write. The controller may say so, in the object's status and in events; then the run fails.
+    fn refused(&mut self, now: Time, i: usize, key: &Key, write: &Write, error: &StatusError, fx: &mut Effects<Never>) {
+        // What was to be said of a refusal is refused itself.
+        if self.hosted[i].runs.get(key).is_none_or(|run| run.failed) {
+            return self.fail(now, i, key);
+        }
+        let said = {
+            let view = View { informers: &self.informers };
+            self.hosted[i].controller.refused(key, &view, &Refusal { write, error }, now)
+        };
+        for event in said.events {
+            self.recorder.record(now, event, fx);
+        }
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.failed = true;
+            run.told.clear();
+            run.writes = said.writes.into();
         }
         self.next_write(now, i, key, fx);
     }
@@ -445,6 +494,7 @@ impl Manager {
     fn fail(&mut self, now: Time, i: usize, key: &Key) {
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.failed = true;
+            run.told.clear();
             run.writes.clear();
         }
         self.try_finish(now, i, key);
@@ -539,10 +589,15 @@ fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
 fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<bool, ApiError> {
     match (absent, result) {
         (Absent::Object { .. }, Err(error)) if error.is_not_found() => Ok(true),
+        (Absent::End { .. }, Err(error)) if error.is_not_found() => Ok(false),
         // The kind itself is gone, and all its objects with it.
         (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (_, Err(error)) => Err(error.clone()),
         (Absent::Object { uid, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.uid() != uid),
+        (Absent::End { uid, .. }, Ok(reply)) => {
+            let found = reply.json::<PartialObject>()?;
+            Ok(found.uid() == uid && !found.is_deleting())
+        }
         (Absent::Newer { resource_version, .. }, Ok(reply)) => {
             Ok(reply.json::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
         }

@@ -91,6 +91,13 @@ pub enum Absent {
         /// The resourceVersion that was read.
         resource_version: String,
     },
+    /// The end of an object: it is there, and is not being deleted.
+    End {
+        /// Its name.
+        key: Key,
+        /// Its UID; another object may have taken the name.
+        uid: String,
+    },
 }
 
 impl Write {
@@ -118,7 +125,10 @@ impl Write {
             Self::Patch { key, .. }
             | Self::Delete { key, .. }
             | Self::Post { key, .. }
-            | Self::Confirm { absent: Absent::Object { key, .. } | Absent::Newer { key, .. }, .. } => key.clone(),
+            | Self::Confirm {
+                absent: Absent::Object { key, .. } | Absent::Newer { key, .. } | Absent::End { key, .. },
+                ..
+            } => key.clone(),
             Self::Confirm { absent: Absent::AnyIn(namespace), .. } => Key::new(namespace.clone(), ""),
         }
     }
@@ -143,9 +153,10 @@ impl Write {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
-            Self::Confirm { resource, absent: Absent::Object { key, .. } | Absent::Newer { key, .. } } => {
-                ApiRequest::get(resource, &key.namespace, &key.name).metadata_only()
-            }
+            Self::Confirm {
+                resource,
+                absent: Absent::Object { key, .. } | Absent::Newer { key, .. } | Absent::End { key, .. },
+            } => ApiRequest::get(resource, &key.namespace, &key.name).metadata_only(),
             Self::Confirm { resource, absent: Absent::AnyIn(namespace) } => {
                 let selector = crate::Selector { namespace: namespace.clone(), ..crate::Selector::all() };
                 ApiRequest::list(resource, &selector, 1, "").metadata_only()
@@ -166,6 +177,8 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// Events to record.
     pub events: Vec<EventRecord>,
+    /// Events to record once so many of the writes are done; in the order of these numbers.
+    pub told: Vec<(usize, EventRecord)>,
     /// Reconcile again after this time, whatever happens.
     pub requeue_after: Option<Duration>,
     /// The decision could not be made; this is logged, and the key comes back with backoff.
@@ -260,6 +273,13 @@ impl Plan {
         self.writes.push(Write::Confirm { resource: K::resource(), absent });
         self
     }
+    /// Adds: go on only if an object is there and not being deleted, by a live read. For giving it children that are there
+    /// already: the garbage collector takes away what belongs to an owner that is gone.
+    pub fn confirm_alive<K: Kind>(mut self, object: &K) -> Self {
+        let absent = Absent::End { key: Key::of(object), uid: object.uid().to_owned() };
+        self.writes.push(Write::Confirm { resource: K::resource(), absent });
+        self
+    }
     /// Adds: any write.
     pub fn write(mut self, write: Write) -> Self {
         self.writes.push(write);
@@ -270,6 +290,11 @@ impl Plan {
         self.events.push(event);
         self
     }
+    /// Adds an event that is recorded once all writes that were added before it are done.
+    pub fn told(mut self, event: EventRecord) -> Self {
+        self.told.push((self.writes.len(), event));
+        self
+    }
     /// Asks to be called again after a time.
     pub fn requeue_after(mut self, after: Duration) -> Self {
         self.requeue_after = Some(self.requeue_after.map_or(after, |a| a.min(after)));
@@ -277,6 +302,8 @@ impl Plan {
     }
     /// Adds everything of another plan behind this one.
     pub fn then(mut self, other: Self) -> Self {
+        let before = self.writes.len();
+        self.told.extend(other.told.into_iter().map(|(after, event)| (before + after, event)));
         self.writes.extend(other.writes);
         self.events.extend(other.events);
         if let Some(after) = other.requeue_after {

@@ -1,0 +1,99 @@
+//! What a manager says when the API server refuses a write, and when events come that wait for writes.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
+
+use bytes::Bytes;
+use carrack_engine::{
+    ApiError, ApiResponse, Controller, Core as _, Effect, Effects, EventRecord, Input, Key, Manager, Method, Never,
+    Plan, Refusal, Rng, Setup, StatusError, Time, View, controller_ref,
+};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+/// Makes two pods for a config map, and tells.
+struct Two;
+
+impl Controller for Two {
+    fn name(&self) -> &'static str {
+        "two"
+    }
+    fn setup(&self, s: &mut Setup<'_>) {
+        s.watch_own::<ConfigMap>();
+        s.watch_owned::<Pod, ConfigMap>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(parent) = view.get::<ConfigMap>(&key.namespace, &key.name) else { return Plan::none() };
+        if view.cache::<Pod>().by_owner(parent.uid()).next().is_some() {
+            return Plan::none();
+        }
+        ["a", "b"].into_iter().fold(Plan::none(), |plan, name| {
+            let metadata = ObjectMeta {
+                namespace: Some(key.namespace.clone()),
+                name: Some(name.into()),
+                owner_references: Some(vec![controller_ref(parent.as_ref())]),
+                ..ObjectMeta::default()
+            };
+            let told = EventRecord::normal(parent.as_ref(), "Made", name);
+            plan.create(&Pod { metadata, ..Pod::default() }).told(told)
+        })
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let Some(parent) = view.get::<ConfigMap>(&key.namespace, &key.name) else { return Plan::none() };
+        Plan::none()
+            .event(EventRecord::warning(parent.as_ref(), "NotMade", refusal.error.message.clone()))
+            .patch(parent.as_ref(), json!({"data": {"refused": refusal.write.key().name}}))
+    }
+}
+
+/// What is written when pods are refused from this one on, in order.
+fn check(refused_from: usize, expected: &[&str]) {
+    let mut core = Manager::new("test", Rng::new(1)).with(Two);
+    let (mut fx, now) = (Effects::<Never>::new(), Time::from_unix_s(1));
+    let (mut pods, mut words) = (0, Vec::new());
+    core.step(now, Input::Start, &mut fx);
+    while let Some(effect) = fx.pop() {
+        let Effect::Api(id, request) = effect else { continue };
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let ok = |body: Value| Ok(ApiResponse { status: 200, body: Bytes::from(body.to_string()) });
+        let parent = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u", "resourceVersion": "1"}});
+        let result = if request.method == Method::Get {
+            let items = if request.path.contains("configmaps") { json!([parent]) } else { json!([]) };
+            ok(json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+        } else if request.path.contains("events") {
+            words.push(format!(
+                "{} {}",
+                body["reason"].as_str().unwrap_or_default(),
+                body["message"].as_str().unwrap_or_default()
+            ));
+            ok(body)
+        } else if request.path.ends_with("pods") {
+            pods += 1;
+            if pods >= refused_from {
+                let status = StatusError {
+                    code: 403,
+                    reason: "Forbidden".into(),
+                    message: "no".into(),
+                    ..StatusError::default()
+                };
+                Err(ApiError::Status(Box::new(status)))
+            } else {
+                words.push(format!("pod {}", body["metadata"]["name"].as_str().expect("a name")));
+                ok(json!({"metadata": {"namespace": "ns", "name": "x", "uid": "y", "resourceVersion": "2"}}))
+            }
+        } else {
+            words.push(format!("data {}", body["data"]));
+            ok(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u", "resourceVersion": "3"}}))
+        };
+        core.step(now, Input::Api { id, result }, &mut fx);
+    }
+    assert_eq!(words, expected, "refused from {refused_from}");
+}
+
+#[test]
+fn a_refusal_is_told_and_what_was_done_before_it() {
+    check(9, &["pod a", "Made a", "pod b", "Made b"]);
+    check(2, &["pod a", "Made a", "NotMade no", "data {\"refused\":\"b\"}"]);
+    check(1, &["NotMade no", "data {\"refused\":\"a\"}"]);
+}
