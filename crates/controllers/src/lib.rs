@@ -4,18 +4,33 @@
 //! - [`NamespaceController`]: empties namespaces that are being deleted.
 //! - [`ServiceAccountController`]: every namespace has its `default` service account.
 //! - [`RootCaController`]: every namespace has the cluster's CA, for pods to verify the API server.
+//! - [`NodeLifecycle`], [`TaintEviction`]: nodes that fall silent, and the pods that this evicts.
+//! - [`PodGc`]: pods that nobody else would delete.
+//! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
+//! - [`DisruptionController`]: how many pods may be evicted now.
 
 mod custom;
+mod disruption;
+mod endpoints;
 mod garbage;
 mod namespace;
+mod node;
+mod pod_gc;
+mod pods;
 mod root_ca;
 mod service_account;
+#[cfg(test)]
+mod testing;
 
 use carrack_engine::Controller;
 use carrack_types::resource::Resource;
 
+pub use disruption::DisruptionController;
+pub use endpoints::{EndpointSliceController, EndpointsController};
 pub use garbage::GarbageCollector;
 pub use namespace::NamespaceController;
+pub use node::{NodeLifecycle, TaintEviction};
+pub use pod_gc::PodGc;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 
@@ -37,5 +52,11 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(NamespaceController::new(config.collected.clone())),
         Box::new(ServiceAccountController),
         Box::new(RootCaController::new(config.ca_pem.clone())),
+        Box::new(NodeLifecycle::default()),
+        Box::new(TaintEviction::default()),
+        Box::new(PodGc::default()),
+        Box::new(EndpointSliceController),
+        Box::new(EndpointsController),
+        Box::new(DisruptionController),
     ]
 }

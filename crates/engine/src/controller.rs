@@ -195,6 +195,12 @@ impl View<'_> {
     pub fn synced(&self, source: &Source) -> bool {
         self.informers.get(source).is_some_and(|i| i.synced())
     }
+    /// Since when a source has been read without a break: before that, things may have happened that nobody could have
+    /// told, and silence means nothing. None while nothing is heard at all.
+    #[must_use]
+    pub fn steady_since(&self, source: &Source) -> Option<Time> {
+        self.informers.get(source)?.steady_since()
+    }
     /// One object.
     #[must_use]
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {

@@ -84,6 +84,8 @@ pub struct Informer<K> {
     synced: bool,
     backoff: Duration,
     opened: Time,
+    /// Since when its watch has run without an error; a regular end is none.
+    steady: Option<Time>,
     rng: Rng,
     metadata_only: bool,
 }
@@ -129,6 +131,7 @@ impl<K: Object> Informer<K> {
             synced: false,
             backoff: FIRST_BACKOFF,
             opened: Time::default(),
+            steady: None,
             rng,
             metadata_only: false,
         }
@@ -158,6 +161,11 @@ impl<K: Object> Informer<K> {
     pub fn revision(&self) -> u64 {
         self.revision
     }
+    /// Since when it has heard everything: its watch has been open without an error. None while it has no watch.
+    #[must_use]
+    pub fn steady_since(&self) -> Option<Time> {
+        self.steady
+    }
     /// The resource that it reads.
     #[must_use]
     pub fn resource(&self) -> &Resource {
@@ -176,6 +184,7 @@ impl<K: Object> Informer<K> {
             self.cache.insert(object);
         }
         self.synced = true;
+        self.steady = Some(Time::default());
     }
 
     /// Begins.
@@ -223,6 +232,7 @@ impl<K: Object> Informer<K> {
         let mut request = ApiRequest::watch(&self.resource, &self.selector, &self.revision_text, timeout_s);
         request.metadata_only = self.metadata_only;
         self.opened = now;
+        self.steady.get_or_insert(now);
         self.state = State::Watching { watch: fx.watch(request) };
     }
 
@@ -298,6 +308,7 @@ impl<K: Object> Informer<K> {
             }
             WatchItem::Closed(Some(error)) => {
                 let relist = error.is_gone();
+                self.steady = None;
                 tracing::debug!(resource = %self.resource, %error, relist, "a watch broke");
                 self.back_off(now, relist, fx);
                 Vec::new()
@@ -325,6 +336,7 @@ impl<K: Object> Informer<K> {
             "ERROR" => {
                 let error = ApiError::from_reply(500, text.as_bytes());
                 tracing::debug!(resource = %self.resource, %error, "the server ended a watch");
+                self.steady = None;
                 if let State::Watching { watch } = self.state {
                     fx.unwatch(watch);
                 }
@@ -355,6 +367,7 @@ impl<K: Object> Informer<K> {
     }
 
     fn restart<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        self.steady = None;
         if let State::Watching { watch } = self.state {
             fx.unwatch(watch);
         }
@@ -392,6 +405,7 @@ pub(crate) trait AnyInformer: Send {
     fn stop(&mut self, fx: &mut Effects<crate::Never>);
     fn synced(&self) -> bool;
     fn revision(&self) -> u64;
+    fn steady_since(&self) -> Option<Time>;
     fn uid_of(&self, key: &Key) -> Option<String>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
@@ -421,6 +435,9 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn revision(&self) -> u64 {
         Self::revision(self)
+    }
+    fn steady_since(&self) -> Option<Time> {
+        Self::steady_since(self)
     }
     fn uid_of(&self, key: &Key) -> Option<String> {
         self.cache.get_key(key).map(|o| o.uid().to_owned())

@@ -593,7 +593,7 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
         // The kind itself is gone, and all its objects with it.
         (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (_, Err(error)) => Err(error.clone()),
-        (Absent::Object { uid, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.uid() != uid),
+        (Absent::Object { uid, .. }, Ok(reply)) => Ok(!uid.is_empty() && reply.json::<PartialObject>()?.uid() != uid),
         (Absent::End { uid, .. }, Ok(reply)) => {
             let found = reply.json::<PartialObject>()?;
             Ok(found.uid() == uid && !found.is_deleting())

@@ -79,7 +79,7 @@ pub enum Absent {
     Object {
         /// Its name.
         key: Key,
-        /// Its UID; another object may have taken the name.
+        /// Its UID; another object may have taken the name. Empty: whatever has that name.
         uid: String,
     },
     /// Any object in this namespace.
@@ -253,7 +253,8 @@ impl Plan {
         self.writes.push(Write::Delete { resource: resource.clone(), key: Key::of(object), options });
         self
     }
-    /// Adds: go on only if no object of this name and UID is there, by a live read.
+    /// Adds: go on only if no object of this name and UID is there, by a live read. With an empty UID, only if nothing has
+    /// that name.
     pub fn confirm_absent(mut self, resource: &Resource, key: Key, uid: impl Into<String>) -> Self {
         let absent = Absent::Object { key, uid: uid.into() };
         self.writes.push(Write::Confirm { resource: resource.clone(), absent });

@@ -10,6 +10,7 @@ use crate::caller::USER_CONTROLLER_MANAGER;
 use crate::rbac::Rule;
 
 const STORAGE: &[&str] = &["storage.k8s.io"];
+const DISCOVERY: &[&str] = &["discovery.k8s.io"];
 const ALL: &[&str] = &["*"];
 
 pub(super) fn add(b: &mut Builder) {
@@ -51,6 +52,8 @@ fn cluster_controllers() -> Table {
                 rule("patch update", CORE, "nodes/status"),
                 rule("patch update", CORE, "pods/status"),
                 rule("list watch get delete", CORE, "pods"),
+                // Upstream reads the Leases of nodes under its own, wider role.
+                rule("get list watch", &["coordination.k8s.io"], "leases"),
                 events(),
             ],
         ),
@@ -60,6 +63,49 @@ fn cluster_controllers() -> Table {
                 rule("list watch delete", CORE, "pods"),
                 rule(READ, CORE, "nodes"),
                 rule("patch", CORE, "pods/status"),
+            ],
+        ),
+        (
+            "disruption-controller",
+            vec![
+                rule(READ, &["apps", "extensions"], "deployments replicasets"),
+                rule(READ, CORE, "replicationcontrollers"),
+                rule(READ, &["policy"], "poddisruptionbudgets"),
+                rule(READ, APPS, "statefulsets"),
+                rule("update patch", &["policy"], "poddisruptionbudgets/status"),
+                rule("list watch", CORE, "pods"),
+                rule("patch update", CORE, "pods/status"),
+                rule("get", ALL, "*/scale"),
+                events(),
+            ],
+        ),
+        (
+            "endpoint-controller",
+            vec![
+                rule(READ, CORE, "services pods"),
+                rule("get list watch create update patch delete", CORE, "endpoints"),
+                rule("create", CORE, "endpoints/restricted"),
+                events(),
+            ],
+        ),
+        (
+            "endpointslice-controller",
+            vec![
+                rule(READ, CORE, "services pods nodes"),
+                rule("update", CORE, "services/finalizers"),
+                rule("get list watch create update patch delete", DISCOVERY, "endpointslices"),
+                rule("create", DISCOVERY, "endpointslices/restricted"),
+                events(),
+            ],
+        ),
+        (
+            "endpointslicemirroring-controller",
+            vec![
+                rule(READ, CORE, "services endpoints"),
+                rule("update", CORE, "services/finalizers endpoints/finalizers"),
+                rule("get list watch create update patch delete", DISCOVERY, "endpointslices"),
+                rule("create", DISCOVERY, "endpointslices/restricted"),
+                events(),
             ],
         ),
     ]
@@ -177,37 +223,6 @@ fn others() -> Table {
                 rule("get list watch create update delete patch", BATCH, "jobs"),
                 rule("update", BATCH, "cronjobs/status cronjobs/finalizers"),
                 rule("list watch delete", CORE, "pods"),
-                events(),
-            ],
-        ),
-        (
-            "disruption-controller",
-            vec![
-                rule(READ, &["apps", "extensions"], "deployments replicasets"),
-                rule(READ, CORE, "replicationcontrollers"),
-                rule(READ, &["policy"], "poddisruptionbudgets"),
-                rule(READ, APPS, "statefulsets"),
-                rule("update", &["policy"], "poddisruptionbudgets/status"),
-                rule("patch update", CORE, "pods/status"),
-                rule("get", ALL, "*/scale"),
-                events(),
-            ],
-        ),
-        (
-            "endpoint-controller",
-            vec![
-                rule(READ, CORE, "services pods"),
-                rule("get list watch create update delete", CORE, "endpoints"),
-                rule("create", CORE, "endpoints/restricted"),
-                events(),
-            ],
-        ),
-        (
-            "endpointslice-controller",
-            vec![
-                rule(READ, CORE, "services pods nodes"),
-                rule("update", CORE, "services/finalizers"),
-                rule("get list watch create update delete", &["discovery.k8s.io"], "endpointslices"),
                 events(),
             ],
         ),

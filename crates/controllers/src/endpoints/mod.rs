@@ -1,0 +1,61 @@
+//! Which pods a service stands for, written down as EndpointSlices and, for older readers, as Endpoints.
+//!
+//! ```text
+//!   Service, Pods, Nodes ─▶ desired: endpoints by address family and ports ─┬▶ slices: at most 100 in each
+//!   Endpoints that somebody wrote for a service without selector ───────────┘  (mirrored)
+//!   Service, Pods ─▶ legacy: one Endpoints object of the service's name
+//! ```
+
+mod desired;
+mod legacy;
+mod slices;
+
+use std::collections::BTreeSet;
+
+use carrack_engine::{Key, View};
+use carrack_types::resource::Object as _;
+use carrack_types::selector::map_selects;
+use k8s_openapi::api::core::v1::{Pod, Service};
+
+pub use legacy::EndpointsController;
+pub use slices::EndpointSliceController;
+
+/// Keys of the services that choose a pod.
+fn services_of(pod: &Pod, view: &View<'_>) -> Vec<Key> {
+    view.cache::<Service>()
+        .in_namespace(pod.namespace())
+        .filter(|s| chooses(s, pod))
+        .map(|s| Key::of(s.as_ref()))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
+
+fn chooses(service: &Service, pod: &Pod) -> bool {
+    let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+    map_selects(selector, pod.metadata.labels.as_ref())
+}
+
+fn has_selector(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|s| s.selector.as_ref()).is_some_and(|s| !s.is_empty())
+}
+
+fn is_external_name(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|s| s.type_.as_deref()) == Some("ExternalName")
+}
+
+fn is_headless(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()) == Some("None")
+}
+
+/// Labels that the service hands on to what is written for it.
+fn labels_of(service: &Service) -> std::collections::BTreeMap<String, String> {
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS);
+    if is_headless(service) {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    labels
+}
+
+const HEADLESS: &str = "service.kubernetes.io/headless";

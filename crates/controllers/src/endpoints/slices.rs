@@ -1,0 +1,218 @@
+//! EndpointSlices of services: endpoints stay in the slice that they are in, new ones fill the room that there is, and
+//! what has no room gets a slice of its own. A slice's name is derived from the service and its number.
+//!
+//! Otherwise as kube-controller-manager's endpoint slice and endpoint slice mirroring controllers
+//! (pkg/controller/endpointslice, endpointslicemirroring).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_engine::{Controller, Key, Plan, Setup, Time, View, controller_ref, derived_suffix};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde_json::json;
+
+use super::desired::{Desired, Group, families, from_endpoints, from_pods, identity};
+use super::{has_selector, is_external_name, labels_of, services_of};
+use crate::pods::{self, BY_NODE};
+
+/// How many endpoints a slice holds.
+const FULL: usize = 100;
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const CONTROLLER: &str = "endpointslice-controller.k8s.io";
+const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
+/// Endpoints with this label set to `true` are not mirrored.
+const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+/// The endpoint slice controller.
+pub struct EndpointSliceController;
+
+/// What the slices of a service are to be, and by whom they are owned.
+struct Wanted {
+    desired: Desired,
+    managed_by: &'static str,
+    owner: OwnerReference,
+    labels: BTreeMap<String, String>,
+}
+
+fn wanted(service: &Service, view: &View<'_>) -> Option<Wanted> {
+    if is_external_name(service) {
+        return None;
+    }
+    if has_selector(service) {
+        let mut desired = from_pods(service, view);
+        if desired.is_empty() {
+            // An empty slice says that nobody is behind the service, which no slice at all would not.
+            for family in families(service) {
+                desired.insert(Group { family, ports: Vec::new() }, BTreeMap::new());
+            }
+        }
+        let labels = labels_of(service);
+        return Some(Wanted { desired, managed_by: CONTROLLER, owner: controller_ref(service), labels });
+    }
+    let endpoints = view.get::<Endpoints>(service.namespace(), service.name())?;
+    if endpoints.is_deleting() || endpoints.label(SKIP_MIRROR) == Some("true") {
+        return None;
+    }
+    let labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    let desired = from_endpoints(endpoints);
+    Some(Wanted { desired, managed_by: MIRRORING, owner: controller_ref(endpoints.as_ref()), labels })
+}
+
+impl Wanted {
+    fn labels(&self, service: &Service) -> BTreeMap<String, String> {
+        let mut labels = self.labels.clone();
+        labels.insert(SERVICE_LABEL.into(), service.name().to_owned());
+        labels.insert(MANAGED_BY.into(), self.managed_by.into());
+        labels
+    }
+
+    fn slice(&self, service: &Service, name: String, group: &Group, endpoints: Vec<Endpoint>) -> EndpointSlice {
+        EndpointSlice {
+            metadata: ObjectMeta {
+                namespace: Some(service.namespace().to_owned()),
+                name: Some(name),
+                labels: Some(self.labels(service)),
+                owner_references: Some(vec![self.owner.clone()]),
+                ..ObjectMeta::default()
+            },
+            address_type: group.family.clone(),
+            endpoints: Some(endpoints),
+            ports: Some(group.ports()),
+        }
+    }
+}
+
+fn is_ours(slice: &EndpointSlice) -> bool {
+    matches!(slice.label(MANAGED_BY), Some(CONTROLLER | MIRRORING))
+}
+
+/// A name for a new slice that none of the others has.
+fn free_name(service: &Service, group: &Group, taken: &mut BTreeSet<String>) -> String {
+    let ports = format!("{:?}", group.ports);
+    let mut n = 0_u32;
+    loop {
+        let suffix = derived_suffix(&[service.uid(), &group.family, &ports, &n.to_string()], 5);
+        // Room for the dash and the suffix within a name's length.
+        let stem: String = service.name().chars().take(247).collect();
+        let name = format!("{stem}-{suffix}");
+        if taken.insert(name.clone()) {
+            return name;
+        }
+        n += 1;
+    }
+}
+
+/// Brings a slice to these endpoints, if it differs.
+fn bring(plan: Plan, service: &Service, wanted: &Wanted, slice: &EndpointSlice, endpoints: &[Endpoint]) -> Plan {
+    let labels = wanted.labels(service);
+    if slice.endpoints.as_deref().unwrap_or_default() == endpoints && slice.metadata.labels.as_ref() == Some(&labels) {
+        return plan;
+    }
+    let mut patch = json!({"metadata": {"labels": labels}, "endpoints": endpoints});
+    for gone in slice.metadata.labels.iter().flatten().map(|(k, _)| k).filter(|k| !labels.contains_key(*k)) {
+        patch["metadata"]["labels"][gone] = serde_json::Value::Null;
+    }
+    plan.patch(slice, patch)
+}
+
+fn plan(service: &Service, wanted: &Wanted, slices: &[&Arc<EndpointSlice>]) -> Plan {
+    let mut plan = Plan::none();
+    // What is to go goes last, so that no endpoint is missing meanwhile.
+    let mut deletions = Plan::none();
+    let mut taken: BTreeSet<String> = slices.iter().map(|s| s.name().to_owned()).collect();
+    let mut by_group: BTreeMap<Group, Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in slices {
+        let group = Group::of(&slice.address_type, slice.ports.as_deref().unwrap_or_default());
+        by_group.entry(group).or_default().push(slice);
+    }
+    for (group, endpoints) in &wanted.desired {
+        let slices = by_group.remove(group).unwrap_or_default();
+        if endpoints.is_empty() {
+            match slices.split_first() {
+                Some((first, others)) => {
+                    plan = bring(plan, service, wanted, first, &[]);
+                    deletions = others.iter().fold(deletions, |plan, slice| plan.delete(*slice));
+                }
+                None => {
+                    let name = free_name(service, group, &mut taken);
+                    plan = plan.create(&wanted.slice(service, name, group, Vec::new()));
+                }
+            }
+            continue;
+        }
+        // First what each slice keeps, in its new form; then those with room take the others.
+        let mut left = endpoints.clone();
+        let mut kept: Vec<Vec<Endpoint>> = slices
+            .iter()
+            .map(|s| s.endpoints.iter().flatten().filter_map(|e| left.remove(&identity(e))).take(FULL).collect())
+            .collect();
+        let mut rest = left.into_values();
+        for slice in &mut kept {
+            let room = FULL.saturating_sub(slice.len());
+            slice.extend(rest.by_ref().take(room));
+        }
+        for (slice, endpoints) in slices.into_iter().zip(kept) {
+            if endpoints.is_empty() {
+                deletions = deletions.delete(slice);
+            } else {
+                plan = bring(plan, service, wanted, slice, &endpoints);
+            }
+        }
+        for chunk in rest.collect::<Vec<_>>().chunks(FULL) {
+            let name = free_name(service, group, &mut taken);
+            plan = plan.create(&wanted.slice(service, name, group, chunk.to_vec()));
+        }
+    }
+    deletions = by_group.into_values().flatten().fold(deletions, |plan, slice| plan.delete(slice));
+    plan.then(deletions)
+}
+
+impl Controller for EndpointSliceController {
+    fn name(&self) -> &'static str {
+        "endpointslice-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<Service>();
+        setup.watch::<Endpoints>(|e, view| {
+            // Those of services with a selector are written by our own controller, and not mirrored.
+            let service = view.get::<Service>(e.namespace(), e.name());
+            if service.is_some_and(|s| !has_selector(s)) { vec![Key::of(e)] } else { Vec::new() }
+        });
+        setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.watch::<Pod>(services_of);
+        setup.watch::<EndpointSlice>(|slice, _| {
+            let service = slice.label(SERVICE_LABEL).filter(|_| is_ours(slice));
+            service.map(|name| Key::new(slice.namespace(), name)).into_iter().collect()
+        });
+        // A zone that changes is written anew with the next change of the service.
+        setup.read::<Node>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        // What belonged to a service that is gone is the garbage collector's.
+        let Some(service) = view.get::<Service>(&key.namespace, &key.name).filter(|s| !s.is_deleting()) else {
+            return Plan::none();
+        };
+        let slices: Vec<_> = view
+            .cache::<EndpointSlice>()
+            .in_namespace(&key.namespace)
+            .filter(|s| s.label(SERVICE_LABEL) == Some(&key.name) && is_ours(s) && !s.is_deleting())
+            .collect();
+        match wanted(service, view) {
+            Some(wanted) => {
+                // Those of another kind of owner (a selector came or went) are replaced.
+                let (ours, others): (Vec<_>, Vec<_>) =
+                    slices.into_iter().partition(|s| s.label(MANAGED_BY) == Some(wanted.managed_by));
+                others.into_iter().fold(plan(service, &wanted, &ours), |plan, slice| plan.delete(slice.as_ref()))
+            }
+            None => slices.into_iter().fold(Plan::none(), |plan, slice| plan.delete(slice.as_ref())),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,158 @@
+//! What is written for services, as a reader of slices and of Endpoints sees it.
+
+use carrack_engine::Write;
+use carrack_engine::testing::Caches;
+use serde_json::{Value, json};
+
+use super::super::EndpointsController;
+use super::*;
+use crate::testing::{of, words};
+
+fn service(spec: Value) -> Value {
+    json!({"metadata": {"namespace": "ns", "name": "web", "uid": "svc"}, "spec": spec})
+}
+
+fn web() -> Value {
+    service(json!({"selector": {"app": "web"}, "clusterIP": "10.0.0.1",
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}))
+}
+
+fn pod(n: usize, ready: bool, deleting: bool, phase: &str) -> Value {
+    let mut pod = json!({"metadata": {"namespace": "ns", "name": format!("p{n}"), "uid": format!("u{n:03}"),
+            "labels": {"app": "web"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"phase": phase, "podIP": format!("10.1.{}.{}", n / 200, n % 200),
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}});
+    if deleting {
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }
+    pod
+}
+
+fn caches(service: &Value, pods: &[Value], slices: &[EndpointSlice], endpoints: &[Value]) -> Caches {
+    let node = json!({"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "z1"}}});
+    Caches::new()
+        .with::<Service>([of(service.clone())])
+        .with::<Pod>(pods.iter().cloned().map(of))
+        .with::<EndpointSlice>(slices.iter().cloned())
+        .with::<Endpoints>(endpoints.iter().cloned().map(of))
+        .with::<Node>([of(node)])
+}
+
+/// Applies a plan to slices, as the API server would.
+fn apply(plan: &Plan, slices: &mut Vec<EndpointSlice>) {
+    for write in &plan.writes {
+        let name = write.key().name;
+        match write {
+            Write::Create { object, .. } => slices.push(of(object.clone())),
+            Write::Delete { .. } => slices.retain(|s| s.name() != name),
+            Write::Patch { patch, .. } => {
+                let slice = slices.iter_mut().find(|s| s.name() == name).expect("a slice");
+                slice.endpoints = Some(of(patch["endpoints"].clone()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn reconcile(service: &Value, pods: &[Value], slices: &mut Vec<EndpointSlice>, endpoints: &[Value]) -> usize {
+    let caches = caches(service, pods, slices, endpoints);
+    let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+    apply(&plan, slices);
+    plan.writes.len()
+}
+
+#[test]
+fn pods_are_told_by_their_state() {
+    for (ready, deleting, phase, publish, expected) in [
+        (true, false, "Running", false, Some((true, true, false))),
+        (false, false, "Running", false, Some((false, false, false))),
+        (true, true, "Running", false, Some((false, true, true))),
+        (false, false, "Running", true, Some((true, false, false))),
+        (false, false, "Failed", false, None),
+    ] {
+        let mut service = web();
+        service["spec"]["publishNotReadyAddresses"] = publish.into();
+        let mut slices = Vec::new();
+        reconcile(&service, &[pod(1, ready, deleting, phase)], &mut slices, &[]);
+        let [slice] = &slices[..] else { panic!("{slices:?}") };
+        let endpoints = slice.endpoints.as_deref().unwrap_or_default();
+        let conditions = endpoints.first().and_then(|e| e.conditions.clone());
+        let told = conditions.map(|c| (c.ready == Some(true), c.serving == Some(true), c.terminating == Some(true)));
+        assert_eq!(told, expected, "{ready} {deleting} {phase} {publish}");
+        if let Some(endpoint) = endpoints.first() {
+            assert_eq!(slice.ports.as_ref().map(|p| p[0].port), Some(Some(8080)));
+            assert_eq!((endpoint.zone.as_deref(), endpoint.node_name.as_deref()), (Some("z1"), Some("n")));
+        }
+    }
+}
+
+#[test]
+fn slices_hold_a_hundred_and_change_little() {
+    let pods = |n: usize| (0..n).map(|n| pod(n, true, false, "Running")).collect::<Vec<_>>();
+    let mut slices = Vec::new();
+    let size =
+        |slices: &[EndpointSlice]| slices.iter().map(|s| s.endpoints.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
+    // Nobody is behind it: one empty slice says so.
+    assert_eq!(reconcile(&web(), &[], &mut slices, &[]), 1);
+    assert_eq!(size(&slices), [0]);
+    assert_eq!(reconcile(&web(), &[], &mut slices, &[]), 0);
+    reconcile(&web(), &pods(250), &mut slices, &[]);
+    let mut sizes = size(&slices);
+    sizes.sort_unstable();
+    assert_eq!(sizes, [50, 100, 100]);
+    assert_eq!(reconcile(&web(), &pods(250), &mut slices, &[]), 0);
+    // One pod goes: one slice is written, and the room is taken by the next pod that comes.
+    let without: Vec<_> = pods(250).into_iter().filter(|p| p["metadata"]["name"] != "p7").collect();
+    assert_eq!(reconcile(&web(), &without, &mut slices, &[]), 1);
+    assert_eq!(reconcile(&web(), &pods(250), &mut slices, &[]), 1);
+    let all: BTreeSet<_> = slices.iter().flat_map(|s| s.endpoints.iter().flatten().map(identity)).collect();
+    assert_eq!(all.len(), 250);
+    reconcile(&web(), &pods(1), &mut slices, &[]);
+    assert_eq!(size(&slices), [1]);
+}
+
+#[test]
+fn what_somebody_wrote_is_mirrored() {
+    let plain = service(json!({"ports": [{"port": 5432}]}));
+    let endpoints = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "e"},
+        "subsets": [{"addresses": [{"ip": "192.0.2.1"}, {"ip": "2001:db8::1"}], "ports": [{"port": 5432}]}]});
+    let mut slices = Vec::new();
+    reconcile(&plain, &[], &mut slices, &[]);
+    assert_eq!(slices, []);
+    reconcile(&plain, &[], &mut slices, std::slice::from_ref(&endpoints));
+    let families: BTreeSet<_> = slices.iter().map(|s| s.address_type.as_str()).collect();
+    assert_eq!(families, BTreeSet::from(["IPv4", "IPv6"]));
+    assert!(slices.iter().all(|s| s.label(MANAGED_BY) == Some(MIRRORING)));
+    let mut skipped = endpoints;
+    skipped["metadata"]["labels"][SKIP_MIRROR] = "true".into();
+    reconcile(&plain, &[], &mut slices, &[skipped]);
+    assert_eq!(slices, []);
+    reconcile(&service(json!({"type": "ExternalName", "externalName": "x"})), &[], &mut slices, &[]);
+    assert_eq!(slices, []);
+}
+
+#[test]
+fn endpoints_for_older_readers() {
+    let pods = [pod(1, true, false, "Running"), pod(2, false, false, "Running"), pod(3, true, true, "Running")];
+    let look = |endpoints: &[Value]| {
+        let caches = caches(&web(), &pods, &[], endpoints);
+        EndpointsController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default())
+    };
+    let plan = look(&[]);
+    let [Write::Create { object, .. }] = &plan.writes[..] else { panic!("{plan:?}") };
+    let subset = &object["subsets"][0];
+    assert_eq!(subset["addresses"].as_array().map(Vec::len), Some(1));
+    assert_eq!(subset["notReadyAddresses"][0]["ip"], "10.1.0.2");
+    assert_eq!(subset["ports"][0]["port"], 8080);
+    assert!(look(std::slice::from_ref(object)).is_none());
+    // The service went: so does what was written for it, and nothing else.
+    let gone = |label: Option<&str>| {
+        let mut endpoints = object.clone();
+        endpoints["metadata"]["labels"] = json!({ "endpoints.kubernetes.io/managed-by": label });
+        let caches = Caches::new().with::<Service>([]).with::<Pod>([]).with::<Endpoints>([of(endpoints)]);
+        words(&EndpointsController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default()))
+    };
+    assert_eq!(gone(Some("endpoint-controller")), ["confirm absent ns/web", "delete ns/web"]);
+    assert_eq!(gone(Some("me")), [""; 0]);
+}

@@ -1,0 +1,121 @@
+//! What becomes of nodes that fall silent, and of those that only seem to.
+
+use carrack_engine::testing::Caches;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{of, words};
+
+fn node(name: &str, ready: &str, taints: Value) -> Value {
+    let condition = |t: &str, s: &str| json!({"type": t, "status": s});
+    let pressed = if ready == "Unknown" { "Unknown" } else { "False" };
+    json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": {"taints": taints},
+        "status": {"conditions": [condition("Ready", ready), condition("MemoryPressure", pressed),
+            condition("DiskPressure", pressed), condition("PIDPressure", pressed)]}})
+}
+
+fn lease(name: &str, revision: u32) -> Value {
+    json!({"metadata": {"namespace": LEASES, "name": name, "resourceVersion": revision.to_string()}, "spec": {}})
+}
+
+fn step(c: &mut NodeLifecycle, nodes: &[Value], leases: &[Value], name: &str, at_s: i64) -> Plan {
+    let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "1"},
+        "spec": {"nodeName": "a", "containers": []},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let caches = Caches::new()
+        .with::<Node>(nodes.iter().cloned().map(of))
+        .with::<Lease>(leases.iter().cloned().map(of))
+        .with_index::<Pod>(BY_NODE, pods::by_node)
+        .with::<Pod>([of(pod)]);
+    c.reconcile(&Key::new("", name), &caches.view(), Time::from_unix_s(at_s))
+}
+
+const SILENT: &str = "patch a/status Ready=Unknown MemoryPressure=Unknown DiskPressure=Unknown PIDPressure=Unknown";
+
+#[test]
+fn silence_is_measured_by_the_observer_and_confirmed() {
+    let mut c = NodeLifecycle::default();
+    let nodes = [node("a", "True", json!([]))];
+    let none: [&str; 0] = [];
+    let plan = step(&mut c, &nodes, &[lease("a", 1)], "a", 1000);
+    assert_eq!(words(&plan), none);
+    assert_eq!(plan.requeue_after, Some(GRACE));
+    assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 2)], "a", 1049)), none);
+    assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 2)], "a", 1098)), none);
+    let plan = step(&mut c, &nodes, &[lease("a", 2)], "a", 1099);
+    assert_eq!(words(&plan), ["confirm unchanged kube-node-lease/a", SILENT]);
+    assert_eq!(plan.events.len(), 1);
+}
+
+#[test]
+fn a_node_that_never_spoke_has_a_minute() {
+    let mut c = NodeLifecycle::default();
+    let mut new = node("a", "True", json!([]));
+    new["status"] = json!({});
+    assert_eq!(words(&step(&mut c, &[new.clone()], &[], "a", 1000)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &[new.clone()], &[], "a", 1059)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &[new], &[], "a", 1060)), ["confirm absent kube-node-lease/a", SILENT]);
+}
+
+#[test]
+fn taints_follow_conditions_and_evictions_need_somebody_who_is_heard() {
+    let schedule = |key: &str| json!([{"key": key, "effect": "NoSchedule"}]);
+    let both =
+        json!([{"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}, {"key": UNREACHABLE_TAINT, "effect": "NoExecute"}]);
+    // (a's readiness, its taints, b's readiness) → what is written of a.
+    for (ready, taints, other, expected) in [
+        ("True", json!([]), "True", vec![]),
+        (
+            "False",
+            json!([]),
+            "True",
+            vec![format!("patch a taints={NOT_READY_TAINT}:NoSchedule,{NOT_READY_TAINT}:NoExecute")],
+        ),
+        (
+            "Unknown",
+            json!([]),
+            "True",
+            vec![
+                "confirm unchanged kube-node-lease/a".to_owned(),
+                format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule,{UNREACHABLE_TAINT}:NoExecute"),
+            ],
+        ),
+        // Nobody is heard: new pods stay away, and those that are there stay.
+        ("Unknown", json!([]), "Unknown", vec![format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule")]),
+        ("Unknown", both.clone(), "Unknown", vec![format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule")]),
+        ("Unknown", both.clone(), "True", vec![]),
+        ("True", both, "True", vec!["patch a taints=".to_owned()]),
+        ("True", schedule("example.com/mine"), "True", vec![]),
+        ("True", schedule(NOT_READY_TAINT), "True", vec!["patch a taints=".to_owned()]),
+    ] {
+        let mut c = NodeLifecycle::default();
+        let nodes = [node("a", ready, taints.clone()), node("b", other, json!([]))];
+        let plan = step(&mut c, &nodes, &[lease("a", 1)], "a", 1000);
+        assert_eq!(words(&plan), expected, "{ready} {taints} {other}");
+    }
+}
+
+#[test]
+fn pods_of_a_silent_node_are_not_ready() {
+    let mut c = NodeLifecycle::default();
+    let taint = json!([{"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]);
+    let nodes = [node("a", "Unknown", taint)];
+    // Heard just now: the node speaks for itself.
+    assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 1)], "a", 1000)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 1)], "a", 1050)), ["patch ns/p/status Ready=False"]);
+}
+
+#[test]
+fn after_a_time_in_which_nobody_was_heard_all_have_time_again() {
+    let mut c = NodeLifecycle::default();
+    let nodes = [node("a", "True", json!([])), node("b", "True", json!([]))];
+    for name in ["a", "b"] {
+        assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 1), lease("b", 1)], name, 1000)), [""; 0]);
+    }
+    // The store could not be written for 48 s; b is the first to get through, a comes a little later.
+    let after = [lease("a", 1), lease("b", 2)];
+    assert_eq!(words(&step(&mut c, &nodes, &after, "b", 1048)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &nodes, &after, "a", 1055)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &nodes, &after, "a", 1097)), [""; 0]);
+    assert_eq!(words(&step(&mut c, &nodes, &after, "a", 1098)).len(), 2);
+}

@@ -1,0 +1,202 @@
+//! Deletes pods that nobody else will: ended ones beyond a number, those of nodes that are gone, those that are deleted
+//! before they had a node, and those of a node that an operator declared out of service.
+//!
+//! Behaviour follows kube-controller-manager's pod garbage collector (pkg/controller/podgc). That a node is not in the
+//! cache proves nothing: after the quarantine a live read must say that it is gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
+use crate::pods::{self, BY_NODE, node_of};
+
+/// How long a pod's node must have been missing.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// How many ended pods may stay.
+const TERMINATED_PODS: usize = 12_500;
+/// How often the ended ones are counted.
+const PERIOD: Duration = Duration::from_secs(20);
+/// The key under which ended pods are counted; no pod has such a name.
+const ENDED: &str = "(ended)";
+const REASON: &str = "DeletionByPodGC";
+
+/// The pod garbage collector.
+pub struct PodGc {
+    threshold: usize,
+    counted: Option<Time>,
+    /// Since when nodes that pods name have been missing.
+    missing: BTreeMap<String, Time>,
+}
+
+impl Default for PodGc {
+    fn default() -> Self {
+        Self { threshold: TERMINATED_PODS, counted: None, missing: BTreeMap::new() }
+    }
+}
+
+fn force(plan: Plan, pod: &Pod) -> Plan {
+    let options = DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
+    plan.delete_with(&Pod::resource(), pod, options)
+}
+
+impl PodGc {
+    fn ended(&mut self, view: &View<'_>, now: Time) -> Plan {
+        if let Some(wait) = self.counted.map(|at| PERIOD.saturating_sub(now.since(at))).filter(|w| !w.is_zero()) {
+            return Plan::none().requeue_after(wait);
+        }
+        self.counted = Some(now);
+        let mut ended: Vec<_> = view.cache::<Pod>().iter().filter(|p| is_terminal(p) && !p.is_deleting()).collect();
+        let excess = ended.len().saturating_sub(self.threshold);
+        if excess == 0 {
+            return Plan::none();
+        }
+        ended.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), Key::of(p.as_ref())));
+        ended.into_iter().take(excess).fold(Plan::none(), |plan, pod| force(plan, pod))
+    }
+
+    fn orphaned(&mut self, pod: &Pod, now: Time) -> Plan {
+        let since = *self.missing.entry(node_of(pod).to_owned()).or_insert(now);
+        let left = QUARANTINE.saturating_sub(now.since(since));
+        if !left.is_zero() {
+            return Plan::none().requeue_after(left);
+        }
+        let gone = Plan::none().confirm_absent(&Node::resource(), Key::new("", node_of(pod)), "");
+        let marked = if is_terminal(pod) {
+            gone
+        } else {
+            pods::mark_disrupted(gone, pod, REASON, "PodGC: node no longer exists", true, now)
+        };
+        force(marked, pod)
+    }
+}
+
+fn out_of_service(node: &Node) -> bool {
+    let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    !is_ready(node) && taints.into_iter().any(|t| t.key == OUT_OF_SERVICE_TAINT)
+}
+
+impl Controller for PodGc {
+    fn name(&self) -> &'static str {
+        "pod-garbage-collector"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.watch::<Pod>(|pod, _| {
+            let mut keys = vec![Key::of(pod)];
+            if is_terminal(pod) {
+                keys.push(Key::new("", ENDED));
+            }
+            keys
+        });
+        setup.watch::<Node>(|node, view| {
+            let there = view.get::<Node>("", node.name());
+            if there.is_some_and(|n| !out_of_service(n)) {
+                return Vec::new();
+            }
+            view.cache::<Pod>().by_index(BY_NODE, node.name()).map(|p| Key::of(p.as_ref())).collect()
+        });
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        if key.namespace.is_empty() {
+            return self.ended(view, now);
+        }
+        let Some(pod) = view.get::<Pod>(&key.namespace, &key.name) else { return Plan::none() };
+        let node = node_of(pod);
+        if node.is_empty() {
+            return if pod.is_deleting() { force(Plan::none(), pod) } else { Plan::none() };
+        }
+        match view.get::<Node>("", node) {
+            None => self.orphaned(pod, now),
+            Some(found) => {
+                self.missing.remove(node);
+                if !pod.is_deleting() || !out_of_service(found) {
+                    return Plan::none();
+                }
+                let plan = if is_terminal(pod) {
+                    Plan::none()
+                } else {
+                    let message = "PodGC: node is out of service";
+                    pods::mark_disrupted(Plan::none(), pod, REASON, message, true, now)
+                };
+                force(plan, pod)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{of, words};
+
+    fn check(gc: &mut PodGc, key: Key, pods: Vec<Value>, nodes: Vec<Value>, at_s: i64, expected: &[&str]) {
+        let caches = Caches::new().with::<Pod>(pods.iter().cloned().map(of)).with::<Node>(nodes.into_iter().map(of));
+        let plan = gc.reconcile(&key, &caches.view(), Time::from_unix_s(at_s));
+        assert_eq!(words(&plan), expected, "{pods:?} at {at_s}");
+    }
+
+    fn pod(name: &str, node: &str, phase: &str, deleting: bool) -> Value {
+        let mut pod = json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1"},
+            "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase}});
+        if deleting {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        pod
+    }
+
+    #[test]
+    fn pods_that_nobody_else_deletes() {
+        let mut gc = PodGc::default();
+        let key = || Key::new("ns", "p");
+        let node = |ready: &str, taints: Value| {
+            json!({"metadata": {"name": "n", "uid": "n"}, "spec": {"taints": taints},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}})
+        };
+        let out = json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]);
+        let well = || vec![node("True", json!([]))];
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], well(), 0, &[]);
+        check(&mut gc, key(), vec![pod("p", "n", "Running", true)], well(), 0, &[]);
+        // Deleted before it had a node.
+        check(&mut gc, key(), vec![pod("p", "", "Pending", false)], well(), 0, &[]);
+        check(&mut gc, key(), vec![pod("p", "", "Pending", true)], well(), 0, &["delete ns/p"]);
+        // Its node has been missing for the quarantine, and is surely gone.
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 100, &[]);
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 139, &[]);
+        let failed = "patch ns/p/status DisruptionTarget=True phase=Failed";
+        let orphan = ["confirm absent n", failed, "delete ns/p"];
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 140, &orphan);
+        let ended = ["confirm absent n", "delete ns/p"];
+        check(&mut gc, key(), vec![pod("p", "n", "Failed", false)], vec![], 140, &ended);
+        // A node that came back and goes again has a quarantine of its own.
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], well(), 141, &[]);
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 142, &[]);
+        // Out of service counts for a node that is not ready, and for pods that are being deleted.
+        let dead = || vec![node("Unknown", out.clone())];
+        check(&mut gc, key(), vec![pod("p", "n", "Running", true)], vec![node("True", out.clone())], 200, &[]);
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], dead(), 200, &[]);
+        check(&mut gc, key(), vec![pod("p", "n", "Running", true)], dead(), 200, &[failed, "delete ns/p"]);
+    }
+
+    #[test]
+    fn the_oldest_ended_pods_go_beyond_a_number() {
+        let mut gc = PodGc { threshold: 1, ..PodGc::default() };
+        let aged = |name: &str, born: &str| {
+            let mut p = pod(name, "n", "Succeeded", false);
+            p["metadata"]["creationTimestamp"] = born.into();
+            p
+        };
+        let pods = || vec![aged("young", "2026-01-02T00:00:00Z"), aged("zold", "2026-01-01T00:00:00Z")];
+        let key = || Key::new("", ENDED);
+        check(&mut gc, key(), pods(), vec![], 0, &["delete ns/zold"]);
+        check(&mut gc, key(), pods(), vec![], 19, &[]);
+        check(&mut gc, key(), vec![aged("young", "2026-01-02T00:00:00Z")], vec![], 20, &[]);
+    }
+}
