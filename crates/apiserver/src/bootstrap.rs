@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{crd, keys, stored};
+use crate::{crd, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
@@ -53,6 +53,10 @@ impl ApiServer {
     /// # Errors
     /// The first write that failed.
     pub async fn bootstrap(&self) -> Result<(), Status> {
+        let moved = former::move_all(&*self.inner.store).await?;
+        if moved > 0 {
+            tracing::info!(moved, "objects of an earlier version are where upstream has them now");
+        }
         let namespaces = NAMESPACES.iter().map(|name| async move {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             self.ensure("/api/v1/namespaces", name, &namespace).await
@@ -74,7 +78,7 @@ impl ApiServer {
         for entry in page.entries {
             crd::finish(&self.inner, &stored::memo(&entry).name).await?;
         }
-        self.inner.ready.store(true, Ordering::Release);
+        self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
     }
 

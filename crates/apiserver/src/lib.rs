@@ -27,6 +27,8 @@ mod dispatch;
 mod env;
 mod expiry;
 mod follow;
+mod former;
+mod health;
 mod keys;
 mod kinds;
 mod list_options;

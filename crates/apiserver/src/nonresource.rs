@@ -4,14 +4,13 @@ use carrack_auth::token;
 use http::header::HeaderMap;
 use http::{HeaderValue, Method};
 use serde_json::json;
-use std::sync::atomic::Ordering;
 
-use crate::body::{self, Body, Response, text, typed};
+use crate::body::{self, Body, Response, typed};
 use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{discovery, openapi};
+use crate::{discovery, health, openapi};
 
 /// What `/version` says; clients compare the minor version.
 const MAJOR: &str = "1";
@@ -43,7 +42,7 @@ pub(crate) async fn answer(
         _ => {}
     }
     if let Some(rest) = ["/healthz", "/livez", "/readyz"].iter().find_map(|p| trimmed.strip_prefix(p)) {
-        return health(server, &trimmed[1..trimmed.len() - rest.len()], rest, query.flag("verbose"));
+        return health::answer(server, &trimmed[1..trimmed.len() - rest.len()], rest, query);
     }
     if trimmed.starts_with("/openapi/") {
         return openapi::answer(server, trimmed, headers).await;
@@ -89,30 +88,4 @@ async fn paths(server: &ApiServer) -> Result<Response, Status> {
         all.push(path.to_owned());
     }
     Ok(body::value(200, &json!({"paths": all})))
-}
-
-/// `/readyz`, `/readyz/<check>`; each with `?verbose`.
-fn health(server: &ApiServer, endpoint: &str, check: &str, verbose: bool) -> Result<Response, Status> {
-    let ready = server.inner.ready.load(Ordering::Acquire);
-    let mut checks = vec![("ping", true), ("store", true)];
-    if endpoint == "readyz" {
-        checks.push(("bootstrap", ready));
-    }
-    if let Some(name) = check.strip_prefix('/') {
-        let (_, ok) = checks.iter().find(|(known, _)| *known == name).ok_or_else(Status::no_such_path)?;
-        return Ok(if *ok { text(200, "ok") } else { text(500, format!("{name} failed")) });
-    }
-    if !check.is_empty() {
-        return Err(Status::no_such_path());
-    }
-    let all_ok = checks.iter().all(|(_, ok)| *ok);
-    if all_ok && !verbose {
-        return Ok(text(200, "ok"));
-    }
-    let mut out = String::new();
-    for (name, ok) in checks {
-        out.push_str(&if ok { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: not done yet\n") });
-    }
-    out.push_str(&format!("{endpoint} check {}\n", if all_ok { "passed" } else { "failed" }));
-    Ok(text(if all_ok { 200 } else { 500 }, out))
 }

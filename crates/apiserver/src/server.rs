@@ -10,7 +10,7 @@
 //! [`Store`], so the simulator can poll a request to its end by hand.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
@@ -26,6 +26,7 @@ use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
 use crate::env::Env;
 use crate::follow::{Fold, Follower};
+use crate::health::Phase;
 use crate::keys;
 use crate::local::{LocalApi, LocalRequest};
 use crate::metrics::Metrics;
@@ -88,11 +89,15 @@ pub(crate) struct Inner {
     authorizer: Follower<AuthorizerFold>,
     pub documents: Documents,
     pub metrics: Metrics,
-    pub ready: AtomicBool,
+    pub phase: Phase,
 }
 
 /// Follows what authorization depends on.
-struct AuthorizerFold(Authorizer);
+struct AuthorizerFold {
+    authorizer: Authorizer,
+    /// Where the observed resources are, in their order.
+    prefixes: Vec<String>,
+}
 
 /// (group, resource) that the authorizer has a use for.
 const OBSERVED: [(&str, &str); 8] = [
@@ -108,20 +113,18 @@ const OBSERVED: [(&str, &str); 8] = [
 
 impl Fold for AuthorizerFold {
     fn clear(&mut self) {
-        self.0 = Authorizer::new();
+        self.authorizer = Authorizer::new();
     }
 
     fn apply(&mut self, key: &str, entry: Option<&Entry>) {
-        // /registry/<group>/<resource>[/<namespace>]/<name>
-        let mut parts = key.split('/').skip(2);
-        let (Some(group), Some(resource), Some(first)) = (parts.next(), parts.next(), parts.next()) else { return };
-        let group = if group == "core" { "" } else { group };
-        let (namespace, name) = match parts.next() {
-            Some(name) => (first, name),
-            None => ("", first),
-        };
+        let found = OBSERVED
+            .iter()
+            .zip(&self.prefixes)
+            .find_map(|(resource, prefix)| Some((resource, key.strip_prefix(&**prefix)?)));
+        let Some(((group, resource), place)) = found else { return };
+        let (namespace, name) = place.split_once('/').unwrap_or(("", place));
         let json = entry.map(|entry| &*entry.value);
-        if let Err(why) = self.0.observe(group, resource, namespace, name, json) {
+        if let Err(why) = self.authorizer.observe(group, resource, namespace, name, json) {
             tracing::warn!(key, error = %why, "authorization goes without an object");
         }
     }
@@ -133,7 +136,7 @@ impl ApiServer {
     pub fn new(config: Config) -> ApiServer {
         let mut plugins = admission::built_in();
         plugins.extend(config.plugins);
-        let prefixes = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
+        let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
         ApiServer {
             inner: Arc::new(Inner {
                 store: config.store,
@@ -144,10 +147,10 @@ impl ApiServer {
                 apis: config.apis,
                 ca_pem: config.ca_pem,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
-                authorizer: Follower::new(prefixes, AuthorizerFold(Authorizer::new())),
+                authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 documents: Documents::default(),
                 metrics: Metrics::default(),
-                ready: AtomicBool::new(false),
+                phase: Phase::default(),
             }),
         }
     }
@@ -169,7 +172,12 @@ impl ApiServer {
 
     /// Whether the bootstrap objects are there, so that `/readyz` says yes.
     pub fn is_ready(&self) -> bool {
-        self.inner.ready.load(Ordering::Acquire)
+        self.inner.phase.bootstrapped.load(Ordering::Acquire)
+    }
+
+    /// `/readyz` says no from now on, so that nobody sends anything new here; all else goes on.
+    pub fn announce_end(&self) {
+        self.inner.phase.ending.store(true, Ordering::Release);
     }
 
     /// What the API offers at this moment.
@@ -334,7 +342,7 @@ impl Inner {
 
     /// Asks the authorizer, brought up to date.
     pub(crate) async fn with_authorizer<R>(&self, ask: impl FnOnce(&Authorizer) -> R) -> Result<R, Status> {
-        Ok(self.authorizer.with(&*self.store, |fold| ask(&fold.0)).await?)
+        Ok(self.authorizer.with(&*self.store, |fold| ask(&fold.authorizer)).await?)
     }
 
     /// The group served by code, if it is one.

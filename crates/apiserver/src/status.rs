@@ -285,7 +285,8 @@ impl From<carrack_store::StoreError> for Status {
             E::Future { asked, newest } => Status::too_large_resource_version(asked.0, newest.0),
             E::Lagged => Status::expired("the watch fell too far behind"),
             E::Closed => Status::unavailable("the server is shutting down"),
-            broken @ (E::Broken(_) | E::Invalid(_)) => Status::internal(broken),
+            E::Unavailable(why) => Status::unavailable(format!("the store cannot be reached: {why}")),
+            broken @ (E::Broken(_) | E::Unknown(_) | E::Refused(_) | E::Invalid(_)) => Status::internal(broken),
         }
     }
 }

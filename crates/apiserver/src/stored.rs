@@ -85,6 +85,15 @@ fn field(out: &mut Vec<u8>, key: &str, value: &Value) {
     out.extend_from_slice(&serde_json::to_vec(value).unwrap_or_default());
 }
 
+/// The value as it was put, to be put under another key.
+pub(crate) fn unstamped(entry: &Entry) -> StoreValue {
+    let front = memo(entry).front;
+    let digits = entry.value[front..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let bytes = [&entry.value[..front], &entry.value[front + digits..]].concat();
+    let stamp_at = carrack_store::stamp_place(&bytes);
+    StoreValue { bytes: bytes.into(), stamp_at }
+}
+
 /// What readers derive from an entry, made once for each (it hangs on [`Entry::memo`]).
 #[derive(Debug)]
 pub(crate) struct Memo {
@@ -225,11 +234,14 @@ mod tests {
         let memo = memo(&entry);
         assert_eq!((memo.name.as_str(), memo.namespace.as_str()), ("n", "s"));
         assert_eq!(memo.labels["a"], "b");
+        let object = object.as_object().expect("object");
+        assert_eq!(unstamped(&entry), encode(object, "v1", "Pod"));
     }
 
     #[test]
     fn bare_objects_encode() {
         let value = encode(&Map::new(), "v1", "X");
+        assert_eq!(carrack_store::stamp_place(&value.bytes), value.stamp_at);
         let stamped = encode_at(&Map::new(), "v1", "X", "5");
         assert_eq!(value.stamp_at.map(|at| &value.bytes[..at]), Some(&stamped[..stamped.len() - 4]));
         let parsed: Value = serde_json::from_slice(&stamped).expect("json");

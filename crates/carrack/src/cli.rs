@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod roles;
 pub mod sim;
+pub mod store;
 pub mod up;
 
 use std::net::IpAddr;

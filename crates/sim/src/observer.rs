@@ -25,11 +25,11 @@ impl Change {
 
 /// Prefixes of the objects that invariants speak about, with short names.
 const LOOKED_AT: [(&str, &str); 7] = [
-    ("/registry/core/pods/", "pod"),
-    ("/registry/core/nodes/", "node"),
-    ("/registry/core/configmaps/", "configmap"),
-    ("/registry/core/secrets/", "secret"),
-    ("/registry/core/namespaces/", "namespace"),
+    ("/registry/pods/", "pod"),
+    ("/registry/minions/", "node"),
+    ("/registry/configmaps/", "configmap"),
+    ("/registry/secrets/", "secret"),
+    ("/registry/namespaces/", "namespace"),
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
 ];

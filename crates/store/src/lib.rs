@@ -8,18 +8,21 @@
 //!   mem::state      map + history, a value: apply, range, compact        (pure)
 //!   mem::watch      watchers by prefix, their buffers and wakers         (pure)
 //!   mem::published  what readers and watchers see, swapped at a commit   (pure)
-//!        │                              │
-//!   mem::MemStore: no disk,        embedded::EmbeddedStore: one writer thread,
-//!   ready at the first poll        log and snapshot on disk, one flush for many writes
+//!        │                              │                                │
+//!   mem::MemStore: no disk,   embedded::EmbeddedStore: one      etcd::EtcdStore: transactions go
+//!   ready at the first poll   writer thread, log and snapshot   to etcd, a watch brings back what
+//!                             on disk, one flush for many       they and those of others changed
 //! ```
 //!
 //! [`mem`] reads no clock, does no IO and needs no runtime, so the simulator runs it as it is.
 
 pub mod bench;
 pub mod embedded;
+pub mod etcd;
 pub mod mem;
 mod model;
 
 pub use embedded::EmbeddedStore;
+pub use etcd::EtcdStore;
 pub use mem::MemStore;
 pub use model::*;

@@ -55,8 +55,22 @@ pub struct Value {
     /// The bytes.
     pub bytes: Bytes,
     /// Where in `bytes` the store inserts the decimal revision of the committing transaction, so
-    /// that an object carries its own resourceVersion without being serialised twice.
+    /// that an object carries its own resourceVersion without being serialised twice. It has to be
+    /// the place that [`stamp_place`] finds: etcd keeps values without their revision, and whoever
+    /// reads one has to put it in.
     pub stamp_at: Option<usize>,
+}
+
+/// Where in a stored object its revision belongs: between the quotes of the empty `resourceVersion`
+/// that leads its metadata.
+#[must_use]
+pub fn stamp_place(value: &[u8]) -> Option<usize> {
+    const METADATA: &[u8] = b"\"metadata\":{";
+    const EMPTY: &[u8] = b"\"resourceVersion\":\"\"";
+    // The object's own metadata comes before all that could look like it: inside of a JSON string
+    // each quote is escaped.
+    let at = value.windows(METADATA.len()).position(|window| window == METADATA)? + METADATA.len();
+    value[at..].starts_with(EMPTY).then_some(at + EMPTY.len() - 1)
 }
 
 /// What must hold for a transaction to commit.
@@ -173,8 +187,20 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Compacted`] when changes after `after` are no longer known,
     /// [`StoreError::Future`] when it is not yet, [`StoreError::Closed`].
     fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError>;
-    /// The newest durable revision.
+    /// The newest durable revision that this store shows.
     fn revision(&self) -> Revision;
+    /// Resolves to the newest durable revision that there is, once this store shows it. That is more than
+    /// [`Store::revision`] where others write as well.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it cannot be found out.
+    fn sync(&self) -> StoreFuture<'_, Revision> {
+        Box::pin(async { Ok(self.revision()) })
+    }
+    /// Why the store is known not to take transactions at this moment.
+    fn fault(&self) -> Option<StoreError> {
+        None
+    }
     /// Forgets history up to and including `revision`; the newest state stays.
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()>;
 }
@@ -203,6 +229,15 @@ pub enum StoreError {
     /// accepts no more of them until it is opened again.
     #[error("the store's log cannot be written: {0}")]
     Broken(Arc<std::io::Error>),
+    /// The store cannot be reached, and nothing was done.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    /// Whether the transaction took effect is not known.
+    #[error("whether the store was changed is unknown: {0}")]
+    Unknown(String),
+    /// The store refuses to do it, and nothing was done: it is full, or does not know this client.
+    #[error("the store refuses: {0}")]
+    Refused(String),
     /// The store is shutting down.
     #[error("the store is closed")]
     Closed,

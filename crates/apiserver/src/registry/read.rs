@@ -20,12 +20,19 @@ pub(crate) async fn get(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let entry = fetch(cx).await?;
     if let Some(text) = cx.query.non_empty("resourceVersion") {
         let asked: u64 = text.parse().map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
-        let newest = cx.server.store.revision();
-        if asked > newest.0 {
-            return Err(Status::too_large_resource_version(asked, newest.0));
-        }
+        reached(&*cx.server.store, Revision(asked)).await?;
     }
     Ok(presenter.one(200, &entry))
+}
+
+/// Makes sure that the store shows this revision. Where others write as well, it may be known to a client
+/// before it is known here.
+pub(crate) async fn reached(store: &dyn Store, wanted: Revision) -> Result<(), Status> {
+    if wanted <= store.revision() {
+        return Ok(());
+    }
+    let newest = store.sync().await?;
+    if wanted > newest { Err(Status::too_large_resource_version(wanted.0, newest.0)) } else { Ok(()) }
 }
 
 /// The entry of the request's object.
@@ -62,13 +69,12 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
         (Some(token), _) => Some(token.revision),
         (None, AtRevision::Exact(revision)) => Some(revision),
         (None, AtRevision::NotOlderThan(wanted)) => {
-            let newest = store.revision();
-            if wanted > newest {
-                return Err(Status::too_large_resource_version(wanted.0, newest.0));
-            }
-            None
+            reached(store, wanted).await?;
+            // What is at hand is new enough, whether or not it is the newest.
+            Some(store.revision())
         }
-        (None, AtRevision::Newest | AtRevision::Any) => None,
+        (None, AtRevision::Any) => Some(store.revision()),
+        (None, AtRevision::Newest) => None,
     };
     let after = continued.as_ref().map(|token| format!("{base}{}", token.after));
     let unfiltered = options.filter.is_empty();
@@ -79,7 +85,13 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
         ),
         other => other.into(),
     };
-    let mut page = range(store, &prefix, after, batch, at).await.map_err(expired)?;
+    let loose = continued.is_none() && matches!(options.at, AtRevision::Any | AtRevision::NotOlderThan(_));
+    let mut page = match range(store, &prefix, after.clone(), batch, at).await {
+        // Forgotten since it was looked up.
+        Err(StoreError::Compacted { .. }) if loose => range(store, &prefix, after, batch, None).await,
+        other => other,
+    }
+    .map_err(expired)?;
     let revision = page.revision;
     let mut selected: Vec<Arc<Entry>> = Vec::new();
     let (mut remaining, mut more);

@@ -56,7 +56,12 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         page.revision
     } else {
         match options.at {
-            AtRevision::NotOlderThan(revision) | AtRevision::Exact(revision) => revision,
+            AtRevision::NotOlderThan(revision) | AtRevision::Exact(revision) => {
+                if revision > store.revision() {
+                    store.sync().await?;
+                }
+                revision
+            }
             AtRevision::Newest | AtRevision::Any => store.revision(),
         }
     };

@@ -36,8 +36,8 @@ pub(crate) struct Shared {
     pub ending: watch::Receiver<bool>,
 }
 
-/// Serves the API on a listener until `shutdown` resolves; then lets requests in flight come to their
-/// end, within [`Settings::drain`].
+/// Serves the API on a listener until `shutdown` resolves and [`Settings::shutdown_delay`] is over; then lets
+/// requests in flight come to their end, within [`Settings::drain`].
 ///
 /// # Errors
 /// When the listener fails for good.
@@ -55,6 +55,13 @@ pub async fn serve(
     let shared = Arc::new(Shared { server, nodes, settings, ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let graceful = GracefulShutdown::new();
+    let delay = shared.settings.shutdown_delay;
+    let announcing = shared.server.clone();
+    let shutdown = async move {
+        shutdown.await;
+        announcing.announce_end();
+        tokio::time::sleep(delay).await;
+    };
     tokio::pin!(shutdown);
     let keeper = tokio::spawn(keep_house(Arc::clone(&shared)));
     loop {

@@ -23,6 +23,9 @@ pub struct Settings {
     pub node_connect: Duration,
     /// How often an idle HTTP/2 connection is probed.
     pub keep_alive: Duration,
+    /// How long everything goes on after shutdown was asked for, but that `/readyz` says no: until load
+    /// balancers have noticed.
+    pub shutdown_delay: Duration,
     /// How long requests may go on after shutdown has begun.
     pub drain: Duration,
     /// How often expired events are removed.
@@ -43,6 +46,7 @@ impl Default for Settings {
             body: Duration::from_secs(60),
             node_connect: Duration::from_secs(10),
             keep_alive: Duration::from_secs(30),
+            shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(10),
             housekeeping: Duration::from_secs(300),
             accept_pause: Duration::from_millis(100),

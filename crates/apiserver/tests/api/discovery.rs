@@ -70,14 +70,36 @@ fn health_and_version() {
         assert_eq!(cluster.get(path).expect(200), json!("ok"), "{path}");
     }
     let verbose = cluster.get("/readyz?verbose").expect(200);
-    assert!(
-        verbose.as_str().is_some_and(|text| text.contains("[+]bootstrap ok") && text.contains("readyz check passed"))
+    assert_eq!(
+        verbose,
+        "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]poststarthook/rbac/bootstrap-roles ok\n[+]shutdown ok\nreadyz check passed\n"
     );
+    let excluded = cluster.get("/livez?verbose&exclude=etcd&exclude=x").expect(200);
+    assert_eq!(
+        excluded,
+        "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\nwarn: some health checks cannot be excluded: no matches for \"x\"\nlivez check passed\n"
+    );
+    cluster.get("/readyz/nothing").expect(404);
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
     assert_eq!(version["gitVersion"], concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")));
     let text = cluster.get("/metrics").expect(200);
     assert!(text.as_str().is_some_and(|text| text.contains("apiserver_request_total")));
+}
+
+#[test]
+fn a_server_that_is_about_to_end_says_so_first() {
+    let cluster = Cluster::new();
+    cluster.api.announce_end();
+    let said = cluster.get("/readyz").expect(500);
+    assert!(
+        said.as_str().is_some_and(|text| text.contains("[-]shutdown failed: process is shutting down\n")),
+        "{said}"
+    );
+    assert_eq!(cluster.get("/readyz?exclude=shutdown").expect(200), "ok");
+    cluster.get("/readyz/shutdown").expect(500);
+    assert_eq!(cluster.get("/livez").expect(200), "ok");
+    cluster.get("/api/v1/namespaces/default").expect(200);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod admission;
 mod crd;
 mod delete;
 mod discovery;
+mod former;
 mod harness;
 mod hostile;
 mod model;

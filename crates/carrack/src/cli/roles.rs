@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::DataDir;
+use super::store::StoreArgs;
 
 /// How a role reaches the API server, and what it logs.
 #[derive(Debug, Clone, Args)]
@@ -21,16 +22,24 @@ pub struct RoleArgs {
 /// `carrack apiserver`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Serves the Kubernetes API on the embedded store below the data directory, and makes the
-cluster's certificates there.
+Serves the Kubernetes API on the embedded store below the data directory, or on etcd, and makes
+the cluster's certificates there. Several API servers on one etcd have the same certificates:
+copy pki/ from one data directory to the others.
 
 Examples:
   # The API alone
-  carrack apiserver --data-dir /srv/api --https-port 7443")]
+  carrack apiserver --data-dir /srv/api --https-port 7443
+
+  # On etcd
+  carrack apiserver --store etcd://10.0.0.1:2379,10.0.0.2:2379 --etcd-cafile etcd-ca.crt \\
+      --etcd-certfile client.crt --etcd-keyfile client.key")]
 pub struct ApiserverArgs {
     /// Where store and certificates live
     #[command(flatten)]
     pub data_dir: DataDir,
+    /// Where objects are kept
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::store::StoreArgs;
 use super::{DataDir, ImagesDir, parse_cidr};
 
 /// `carrack up`
@@ -34,6 +35,9 @@ pub struct UpArgs {
     /// Where the cluster lives
     #[command(flatten)]
     pub data_dir: DataDir,
+    /// Where objects are kept
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Where images are built
     #[command(flatten)]
     pub images_dir: ImagesDir,

@@ -17,14 +17,15 @@ use carrack_auth::token::{Issuer, SigningKey, Verifier};
 use carrack_engine::Rng;
 use carrack_engine::shell::random_seed;
 use carrack_noderuntime::Layout;
-use carrack_store::EmbeddedStore;
 use carrack_store::embedded::Options;
+use carrack_store::{EmbeddedStore, EtcdStore, Store};
 use carrack_virt::admission::VirtAdmission;
 use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::roles::ApiserverArgs;
+use crate::cli::store::{Choice, StoreArgs};
 use crate::kubeconfig::CLUSTER;
 use crate::{logging, network};
 
@@ -82,28 +83,34 @@ pub fn open_pki(layout: &Layout) -> anyhow::Result<Pki> {
     Pki::open_or_create(&dir, now_unix_s()).with_context(|| format!("cannot use the certificates in {}", dir.display()))
 }
 
+/// Opens the store that was chosen. Blocks meanwhile.
+fn open_store(dir: &Path, choice: Choice) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match choice {
+        Choice::Embedded => Arc::new(
+            EmbeddedStore::open(dir, Options::default())
+                .with_context(|| format!("cannot open the store in {}", dir.display()))?,
+        ),
+        Choice::Etcd(options) => Arc::new(EtcdStore::open(*options)?),
+    })
+}
+
 impl Role {
     /// Opens store and socket, and makes the server. No request is answered before [`Self::run`].
     ///
     /// # Errors
     /// The store is damaged or in use, the port is taken, a certificate cannot be made.
-    pub async fn open(layout: &Layout, pki: &Pki, endpoint: &Endpoint) -> anyhow::Result<Self> {
+    pub async fn open(layout: &Layout, pki: &Pki, endpoint: &Endpoint, store: &StoreArgs) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(endpoint.bind).await.with_context(|| {
             format!("the API server cannot listen on {}: choose another --https-port", endpoint.bind)
         })?;
-        let dir = layout.store_dir();
-        let store = tokio::task::spawn_blocking({
-            let dir = dir.clone();
-            move || EmbeddedStore::open(&dir, Options::default())
-        })
-        .await?
-        .with_context(|| format!("cannot open the store in {}", dir.display()))?;
+        let (dir, choice) = (layout.store_dir(), store.choice()?);
+        let store = tokio::task::spawn_blocking(move || open_store(&dir, choice)).await??;
 
         let key =
             SigningKey::from_pem(pki.service_account_key()).context("the key of service account tokens is unusable")?;
         let verifier = Verifier::new(ISSUER, vec![key.verifying_key().clone()]);
         let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
-        let mut config = Config::new(Arc::new(store), Arc::new(env));
+        let mut config = Config::new(store, Arc::new(env));
         config.authenticator = Some(Authenticator::new(verifier));
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.plugins = vec![Box::new(VirtAdmission)];
@@ -169,7 +176,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
     };
     let stop = super::until_signal()?;
-    let role = Role::open(&layout, &pki, &endpoint).await?;
+    let role = Role::open(&layout, &pki, &endpoint, &args.store).await?;
     write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await

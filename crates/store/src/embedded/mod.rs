@@ -17,7 +17,7 @@ mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use futures::channel::oneshot;
@@ -104,6 +104,7 @@ pub struct EmbeddedStore {
     published: Arc<Published>,
     queue: mpsc::Sender<Command>,
     writer: Option<JoinHandle<()>>,
+    fault: Arc<OnceLock<StoreError>>,
 }
 
 impl EmbeddedStore {
@@ -116,6 +117,7 @@ impl EmbeddedStore {
         let dir = Dir::open(dir)?;
         let (state, log, snapshot_bytes) = recover(&dir, &options)?;
         let published = Published::new(state, options.watch_buffer_events);
+        let fault = Arc::new(OnceLock::new());
         let writer = Writer {
             dir: Arc::new(dir),
             published: Arc::clone(&published),
@@ -123,6 +125,7 @@ impl EmbeddedStore {
             options,
             snapshot_bytes,
             tasks: Tasks::new(options.history.age_ms),
+            fault: Arc::clone(&fault),
         };
         let path = writer.dir.path().to_owned();
         let (queue, commands) = mpsc::channel();
@@ -130,7 +133,7 @@ impl EmbeddedStore {
             .name("store-writer".into())
             .spawn(move || writer.run(&commands))
             .map_err(OpenError::io("start the writer thread of", &path))?;
-        Ok(Self { published, queue, writer: Some(thread) })
+        Ok(Self { published, queue, writer: Some(thread), fault })
     }
 
     /// The oldest revision that can be read or watched from.
@@ -188,6 +191,11 @@ impl Store for EmbeddedStore {
 
     fn revision(&self) -> Revision {
         self.published.state().revision()
+    }
+
+    fn fault(&self) -> Option<StoreError> {
+        let ended = self.writer.as_ref().is_some_and(JoinHandle::is_finished);
+        self.fault.get().cloned().or_else(|| ended.then_some(StoreError::Closed))
     }
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {

@@ -14,9 +14,9 @@
 #![expect(clippy::disallowed_methods, reason = "shell: it tells the history how old it is")]
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,8 @@ pub(super) struct Writer {
     /// Length of the newest snapshot: the log may grow to that before the next one is written.
     pub(super) snapshot_bytes: u64,
     pub(super) tasks: Tasks,
+    /// Why nothing more can be written, for those who ask.
+    pub(super) fault: Arc<OnceLock<StoreError>>,
 }
 
 /// What the writer keeps between batches.
@@ -166,7 +168,7 @@ impl Writer {
             && let Err(error) = self.log.flush()
         {
             tracing::error!(dir = %self.dir.path().display(), %error, "the log cannot be written");
-            self.tasks.broken = Some(StoreError::Broken(Arc::new(error)));
+            self.give_up(error);
         }
         if self.tasks.broken.is_none() {
             self.publish(next, &events);
@@ -206,6 +208,12 @@ impl Writer {
         }
     }
 
+    /// Refuses everything from here on.
+    fn give_up(&mut self, error: io::Error) {
+        let broken = StoreError::Broken(Arc::new(error));
+        self.tasks.broken = Some(self.fault.get_or_init(|| broken).clone());
+    }
+
     fn publish(&mut self, next: State, events: &[Event]) {
         self.published.publish(next, events);
         if events.is_empty() {
@@ -241,7 +249,7 @@ impl Writer {
                 // Were it there all the same, then the next start would look for what follows in it.
                 if let Err(error) = self.withdraw(generation) {
                     tracing::error!(dir = %self.dir.path().display(), %error, "cannot go back to the old log");
-                    self.tasks.broken = Some(StoreError::Broken(Arc::new(error)));
+                    self.give_up(error);
                 }
                 return;
             }

@@ -56,6 +56,19 @@ impl Published {
         wake.iter().for_each(|watcher| watcher.wake());
     }
 
+    /// Makes a state the newest one that does not come of the one before: all watches end with `error`.
+    pub(crate) fn replace(&self, state: State, error: &StoreError) {
+        let revision = state.revision();
+        let state = Arc::new(state);
+        let (ended, old) = self.with_hub(|hub| {
+            let mut newest = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            self.visible.store(revision.0, Ordering::Release);
+            (hub.interrupt(error), std::mem::replace(&mut *newest, state))
+        });
+        drop(old);
+        ended.iter().for_each(|watcher| watcher.wake());
+    }
+
     /// Wakes the watchers that have drained everything but do not know yet how far that reaches.
     pub(crate) fn wake_behind(&self) {
         let behind = self.with_hub(|hub| hub.behind(self.visible()));

@@ -125,9 +125,28 @@ impl State {
 
     /// Makes changes again that were recorded earlier, as the transaction of the next revision.
     pub(crate) fn replay(&mut self, changes: Vec<Change>) {
-        let revision = Revision(self.revision.0 + 1);
-        let events: Vec<Event> = changes.into_iter().filter_map(|change| self.change(change, revision)).collect();
-        self.remember(revision, &events);
+        self.follow(Revision(self.revision.0 + 1), changes, &mut Vec::new());
+    }
+
+    /// Makes the changes of a transaction that was committed elsewhere; a revision that is known already
+    /// changes nothing.
+    pub(crate) fn follow(&mut self, revision: Revision, changes: Vec<Change>, events: &mut Vec<Event>) {
+        if revision <= self.revision {
+            return;
+        }
+        let before = events.len();
+        events.extend(changes.into_iter().filter_map(|change| self.change(change, revision)));
+        self.remember(revision, &events[before..]);
+    }
+
+    /// Nothing has changed here up to this revision.
+    pub(crate) fn reach(&mut self, revision: Revision) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// The changes of one transaction, if they are remembered.
+    pub(crate) fn events_at(&self, revision: Revision) -> impl Iterator<Item = &Event> {
+        self.history.range((revision, 0)..=(revision, u32::MAX)).map(|(_, event)| event)
     }
 
     /// Makes one change. None when a key was to be deleted that is not there.

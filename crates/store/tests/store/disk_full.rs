@@ -59,6 +59,7 @@ fn victim_of_a_full_log() {
     assert!(matches!(again, Err(StoreError::Broken(_))), "{again:?}");
     let compact = block_on(store.compact(Revision(2)));
     assert!(matches!(compact, Err(StoreError::Broken(_))), "{compact:?}");
+    assert!(matches!(store.fault(), Some(StoreError::Broken(_))), "whoever asks is told why");
     assert_eq!(store.revision().0, 1 + written);
     let entry = get(&store, "a").expect("it is there");
     assert_eq!(text(&entry), format!("{:01000}", written - 1));

@@ -11,6 +11,11 @@ pub fn value(text: impl Into<Vec<u8>>) -> Value {
     Value { bytes: text.into().into(), stamp_at: None }
 }
 
+/// A value that gets its revision between these two.
+pub fn stamped(front: &str, back: &str) -> Value {
+    Value { bytes: format!("{front}{back}").into(), stamp_at: Some(front.len()) }
+}
+
 pub fn put(key: &str, text: impl Into<Vec<u8>>) -> Op {
     Op::Put(key.into(), value(text))
 }

@@ -1,6 +1,7 @@
 //! Tests of the store from outside.
 //!
 //! `suite` holds for every implementation of the contract; `model` compares with a naive one;
+//! `etcd` is about what only a store on etcd meets;
 //! `files` is about what the embedded store leaves on disk, `crash` about a process that dies, and
 //! `disk_full` about one whose disk refuses to write.
 
@@ -8,6 +9,7 @@
 
 mod crash;
 mod disk_full;
+mod etcd;
 mod files;
 mod help;
 mod model;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use carrack_store::embedded::{EmbeddedStore, Options};
 use carrack_store::mem::HistoryLimits;
-use carrack_store::{Check, MemStore, Op, Range, Revision, Store, StoreError, TxnOutcome, Value, Watch};
+use carrack_store::{Check, EtcdStore, MemStore, Op, Range, Revision, Store, StoreError, TxnOutcome, Watch};
 use futures::executor::block_on;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::help::{drain, text, txn};
+use crate::etcd::Etcd;
+use crate::help::{self, drain, text, txn};
 
 const KEYS: [&str; 7] = ["a", "a/1", "a/2", "ab/1", "b/1", "b/2", "b/2/x"];
 const PREFIXES: [&str; 7] = ["", "a", "a/", "a/2", "b/", "b/2", "c"];
@@ -89,6 +90,33 @@ impl Subject for OnDisk {
         let oldest = store.oldest();
         self.store = Some(store);
         Some(oldest)
+    }
+}
+
+struct OnEtcd {
+    etcd: Etcd,
+    store: Option<EtcdStore>,
+}
+
+impl OnEtcd {
+    fn new() -> Self {
+        let mut on_etcd = Self { etcd: Etcd::start(), store: None };
+        on_etcd.reopen();
+        on_etcd
+    }
+}
+
+impl Subject for OnEtcd {
+    type Store = EtcdStore;
+    fn store(&self) -> &EtcdStore {
+        self.store.as_ref().expect("it is open between the steps")
+    }
+    fn reopen(&mut self) -> Option<Revision> {
+        self.store = None;
+        let options = carrack_store::etcd::Options { history: LIMITS, ..self.etcd.options() };
+        let store = EtcdStore::open(options).expect("it opens again");
+        self.store = Some(store);
+        None
     }
 }
 
@@ -175,10 +203,12 @@ impl Model {
             twice |= ops[..place].iter().any(|(other, ..)| *other == key);
             let key = KEYS[key];
             if let Some(value) = value {
-                let bytes = format!("{value}@");
-                let stamp_at = stamped.then_some(bytes.len());
-                let text = if stamped { format!("{bytes}{revision}") } else { bytes.clone() };
-                sent.push(Op::Put(key.into(), Value { bytes: bytes.into(), stamp_at }));
+                let (front, back) = (format!("{value}\"metadata\":{{\"resourceVersion\":\""), "\"");
+                let text = if stamped { format!("{front}{revision}{back}") } else { format!("{value}@") };
+                sent.push(Op::Put(
+                    key.into(),
+                    if stamped { help::stamped(&front, back) } else { help::value(text.clone()) },
+                ));
                 events.push((revision, key.to_owned(), format!("{revision}+{key}={text}")));
                 let created = next.get(key).map_or(revision, |(_, created, _)| *created);
                 next.insert(key.to_owned(), (text, created, revision));
@@ -331,5 +361,16 @@ proptest! {
     #[test]
     fn snapshots_change_nothing_but_history(steps in prop::collection::vec(step(), 1..60)) {
         check(&mut OnDisk::new(200), steps);
+    }
+}
+
+proptest! {
+    // Each case starts an etcd.
+    #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 50, ..ProptestConfig::default() })]
+    #[test]
+    fn etcd_store_behaves_like_the_model(steps in prop::collection::vec(step(), 20..100)) {
+        // It has no history from before it was opened, unlike the model.
+        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Reopen)).collect();
+        check(&mut OnEtcd::new(), steps);
     }
 }

@@ -1,30 +1,40 @@
 //! What the contract promises, asked of each implementation.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use carrack_store::embedded::{EmbeddedStore, Options};
 use carrack_store::mem::HistoryLimits;
-use carrack_store::{Check, MemStore, Op, Range, Revision, Store, StoreError, TxnOutcome, Value};
+use carrack_store::{
+    Check, EtcdStore, MemStore, Op, Range, Revision, Store, StoreError, TxnOutcome, Value, stamp_place,
+};
 use futures::executor::block_on;
-use tempfile::TempDir;
 
-use crate::help::{commit, delete, drain, get, keys, next, put, range, text, txn, words};
+use crate::etcd::Etcd;
+use crate::help::{commit, delete, drain, get, keys, next, put, range, stamped, text, txn, words};
 
 /// A store, and what must live as long as it.
 struct Opened<S> {
     store: S,
-    _dir: Option<TempDir>,
+    _below: Option<Box<dyn Any>>,
 }
 
 fn mem(history: HistoryLimits, watch_buffer_events: usize) -> Opened<MemStore> {
-    Opened { store: MemStore::new(history, watch_buffer_events), _dir: None }
+    Opened { store: MemStore::new(history, watch_buffer_events), _below: None }
 }
 
 fn embedded(history: HistoryLimits, watch_buffer_events: usize) -> Opened<EmbeddedStore> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = Options { history, watch_buffer_events, ..Options::default() };
     let store = EmbeddedStore::open(dir.path(), options).expect("a new store opens");
-    Opened { store, _dir: Some(dir) }
+    Opened { store, _below: Some(Box::new(dir)) }
+}
+
+fn etcd(history: HistoryLimits, watch_buffer_events: usize) -> Opened<EtcdStore> {
+    let etcd = Etcd::start();
+    let options = carrack_store::etcd::Options { history, watch_buffer_events, ..etcd.options() };
+    let store = EtcdStore::open(options).expect("etcd is there");
+    Opened { store, _below: Some(Box::new(etcd)) }
 }
 
 const LIMITS: HistoryLimits = HistoryLimits { events: 1000, bytes: 1 << 20, age_ms: u64::MAX };
@@ -34,6 +44,7 @@ macro_rules! suite {
     ($($case:ident($limits:expr, $buffer:expr);)*) => {
         mod mem_store { $(#[test] fn $case() { super::$case(&super::mem($limits, $buffer).store); })* }
         mod embedded_store { $(#[test] fn $case() { super::$case(&super::embedded($limits, $buffer).store); })* }
+        mod etcd_store { $(#[test] fn $case() { super::$case(&super::etcd($limits, $buffer).store); })* }
     };
 }
 
@@ -119,11 +130,23 @@ fn what_changes_nothing_takes_no_revision(store: &impl Store) {
 }
 
 fn stamps_carry_the_revision(store: &impl Store) {
-    let stamped = |at| Op::Put("k".into(), Value { bytes: "ab".into(), stamp_at: Some(at) });
-    for (at, expected) in [(0, "2ab"), (1, "a3b"), (2, "ab4")] {
-        let (_, entries) = commit(store, vec![stamped(at)]);
-        assert_eq!(entries[0].as_ref().map(|e| text(e)).as_deref(), Some(expected));
-        assert_eq!(get(store, "k").map(|e| text(&e)).as_deref(), Some(expected));
+    let check = |before: &str, after: &str| {
+        let (front, back) =
+            (format!("{before}\"metadata\":{{\"resourceVersion\":\""), format!("\",\"name\":\"n\"}}{after}"));
+        let value = stamped(&front, &back);
+        assert_eq!(stamp_place(&value.bytes), value.stamp_at);
+        let (revision, entries) = commit(store, vec![Op::Put("k".into(), value)]);
+        let expected = Some(format!("{front}{revision}{back}"));
+        assert_eq!(entries[0].as_ref().map(|e| text(e)), expected);
+        assert_eq!(get(store, "k").map(|e| text(&e)), expected);
+    };
+    check("{", "}");
+    check("{\"kind\":\"x\\\"metadata\\\":{\",", "}");
+    check("{\"kind\":\"x\",", ",\"spec\":{\"metadata\":{\"resourceVersion\":\"\"}}}");
+    // What has no place for a revision is left as it is.
+    for bytes in ["{}", "{\"metadata\":{}}", "{\"metadata\":{\"name\":\"\"},\"resourceVersion\":\"\"}"] {
+        commit(store, vec![put("k", bytes)]);
+        assert_eq!(get(store, "k").map(|e| text(&e)).as_deref(), Some(bytes));
     }
 }
 
