@@ -3,6 +3,7 @@
 //! They are taken from outside, on the program as a user runs it: a process is started, its socket asked, its memory
 //! read from /proc. Only the store is measured in the process.
 
+mod api;
 mod cluster;
 mod machine;
 mod store;
@@ -31,6 +32,9 @@ struct Result {
 
 /// Measures and prints.
 pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
+    if args.measures.contains(&Measure::Api) {
+        return api::run(&args.api, args.output).await;
+    }
     let wanted = |measure: Measure| args.measures.iter().any(|given| *given == measure || *given == Measure::All);
     let mut progress = Progress::new();
     let mut results = Vec::new();
@@ -96,6 +100,20 @@ impl Result {
         let worst = samples.iter().copied().fold(f64::INFINITY, f64::min);
         Self { name, unit, median: median(&samples), worst, bound: None, samples }
     }
+}
+
+/// Resident memory of a process in MB (10^6 bytes).
+///
+/// # Errors
+/// It is gone.
+fn resident_mb(pid: u32) -> anyhow::Result<f64> {
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
+    let kib: f64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
+        .context("the kernel tells no resident memory")?;
+    Ok(kib * 1024.0 / 1e6)
 }
 
 fn median(samples: &[f64]) -> f64 {

@@ -168,13 +168,7 @@ impl Cluster {
         let mut samples = Vec::new();
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))
-                .context("the cluster's process is gone")?;
-            let kib: f64 = status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
-                .context("the kernel tells no resident memory")?;
-            samples.push(kib * 1024.0 / 1e6);
+            samples.push(super::resident_mb(self.process.0.id())?);
         }
         Ok(samples)
     }

@@ -1,5 +1,7 @@
 //! The arguments of `carrack bench`.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 
 use super::ImagesDir;
@@ -17,7 +19,11 @@ Examples:
   carrack bench all
 
   # How long a start takes, as data
-  carrack bench up -o json")]
+  carrack bench up -o json
+
+  # An API server of its own; then another one, with a plot
+  carrack bench api
+  carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json")]
 pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, value_name = "MEASURE", required = true)]
@@ -28,6 +34,9 @@ pub struct BenchArgs {
     /// Seconds without work before memory is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub idle: u64,
+    /// What is done to an API server
+    #[command(flatten)]
+    pub api: ApiArgs,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
@@ -36,11 +45,49 @@ pub struct BenchArgs {
     pub images_dir: ImagesDir,
 }
 
+/// `carrack bench api`
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of api")]
+pub struct ApiArgs {
+    /// Kubeconfig of the API server to measure; without it, one is started
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Process whose memory belongs to that server (repeatable)
+    #[arg(long, value_name = "PID", requires = "kubeconfig")]
+    pub pid: Vec<u32>,
+    /// Store of the server that is started (see carrack apiserver --help)
+    #[arg(long, value_name = "STORE", default_value = "embedded", conflicts_with = "kubeconfig")]
+    pub store: String,
+    /// Port of the server that is started
+    #[arg(long, value_name = "PORT", default_value_t = 26444)]
+    pub port: u16,
+    /// How many clients make requests at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    pub clients: usize,
+    /// How many pods there are
+    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    pub pods: usize,
+    /// How many updates and patches are made, and four times as many gets
+    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    pub requests: usize,
+    /// How many times all pods are listed, and five times as many by label
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub lists: usize,
+    /// How many watchers hear of each change
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub watchers: usize,
+    /// Also draw the latencies to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// All of these
+    /// All of these but api
     All,
+    /// Requests to an API server, and watches
+    Api,
     /// From the start of carrack up until /readyz says yes
     Up,
     /// From the creation of a virtual machine until its QEMU process runs
