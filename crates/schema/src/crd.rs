@@ -155,7 +155,8 @@ impl Reader<'_> {
             .unwrap_or_else(|| serde_json::json!({"type": "object"}));
         let mut schema = Schema::parse(&raw).map_err(|error| self.error(format!("schema: {error}")))?;
         add_object_fields(&mut schema);
-        Ok(CustomSchema { schema, raw })
+        let (rules, _) = crate::rules::compile(&schema, "");
+        Ok(CustomSchema { schema, raw, rules })
     }
 
     fn subresources(&self, group: &str, kind: &str, version: &str, spec: &Value) -> Vec<Subresource> {

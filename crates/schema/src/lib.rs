@@ -17,6 +17,7 @@ pub mod openapi;
 pub mod print;
 pub mod prune;
 pub mod rows;
+pub mod rules;
 pub mod schema;
 pub mod strategic;
 pub mod table;

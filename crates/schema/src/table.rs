@@ -89,6 +89,8 @@ pub struct CustomSchema {
     pub schema: Schema,
     /// `openAPIV3Schema` as the definition has it, for OpenAPI documents.
     pub raw: Value,
+    /// Validation rules.
+    pub rules: crate::rules::Rules,
 }
 
 /// A subresource of a resource.

@@ -24,7 +24,8 @@ mod workloads;
 use serde_json::Value;
 
 use crate::error::FieldError;
-use crate::table::ResourceInfo;
+use crate::rules;
+use crate::table::{ResourceInfo, SchemaSource};
 
 pub use schema::schema;
 
@@ -33,7 +34,7 @@ pub use schema::schema;
 pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
     let mut errors = metadata::create(info, object);
     if info.is_custom {
-        errors.extend(custom(info, version, object));
+        errors.extend(custom(info, version, object, None));
     } else {
         errors.extend(kinds::create(info, version, object));
     }
@@ -46,15 +47,27 @@ pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldEr
 pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
     let mut errors = metadata::update(info, object, old);
     if info.is_custom {
-        errors.extend(custom(info, version, object));
+        errors.extend(custom(info, version, object, Some(old)));
     } else if subresource != "status" {
         errors.extend(kinds::update(info, version, object, old, subresource));
     }
     errors
 }
 
-fn custom(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
-    info.versions.iter().find(|v| v.name == version).map(|v| schema(object, v.schema())).unwrap_or_default()
+/// By the schema, and if that holds by its rules.
+fn custom(info: &ResourceInfo, version: &str, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let Some(version) = info.versions.iter().find(|v| v.name == version) else { return Vec::new() };
+    let mut errors = schema::changed(object, old, version.schema());
+    if let SchemaSource::Custom(custom) = &version.schema {
+        if errors.is_empty() {
+            return rules::check(object, old, &custom.schema, &custom.rules);
+        }
+        if !custom.rules.is_empty() {
+            let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", Value::Null, text));
+        }
+    }
+    errors
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
 //! Crates: what each manifest must say, and that dependencies point one way.
 //!
 //! ```text
-//!   types, schema, store ─► engine, auth, images ─► cores ─► simulator ─► binary ─► end-to-end tests
+//!   types, cel, schema, store ─► engine, auth, images ─► cores ─► simulator ─► binary ─► end-to-end tests
 //! ```
 
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 19] = [
+const LAYERS: [(&str, u8); 20] = [
     ("types", 0),
+    ("cel", 1),
     ("deviceplugin", 0),
-    ("schema", 1),
+    ("schema", 2),
     ("store", 1),
     ("images", 1),
     ("engine", 2),

@@ -228,3 +228,42 @@ fn definitions_that_cannot_be() {
     assert_eq!(accepted.map(|c| (&c["status"], &c["reason"])), Some((&json!("False"), &json!("KindConflict"))));
     cluster.get("/apis/sea.example.com/v1/boats").expect(404);
 }
+
+#[test]
+fn rules_hold_and_bad_ones_are_refused() {
+    let cluster = Cluster::new();
+    let mut definition = definition();
+    let spec = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([
+        {"rule": "self.cargo != 'tin' || self.masts >= 2", "message": "tin is heavy"},
+        {"rule": "self.masts >= oldSelf.masts", "messageExpression": "'had ' + string(oldSelf.masts)"},
+    ]);
+    let mut bad = definition.clone();
+    bad["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"][0]["rule"] =
+        "self.sails > 1".into();
+    let refused = cluster.post(CRDS, &bad).refused(422, "Invalid", "undefined field 'sails'");
+    assert_eq!(
+        refused["details"]["causes"][0]["field"],
+        "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
+    );
+    cluster.post(CRDS, &definition).expect(201);
+    let mut ship = ship("one");
+    ship["spec"] = json!({"cargo": "tin", "masts": 1});
+    cluster.post(SHIPS, &ship).refused(422, "Invalid", "spec: Invalid value: \"object\": tin is heavy");
+    ship["spec"] = json!({"cargo": "tea", "masts": 5});
+    cluster.post(SHIPS, &ship).expect(201);
+    ship["spec"]["masts"] = 4.into();
+    cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "had 5");
+    // A rule that came later does not hold up a change elsewhere.
+    let mut stricter = cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(200);
+    stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"]
+        .as_array_mut()
+        .expect("rules")
+        .push(json!({"rule": "self.masts < 5"}));
+    cluster.put(&format!("{CRDS}/ships.sea.example.com"), &stricter).expect(200);
+    ship["spec"]["masts"] = 5.into();
+    ship["metadata"]["labels"] = json!({"a": "b"});
+    cluster.put(&format!("{SHIPS}/one"), &ship).expect(200);
+    ship["spec"]["masts"] = 6.into();
+    cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "failed rule: self.masts < 5");
+}

@@ -12,8 +12,15 @@ const MAX_ERRORS: usize = 50;
 /// Checks a value against a schema.
 #[must_use]
 pub fn schema(value: &Value, schema: &Schema) -> Vec<FieldError> {
+    changed(value, None, schema)
+}
+
+/// Checks a changed value. What is as it was is not judged again, so that a schema that has become stricter
+/// does not hold up changes elsewhere in the object.
+/// <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-ratcheting>
+pub(super) fn changed(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
     let mut walk = Walk { errors: Errors::new(), path: String::new() };
-    walk.value(value, schema);
+    walk.value(value, old, schema);
     walk.errors
 }
 
@@ -74,7 +81,10 @@ impl Walk {
         self.path.truncate(length);
     }
 
-    fn value(&mut self, value: &Value, schema: &Schema) {
+    fn value(&mut self, value: &Value, old: Option<&Value>, schema: &Schema) {
+        if old == Some(value) {
+            return;
+        }
         let node = schema.resolve();
         if value.is_null() && (node.nullable || schema.nullable) {
             return;
@@ -88,7 +98,7 @@ impl Walk {
         match value {
             Value::String(text) => self.format(text, &node.format),
             Value::Number(number) => self.number_format(number, &node.format),
-            Value::Array(list) => self.array(list, node),
+            Value::Array(list) => self.array(list, old, node),
             Value::Object(map) => {
                 for name in &node.required {
                     if !map.contains_key(name.as_ref()) {
@@ -110,7 +120,8 @@ impl Walk {
                         _ => None,
                     });
                     if let Some(child_schema) = child_schema {
-                        self.inside(name, |walk| walk.value(child, child_schema));
+                        let old = old.and_then(|old| old.get(name));
+                        self.inside(name, |walk| walk.value(child, old, child_schema));
                     }
                 }
             }
@@ -139,10 +150,11 @@ impl Walk {
         fits
     }
 
-    fn array(&mut self, list: &[Value], node: &Schema) {
+    fn array(&mut self, list: &[Value], old: Option<&Value>, node: &Schema) {
         if let Some(items) = &node.items {
             for (index, item) in list.iter().enumerate() {
-                self.inside(&format!("[{index}]"), |walk| walk.value(item, items));
+                let old = crate::rules::correlated(item, old, &node.list);
+                self.inside(&format!("[{index}]"), |walk| walk.value(item, old, items));
             }
         }
         let identity = |item: &Value| match &node.list {
@@ -306,13 +318,13 @@ impl Walk {
 
     fn holds(&self, value: &Value, schema: &Schema) -> bool {
         let mut walk = Walk { errors: Errors::new(), path: self.path.clone() };
-        walk.value(value, schema);
+        walk.value(value, None, schema);
         walk.errors.is_empty()
     }
 
     fn junctors(&mut self, value: &Value, rare: &Rare) {
         for schema in &rare.all_of {
-            self.value(value, schema);
+            self.value(value, None, schema);
         }
         let path = if self.path.is_empty() { "<nil>".to_owned() } else { self.path.clone() };
         if !rare.any_of.is_empty() && !rare.any_of.iter().any(|schema| self.holds(value, schema)) {

@@ -20,6 +20,11 @@ pub(super) fn check(schema: &Place<'_>, errors: &mut Errors) {
     }
     node(schema, true, errors);
     root_metadata(schema, errors);
+    if errors.is_empty()
+        && let Ok(parsed) = Schema::parse(schema.value)
+    {
+        errors.extend(crate::rules::compile(&parsed, &schema.path).1);
+    }
 }
 
 /// Checks that every type named anywhere in the schema is one that there is; a schema with another
@@ -148,7 +153,7 @@ fn node(place: &Place<'_>, is_root: bool, errors: &mut Errors) {
 }
 
 fn restriction(place: &Place<'_>, may_have_type: bool, errors: &mut Errors) {
-    let forbidden = ["description", "type", "default", "additionalProperties", "nullable"];
+    let forbidden = ["description", "type", "default", "additionalProperties", "nullable", "x-kubernetes-validations"];
     for field in forbidden.iter().filter(|field| !(may_have_type && **field == "type")) {
         if place.some(field).is_some() {
             errors.push(FieldError::forbidden(place.path_of(field), "must be undefined to be structural"));

@@ -1,0 +1,311 @@
+//! Expressions and what becomes of them.
+#![expect(clippy::panic, reason = "a test that cannot go on has failed")]
+
+use carrack_cel::{Bindings, Budget, Check, Decision, Env, EvalError, Program, Type, Value};
+use serde_json::json;
+
+struct World(serde_json::Value);
+
+impl Bindings for World {
+    fn get(&self, name: &str) -> Option<Value> {
+        match name {
+            "authorizer" => Some(Check::authorizer()),
+            _ => self.0.get(name).map(|value| Value::from_json(value, &Type::Dyn)),
+        }
+    }
+
+    fn authorize(&self, check: &Check) -> Decision {
+        Decision { allowed: check.verb == "get" && check.resource == "pods", reason: String::new(), error: None }
+    }
+}
+
+fn env() -> Env {
+    Env::new().with("self", Type::Dyn).with("authorizer", Type::Opaque("Authorizer"))
+}
+
+fn world() -> World {
+    World(json!({"self": {
+        "a": 1, "b": "text", "list": [3, 1, 2], "map": {"x": 1, "y": 2}, "empty": [], "nothing": null,
+        "objects": [{"name": "one", "size": 1}, {"name": "two", "size": 2}],
+        "at": "2024-02-29T12:30:00Z", "deep": {"er": {"est": true}}, "half": 0.5,
+    }}))
+}
+
+/// What an expression is: its value as JSON, or its error.
+fn run(source: &str) -> Result<serde_json::Value, String> {
+    let program = Program::compile(source, &env()).map_err(|error| error.to_string())?;
+    let value = program.eval(&world(), &mut Budget::new(1_000_000)).map_err(|error| error.to_string())?;
+    Ok(value.to_json().unwrap_or_else(|| format!("<{}>", value.type_name()).into()))
+}
+
+#[track_caller]
+fn check(cases: &[(&str, serde_json::Value)]) {
+    for (source, expected) in cases {
+        assert_eq!(run(source).as_ref(), Ok(expected), "{source}");
+    }
+}
+
+#[track_caller]
+fn check_errors(cases: &[(&str, &str)]) {
+    for (source, expected) in cases {
+        match run(source) {
+            Ok(value) => panic!("{source} is {value}"),
+            Err(error) => assert!(error.contains(expected), "{source}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn operators() {
+    check(&[
+        ("1 + 2 * 3 - 4 / 2 % 3", json!(5)),
+        ("-9223372036854775808", json!(i64::MIN)),
+        ("0x1F", json!(31)),
+        ("-(2) + 1", json!(-1)),
+        ("!!true && !false", json!(true)),
+        ("2.5e1 * 2.0", json!(50)),
+        ("1u + 2u", json!(3)),
+        ("'a' + \"b\" + r'\\n' + '\\n' + '''x'''", json!("ab\\n\nx")),
+        ("b'\\x41bc' == bytes('Abc')", json!(true)),
+        ("1 < 2.5 && 3u > 2", json!(true)),
+        ("'b' in ['a', 'b'] && 'x' in {'x': 1} && !(2 in [1])", json!(true)),
+        ("true ? 'yes' : 'no'", json!("yes")),
+        ("[1, 2] + [3] == [1, 2, 3]", json!(true)),
+        ("{'a': 1}['a'] + {'b': 2}.b", json!(3)),
+        ("dyn(1) == dyn(1.0)", json!(true)),
+        ("self.a == 1.0", json!(true)),
+        ("type(1) == int && type('') == string && type([]) == list", json!(true)),
+        ("type(timestamp(0)) == google.protobuf.Timestamp", json!(true)),
+        ("false && 1 / 0 == 1", json!(false)),
+        ("1 / 0 == 1 || true", json!(true)),
+        ("// a comment\n 1", json!(1)),
+    ]);
+}
+
+#[test]
+fn fields_and_macros() {
+    check(&[
+        ("self.b.size() + size(self.list)", json!(7)),
+        ("has(self.a) && !has(self.z) && has(self.deep.er.est)", json!(true)),
+        ("self.list.all(x, x > 0) && self.list.exists(x, x == 2) && self.list.exists_one(x, x == 3)", json!(true)),
+        ("self.list.filter(x, x > 1).map(x, x * 10)", json!([30, 20])),
+        ("self.list.map(x, x > 1, x + 1)", json!([4, 3])),
+        ("self.map.map(k, k)", json!(["x", "y"])),
+        ("self.map.all(k, self.map[k] > 0)", json!(true)),
+        ("self.list.all(i, x, i < 3)", json!(true)),
+        ("self.map.transformMap(k, v, v * 2)", json!({"x": 2, "y": 4})),
+        ("self.map.transformList(k, v, k + string(v))", json!(["x1", "y2"])),
+        ("self.map.transformMapEntry(k, v, {string(v): k})", json!({"1": "x", "2": "y"})),
+        ("cel.bind(n, 3, n * n)", json!(9)),
+        ("self.objects.map(o, o.name).join('-')", json!("one-two")),
+        ("self.?z.hasValue() || self.?a.orValue(0) == 1", json!(true)),
+        ("self.?deep.er.est.orValue(false)", json!(true)),
+        ("self.list[?9].orValue(7)", json!(7)),
+        ("optional.of(3).optMap(x, x + 1).value()", json!(4)),
+        ("{?'a': self.?z, 'b': 1}", json!({"b": 1})),
+        ("[?self.?z, ?self.?a]", json!([1])),
+        ("self.nothing == null", json!(true)),
+        // An error in one round does not count when another decides.
+        ("[0, 1].exists(x, 1 / x == 1)", json!(true)),
+    ]);
+}
+
+#[test]
+fn libraries() {
+    check(&[
+        ("'hello'.substring(1, 3) + 'hello'.charAt(0) + ' x '.trim()", json!("elhx")),
+        ("'a,b,c'.split(',', 2)", json!(["a", "b,c"])),
+        ("'abcabc'.indexOf('c', 3) + 'abcabc'.lastIndexOf('a')", json!(8)),
+        ("'%s is %d, %.2f, %x'.format(['a', 1, 2.5, 255])", json!("a is 1, 2.50, ff")),
+        ("'abc'.matches('^a.c$') && 'a1b22'.findAll('[0-9]+') == ['1', '22']", json!(true)),
+        ("self.list.sum() + self.list.max() - self.list.min()", json!(8)),
+        ("[1, 2].isSorted() && !self.list.isSorted() && self.list.indexOf(2) == 2", json!(true)),
+        ("sets.contains([1, 2], [2]) && sets.equivalent([1, 1], [1]) && !sets.intersects([1], [2])", json!(true)),
+        ("url('https://u@host:80/p?a=1&a=2').getHost() + url('https://host/p').getEscapedPath()", json!("host:80/p")),
+        ("url('https://h/?a=1&a=b%20c').getQuery()['a']", json!(["1", "b c"])),
+        ("isURL('nope') || isURL('/path')", json!(true)),
+        ("ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.1.1.1')", json!(true)),
+        ("cidr('10.0.0.0/8').containsCIDR('10.0.0.0/16') && !isIP('300.0.0.1')", json!(true)),
+        ("string(cidr('10.1.2.3/8').masked()) + string(ip('::1'))", json!("10.0.0.0/8::1")),
+        (
+            "quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('500m').add(quantity('500m')).asInteger() == 1",
+            json!(true),
+        ),
+        ("semver('1.2.3-rc.1').isLessThan(semver('1.2.3')) && semver('v2', true).major() == 2", json!(true)),
+        (
+            "format.dns1123Label().validate('Ab').hasValue() && !format.named('uuid').value().validate('123e4567-e89b-12d3-a456-426614174000').hasValue()",
+            json!(true),
+        ),
+        ("duration('1h30m') > duration('80m') && duration('90s').getMinutes() == 1", json!(true)),
+        ("timestamp(self.at).getDayOfMonth() == 28 && timestamp(self.at).getHours('+02:00') == 14", json!(true)),
+        ("string(timestamp(self.at) + duration('1s'))", json!("2024-02-29T12:30:01Z")),
+        ("string(1e30) + string(0.5) + string(duration('1500ms'))", json!("1e+300.51.5s")),
+        ("base64.encode(b'hi') + string(base64.decode('aGk='))", json!("aGk=hi")),
+        ("math.greatest(1, 3, 2) + math.least([4, 5])", json!(7)),
+        ("[3, 1].sort() == [1, 3] && [1, 1, 2].distinct() == [1, 2] && [[1], [2]].flatten() == [1, 2]", json!(true)),
+        ("authorizer.group('').resource('pods').namespace('x').check('get').allowed()", json!(true)),
+        ("authorizer.group('').resource('pods').check('delete').allowed()", json!(false)),
+    ]);
+}
+
+#[test]
+fn faults() {
+    check_errors(&[
+        ("1 +", "ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>'"),
+        ("nobody", "undeclared reference to 'nobody' (in container '')"),
+        ("nobody.call(1)", "undeclared reference to 'nobody'"),
+        ("self.x.unheard()", "undeclared reference to 'unheard'"),
+        ("1 == 'a'", "found no matching overload for '_==_' applied to '(int, string)'"),
+        ("1 + 'a'", "found no matching overload for '_+_' applied to '(int, string)'"),
+        ("'a' ? 1 : 2", "no matching overload for '_?_:_'"),
+        ("[1].all(x, x)", "expected type 'bool' but found 'int'"),
+        ("(1).all(x, true)", "cannot be range of a comprehension"),
+        ("'x'.matches('[')", "invalid matches argument"),
+        ("namespace", "reserved identifier"),
+        ("9223372036854775807 + 1", "integer overflow"),
+        ("1 / 0", "division by zero"),
+        ("self.z", "no such key: z"),
+        ("self.list[3]", "index out of bounds: 3"),
+        ("self.a.b", "no such key"),
+        ("int('x')", "type conversion error"),
+        ("optional.none().value()", "optional.none() dereference"),
+    ]);
+}
+
+#[test]
+fn typed_objects() {
+    let field = |type_: Type| carrack_cel::Field { json: "x-y".into(), type_ };
+    let object = carrack_cel::ObjectOf {
+        name: "Self".to_owned(),
+        fields: [("x__dash__y".into(), field(Type::Int))].into_iter().collect(),
+    };
+    let type_ = Type::Object(std::sync::Arc::new(object));
+    let env = Env::new().with("self", type_.clone());
+    assert!(
+        Program::compile("self.other == 1", &env).is_err_and(|e| e.to_string().contains("undefined field 'other'"))
+    );
+    let program = Program::compile("self.`x-y` == 1 && self.x__dash__y == 1", &env).expect("compiles");
+    let self_ = Value::from_json(&json!({"x-y": 1}), &type_);
+    let world = carrack_cel::Variables([("self", self_)].into_iter().collect());
+    assert_eq!(program.eval(&world, &mut Budget::new(100)), Ok(Value::Bool(true)));
+}
+
+#[test]
+fn worst_costs() {
+    let list = |max| Env::new().with("self", Type::list(Type::String(10), max));
+    let cost = |source: &str, env: &Env| Program::compile(source, env).expect("compiles").worst_cost;
+    let once = cost("self.all(x, x.startsWith('a'))", &list(10));
+    let many = cost("self.all(x, x.startsWith('a'))", &list(1000));
+    assert!(many > 50 * once, "{once} {many}");
+    assert!(cost("self.all(x, self.all(y, x == y))", &list(100_000)) > 10_000_000);
+    assert_eq!(cost("self.all(x, x == '')", &list(carrack_cel::UNBOUNDED)), u64::MAX);
+}
+
+#[test]
+fn budgets_end_evaluations() {
+    let hostile = [
+        "[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, true))))))",
+        "lists.range(1000000).map(x, lists.range(1000000))",
+        "cel.bind(a, 'aaaaaaaaaaaaaaaa'.replace('a', 'aaaaaaaaaaaaaaaa'), a.replace('a', a).replace('a', a).replace('a', a))",
+    ];
+    for source in hostile {
+        let program = Program::compile(source, &env()).expect("compiles");
+        let mut budget = Budget::new(100_000);
+        assert_eq!(program.eval(&world(), &mut budget), Err(EvalError::Exhausted), "{source}");
+    }
+}
+
+#[test]
+fn depth_is_bounded() {
+    for open in ["(", "[", "-", "!", "{1:", "[1].map(x,", "true ? 1 : ", "self.b.contains("] {
+        drop(Program::compile(&open.repeat(20_000), &env()));
+    }
+    for (piece, end) in
+        [("1+", "1"), ("self.", "b"), ("self[", "0"), ("true&&", "true"), ("1==", "1"), ("true?1:", "1")]
+    {
+        drop(Program::compile(&(piece.repeat(10_000) + end), &env()));
+    }
+    // The deepest that is taken can be evaluated on a small stack.
+    let deep = format!("{}{}{}", "(1+".repeat(48), "1", ")".repeat(48));
+    assert_eq!(run(&deep), Ok(json!(49)));
+    let chain = format!("1{}", "+1".repeat(110));
+    assert_eq!(run(&chain), Ok(json!(111)));
+    let nested = format!("{}true{}", "[1].all(x, ".repeat(45), ")".repeat(45));
+    assert_eq!(run(&nested), Ok(json!(true)));
+}
+
+mod hostile {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words() -> impl Strategy<Value = String> {
+        let word = prop::sample::select(vec![
+            "self",
+            "self.list",
+            "self.map",
+            ".a",
+            ".all(x, ",
+            ".map(x, ",
+            "[",
+            "]",
+            "(",
+            ")",
+            "{",
+            "}",
+            "1",
+            "-1",
+            "0u",
+            "'a'",
+            "b'x'",
+            "+",
+            "-",
+            "*",
+            "/",
+            "%",
+            "&&",
+            "||",
+            "?",
+            ":",
+            ",",
+            "in",
+            "x",
+            "has(",
+            "size(",
+            "9223372036854775807",
+            "1e308",
+            ".matches('a*')",
+            ".format([",
+            "duration('1h')",
+            "timestamp(0)",
+            "optional.none()",
+            ".?",
+            "[?",
+            "null",
+            "`a-b`",
+            "\\",
+            "\u{1f980}",
+            "'%s'",
+            "quantity('1Gi')",
+            "ip('::1')",
+            ".split('')",
+            ".replace('','aa')",
+            "==",
+            "<",
+            "type(",
+            "dyn(",
+            "string(",
+            "int(",
+        ]);
+        prop::collection::vec(word, 0..24).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+        #[test]
+        fn no_text_panics(source in prop_oneof![words(), ".{0,64}"]) {
+            if let Ok(program) = Program::compile(&source, &env()) {
+                drop(program.eval(&world(), &mut Budget::new(10_000)));
+            }
+        }
+    }
+}
