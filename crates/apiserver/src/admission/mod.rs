@@ -12,12 +12,16 @@ mod along;
 mod consult;
 mod definition;
 mod found;
+mod ingress;
+mod limit_ranger;
 mod namespace;
 mod node;
 mod persistent;
 mod pod;
+mod pod_security;
 mod priority;
 mod quota;
+mod runtime_class;
 mod service_account;
 
 use carrack_auth::Caller;
@@ -174,17 +178,22 @@ pub trait AdmissionPlugin: Send + Sync {
     }
 }
 
-/// The plugins of every server, in their order.
+/// The plugins of every server, in upstream's order.
 pub(crate) fn built_in() -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
         Box::new(namespace::NamespaceLifecycle),
-        Box::new(node::NodeRestriction),
         Box::new(definition::Definitions),
+        Box::new(limit_ranger::LimitRanger),
         Box::new(service_account::ServiceAccountTokens),
+        Box::new(node::NodeRestriction),
+        Box::new(pod_security::PodSecurity),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),
         Box::new(persistent::DefaultStorageClass),
         Box::new(persistent::StorageObjectInUse),
+        Box::new(persistent::ClaimResize),
+        Box::new(runtime_class::RuntimeClass),
+        Box::new(ingress::DefaultIngressClass),
         Box::new(quota::ResourceQuota),
     ]
 }

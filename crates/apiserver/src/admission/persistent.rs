@@ -80,3 +80,51 @@ impl AdmissionPlugin for StorageObjectInUse {
         Ok(())
     }
 }
+
+/// Lets a claim grow only where its class says that it can.
+pub(super) struct ClaimResize;
+
+impl ClaimResize {
+    /// The class of a claim that is to grow; empty when it has none.
+    fn grows<'a>(attributes: &'a Attributes<'_>) -> Option<&'a str> {
+        if !attributes.is("", "persistentvolumeclaims") || attributes.operation != Operation::Update {
+            return None;
+        }
+        let size = |object: &Object| {
+            let text = crate::object::str_at(object, &["spec", "resources", "requests", "storage"]);
+            carrack_types::quantity::Quantity::parse(text).unwrap_or_default()
+        };
+        let old = attributes.old?;
+        (size(&attributes.object) > size(old)).then(|| crate::object::str_at(old, &["spec", "storageClassName"]))
+    }
+}
+
+impl AdmissionPlugin for ClaimResize {
+    fn name(&self) -> &'static str {
+        "PersistentVolumeClaimResize"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        match Self::grows(attributes) {
+            None | Some("") => Vec::new(),
+            Some(class) => vec![Needed::one(GROUP, CLASSES, "", class)],
+        }
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        let Some(class) = Self::grows(attributes) else { return Ok(()) };
+        let bound = attributes.old.is_some_and(|old| crate::object::str_at(old, &["status", "phase"]) == "Bound");
+        if !bound {
+            return Ok(());
+        }
+        let expands = lookup
+            .get(GROUP, CLASSES, "", class)
+            .is_some_and(|class| class.get("allowVolumeExpansion") == Some(&Value::Bool(true)));
+        if expands {
+            return Ok(());
+        }
+        Err(attributes.forbidden(
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+        ))
+    }
+}

@@ -83,7 +83,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, options: &DeleteOptions) -> 
 pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     for _ in 0..TRIES {
         let entry = cx.server.store.get(key).await?.0.ok_or_else(|| cx.not_found(name))?;
-        if let Some(deleted) = attempt(cx, &entry, name, options).await? {
+        if let Some(deleted) = attempt(cx, &entry, name, options, Terms::default()).await? {
             return Ok(deleted);
         }
         // Somebody else was faster; a precondition on the revision fails in the next round.
@@ -91,11 +91,13 @@ pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &Dele
     Err(busy())
 }
 
-async fn attempt(
+/// One attempt, with other changes in its transaction; none when another writer was faster.
+pub(crate) async fn attempt(
     cx: &Cx<'_>,
     entry: &Arc<Entry>,
     name: &str,
     options: &DeleteOptions,
+    also: Terms,
 ) -> Result<Option<Deleted>, Status> {
     let old = convert::from_storage(&cx.row, cx.version(), stored::parse(entry));
     options.check_preconditions(cx, name, meta_str(&old, "uid"), &entry.mod_revision.to_string())?;
@@ -105,8 +107,10 @@ async fn attempt(
     if options.dry_run {
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }
+    checks.extend(also.checks);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     if may_go {
+        ops.extend(also.ops);
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
             TxnOutcome::Committed { revision, .. } => {
@@ -122,7 +126,9 @@ async fn attempt(
     }
     let (api_version, kind) = convert::storage_type(&cx.row);
     let value = stored::encode(&convert::to_storage(&cx.row, new), &api_version, &kind);
-    let ops = vec![Op::Put(Arc::clone(&entry.key), value)];
+    // What would go along goes when the object goes.
+    let mut ops = also.ops;
+    ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {
         TxnOutcome::Committed { entries, .. } => match entries.into_iter().next().flatten() {
             Some(entry) => Ok(Some(Deleted::Waiting(entry))),

@@ -1,40 +1,81 @@
-//! pods/eviction: a deletion that a pod's owner may have a say in.
+//! pods/eviction: a deletion that disruption budgets and plugins have a say in.
+//!
+//! ```text
+//!   eviction ─► plugins (a virtual machine moves away first) ─► budget? ─► deletion + charge, one transaction
+//! ```
 
+use carrack_store::{Check, Op, Range};
 use serde_json::Value;
 
-use crate::admission;
+use super::disruption::{self, Verdict};
+use crate::admission::{self, Terms};
 use crate::body::{self, Response};
-use crate::context::Cx;
-use crate::object::{at, meta_str};
-use crate::registry::delete::remove;
+use crate::context::{Cx, dry_run};
+use crate::convert;
+use crate::env::rfc3339_s;
+use crate::keys;
+use crate::object::{at, meta_str, name};
+use crate::query::Query;
+use crate::registry::create::busy;
+use crate::registry::decode;
+use crate::registry::delete;
 use crate::registry::delete_options::DeleteOptions;
-use crate::registry::{decode, read};
 use crate::status::Status;
 use crate::stored;
+
+const TRIES: usize = 64;
+const GROUP: &str = "policy";
+const BUDGETS: &str = "poddisruptionbudgets";
 
 /// Evicts the request's pod.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
-    let name = cx.name().to_owned();
+    let pod_name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
-    if !given.is_empty() && given != name {
+    if !given.is_empty() && given != pod_name {
         return Err(Status::bad_request(format!(
-            "name in URL does not match name in Eviction object: {name:?} is not {given:?}"
+            "name in URL does not match name in Eviction object: {pod_name:?} is not {given:?}"
         )));
     }
-    // Registered plugins may delay an eviction: a virtual machine moves away first.
-    let entry = read::fetch(cx).await?;
-    let pod = stored::parse(&entry);
-    admission::consult(cx, "eviction", &eviction, Some(&pod)).await?;
+    let options = options(cx, &eviction)?;
+    for _ in 0..TRIES {
+        let entry = cx.server.store.get(&cx.key()).await?.0.ok_or_else(|| cx.not_found(&pod_name))?;
+        let pod = stored::parse(&entry);
+        admission::consult(cx, "eviction", &eviction, Some(&pod)).await?;
+        let prefix = keys::of(GROUP, BUDGETS, cx.namespace());
+        let budgets = cx.server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?.entries;
+        let parsed: Vec<_> = budgets.iter().map(|budget| stored::parse(budget)).collect();
+        let now = rfc3339_s(cx.server.env.now());
+        let mut also = Terms::default();
+        if let Verdict::Charged(charged) = disruption::decide(&pod, &parsed, &now)? {
+            let budget = budgets.iter().find(|budget| stored::memo(budget).name == name(&charged));
+            let row = carrack_schema::table::find(GROUP, BUDGETS);
+            if let (Some(budget), Some(row)) = (budget, row) {
+                let (api_version, kind) = convert::storage_type(row);
+                also.checks.push(Check::Unchanged(budget.key.clone(), budget.mod_revision));
+                also.ops.push(Op::Put(budget.key.clone(), stored::encode_bounded(&charged, &api_version, &kind)?));
+            }
+        }
+        if delete::attempt(cx, &entry, &pod_name, &options, also).await?.is_some() {
+            let mut status = Status::success("", "", "", "");
+            status.code = 201;
+            status.details = None;
+            return Ok(body::value(201, &status.to_json()));
+        }
+        // The pod or its budget has changed: decide again.
+    }
+    Err(busy())
+}
+
+fn options(cx: &Cx<'_>, eviction: &crate::object::Object) -> Result<DeleteOptions, Status> {
+    let text = |path: &[&str]| at(eviction, path).and_then(Value::as_str).map(str::to_owned);
     let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
-    options.grace_period_s = at(&eviction, &["deleteOptions", "gracePeriodSeconds"]).and_then(Value::as_i64);
-    options.uid = at(&eviction, &["deleteOptions", "preconditions", "uid"]).and_then(Value::as_str).map(str::to_owned);
-    options.resource_version = at(&eviction, &["deleteOptions", "preconditions", "resourceVersion"])
-        .and_then(Value::as_str)
-        .map(str::to_owned);
-    remove(cx, &name, &options).await?;
-    let mut status = Status::success("", "", "", "");
-    status.code = 201;
-    status.details = None;
-    Ok(body::value(201, &status.to_json()))
+    options.grace_period_s = at(eviction, &["deleteOptions", "gracePeriodSeconds"]).and_then(Value::as_i64);
+    options.uid = text(&["deleteOptions", "preconditions", "uid"]);
+    options.resource_version = text(&["deleteOptions", "preconditions", "resourceVersion"]);
+    if let Some(list) = at(eviction, &["deleteOptions", "dryRun"]).and_then(Value::as_array) {
+        let query: Vec<String> = list.iter().filter_map(Value::as_str).map(|v| format!("dryRun={v}")).collect();
+        options.dry_run |= dry_run(&Query::parse(&query.join("&")))?;
+    }
+    Ok(options)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod binding;
 pub(crate) mod connect;
+mod disruption;
 pub(crate) mod eviction;
 pub(crate) mod scale;
 pub(crate) mod token;

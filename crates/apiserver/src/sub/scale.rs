@@ -125,7 +125,7 @@ fn scale_of(cx: &Cx<'_>, object: &Object, paths: &ScalePaths) -> Value {
 }
 
 /// A `LabelSelector` (or a plain map, as ReplicationControllers have it) in its text form.
-fn selector_text(selector: Option<&Value>) -> String {
+pub(super) fn selector_text(selector: Option<&Value>) -> String {
     let Some(Value::Object(selector)) = selector else { return String::new() };
     let structured = selector.contains_key("matchLabels") || selector.contains_key("matchExpressions");
     let labels = if structured { selector.get("matchLabels").and_then(Value::as_object) } else { Some(selector) };

@@ -10,6 +10,7 @@ mod former;
 mod harness;
 mod hostile;
 mod model;
+mod policies;
 mod quota;
 mod rbac;
 mod reads;

@@ -56,6 +56,46 @@ fn evictions_delete_gracefully() {
 }
 
 #[test]
+fn evictions_keep_to_budgets() {
+    let cluster = Cluster::new();
+    let eviction = json!({"metadata": {"name": "p"}});
+    let mut labelled = pod("p");
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    labelled["spec"]["nodeName"] = "n1".into();
+    cluster.post(PODS, &labelled).expect(201);
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    cluster.merge(&format!("{PODS}/p/status"), &running).expect(200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+    cluster.post(budgets, &budget).expect(201);
+    let status = |allowed: i64| {
+        let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1,
+            "desiredHealthy": 1, "expectedPods": 1}});
+        cluster.merge(&format!("{budgets}/b/status"), &status).expect(200);
+    };
+    status(0);
+    let reply = cluster.post(&format!("{PODS}/p/eviction"), &eviction);
+    assert!(!reply.headers.contains_key("retry-after"));
+    let refused =
+        reply.refused(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.");
+    assert_eq!(
+        refused["details"]["causes"],
+        json!([{"reason": "DisruptionBudget", "message": "The disruption budget b needs 1 healthy pods and has 1 currently"}])
+    );
+    status(1);
+    cluster.post(&format!("{PODS}/p/eviction?dryRun=All"), &eviction).expect(201);
+    assert_eq!(cluster.get(&format!("{budgets}/b")).expect(200)["status"]["disruptionsAllowed"], 1);
+    assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_null());
+    cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(201);
+    let charged = cluster.get(&format!("{budgets}/b")).expect(200);
+    let deleted = cluster.get(&format!("{PODS}/p")).expect(200);
+    assert_eq!(charged["status"]["disruptionsAllowed"], 0);
+    assert!(charged["status"]["disruptedPods"]["p"].is_string());
+    assert_eq!(revision(&charged), revision(&deleted), "one transaction");
+}
+
+#[test]
 fn scale_of_built_in_kinds() {
     let cluster = Cluster::new();
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -1,0 +1,279 @@
+//! PodSecurity: pods keep to the level that their namespace's labels name.
+//!
+//! `enforce` refuses pods; `warn` tells the client, also about templates in workloads; `audit` is for
+//! the audit log. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
+
+mod baseline;
+mod check;
+mod restricted;
+
+use serde_json::Value;
+
+use self::check::{Pod, Violation};
+use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use crate::object::{Object, at, meta, name};
+use crate::status::Status;
+
+const PREFIX: &str = "pod-security.kubernetes.io/";
+/// Pods of a namespace that are looked at when its level changes.
+const MAX_PODS: usize = 3000;
+
+pub(super) struct PodSecurity;
+
+/// How much a pod may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Privileged,
+    Baseline,
+    Restricted,
+}
+
+impl Level {
+    fn parse(text: &str) -> Option<Level> {
+        match text {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        }
+    }
+}
+
+/// A level in the form that it had in some release: `latest`, or its minor number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Policy {
+    level: Level,
+    minor: Option<u32>,
+}
+
+impl Policy {
+    /// The policy of a mode (`enforce`, `warn`); faults in the labels make it as strict as can be, as
+    /// upstream.
+    fn of(namespace: &Object, mode: &str) -> Policy {
+        let label = |key: String| meta(namespace, "labels").and_then(|labels| labels.get(&key)).and_then(Value::as_str);
+        let level = match label(format!("{PREFIX}{mode}")) {
+            None => Level::Privileged,
+            Some(text) => Level::parse(text).unwrap_or(Level::Restricted),
+        };
+        let minor = label(format!("{PREFIX}{mode}-version")).and_then(minor).flatten();
+        Policy { level, minor }
+    }
+
+    fn text(&self) -> String {
+        match self.minor {
+            None => format!("{}:latest", self.level.text()),
+            Some(minor) => format!("{}:v1.{minor}", self.level.text()),
+        }
+    }
+
+    /// What the pod does that it may not.
+    fn violations(&self, metadata: Option<&Value>, spec: &Value) -> Vec<Violation> {
+        let pod = Pod { metadata: metadata.unwrap_or(&Value::Null), spec, minor: self.minor };
+        let mut found = Vec::new();
+        if self.level >= Level::Baseline {
+            found.extend(baseline::check(&pod, self.level == Level::Restricted));
+        }
+        if self.level >= Level::Restricted {
+            found.extend(restricted::check(&pod));
+        }
+        found
+    }
+}
+
+/// `latest` or `v1.N`; none for something else.
+fn minor(text: &str) -> Option<Option<u32>> {
+    match text.strip_prefix("v1.") {
+        Some(number) => number.parse().ok().map(Some),
+        None => (text == "latest").then_some(None),
+    }
+}
+
+fn sentence(violations: &[Violation]) -> String {
+    let one = |violation: &Violation| match violation.detail.as_str() {
+        "" => violation.reason.clone(),
+        detail => format!("{} ({detail})", violation.reason),
+    };
+    violations.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Where the template of a kind is; pods are their own.
+fn template(group: &str, plural: &str) -> Option<&'static [&'static str]> {
+    match (group, plural) {
+        ("", "replicationcontrollers") | ("apps", "replicasets" | "deployments" | "statefulsets" | "daemonsets") => {
+            Some(&["spec", "template"])
+        }
+        ("batch", "jobs") => Some(&["spec", "template"]),
+        ("batch", "cronjobs") => Some(&["spec", "jobTemplate", "spec", "template"]),
+        ("", "podtemplates") => Some(&["template"]),
+        _ => None,
+    }
+}
+
+/// Whether an update of a pod can change what it may do.
+fn changes(attributes: &Attributes<'_>) -> bool {
+    let containers = |object: &Object, list: &str| at(object, &["spec", list]).cloned();
+    match attributes.old {
+        None => true,
+        Some(old) => {
+            ["containers", "initContainers", "ephemeralContainers"]
+                .iter()
+                .any(|list| containers(old, list) != containers(&attributes.object, list))
+                || apparmor(old) != apparmor(&attributes.object)
+        }
+    }
+}
+
+fn apparmor(object: &Object) -> Vec<(&String, &Value)> {
+    let annotations = meta(object, "annotations").and_then(Value::as_object).into_iter().flatten();
+    annotations.filter(|(key, _)| key.starts_with(baseline::APPARMOR_PREFIX)).collect()
+}
+
+impl PodSecurity {
+    fn is_pod(attributes: &Attributes<'_>) -> bool {
+        (&*attributes.row.group, &*attributes.row.plural) == ("", "pods")
+            && matches!(attributes.subresource, "" | "ephemeralcontainers" | "resize")
+            && match attributes.operation {
+                Operation::Create => attributes.subresource.is_empty(),
+                Operation::Update => changes(attributes),
+                Operation::Delete => false,
+            }
+    }
+
+    fn template<'a>(attributes: &'a Attributes<'_>) -> Option<&'a Value> {
+        if attributes.operation == Operation::Delete || !attributes.subresource.is_empty() {
+            return None;
+        }
+        at(&attributes.object, template(&attributes.row.group, &attributes.row.plural)?)
+    }
+
+    /// The namespace's new policy, when it has become stricter.
+    fn tightened(attributes: &Attributes<'_>) -> Option<Policy> {
+        if attributes.operation != Operation::Update || !attributes.is("", "namespaces") {
+            return None;
+        }
+        let new = Policy::of(&attributes.object, "enforce");
+        let old = Policy::of(attributes.old?, "enforce");
+        (new != old && new.level >= old.level && new.level > Level::Privileged).then_some(new)
+    }
+}
+
+impl AdmissionPlugin for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        if Self::is_pod(attributes) || Self::template(attributes).is_some() {
+            return vec![Needed::one("", "namespaces", "", attributes.namespace)];
+        }
+        if Self::tightened(attributes).is_some() {
+            return vec![Needed::all("", "pods", &attributes.name)];
+        }
+        Vec::new()
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if attributes.is("", "namespaces") && attributes.operation != Operation::Delete {
+            return labels(attributes);
+        }
+        if !Self::is_pod(attributes) {
+            return Ok(());
+        }
+        let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Ok(()) };
+        let policy = Policy::of(namespace, "enforce");
+        let spec = attributes.object.get("spec").unwrap_or(&Value::Null);
+        let violations = policy.violations(attributes.object.get("metadata"), spec);
+        if violations.is_empty() {
+            return Ok(());
+        }
+        Err(attributes.forbidden(&format!("violates PodSecurity {:?}: {}", policy.text(), sentence(&violations))))
+    }
+
+    fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
+        if let Some(policy) = Self::tightened(attributes) {
+            return existing(&policy, attributes, lookup.list("", "pods", &attributes.name));
+        }
+        let is_pod = Self::is_pod(attributes);
+        let (metadata, spec) = match Self::template(attributes) {
+            Some(template) => (template.get("metadata"), template.get("spec")),
+            None if is_pod => (attributes.object.get("metadata"), attributes.object.get("spec")),
+            None => return Vec::new(),
+        };
+        let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Vec::new() };
+        let policy = Policy::of(namespace, "warn");
+        // What is enforced the same way has passed for a pod.
+        if is_pod && policy == Policy::of(namespace, "enforce") {
+            return Vec::new();
+        }
+        let violations = policy.violations(metadata, spec.unwrap_or(&Value::Null));
+        if violations.is_empty() {
+            return Vec::new();
+        }
+        vec![format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations))]
+    }
+}
+
+/// Labels that name no level or version are refused.
+fn labels(attributes: &Attributes<'_>) -> Result<(), Status> {
+    let mut faults = Vec::new();
+    let labels = meta(&attributes.object, "labels").and_then(Value::as_object);
+    for mode in ["enforce", "audit", "warn"] {
+        for (key, good, why) in [
+            (
+                format!("{PREFIX}{mode}"),
+                (|text: &str| Level::parse(text).is_some()) as fn(&str) -> bool,
+                "must be one of privileged, baseline, restricted",
+            ),
+            (format!("{PREFIX}{mode}-version"), |text: &str| minor(text).is_some(), "must be \"latest\" or \"v1.x\""),
+        ] {
+            let Some(value) = labels.and_then(|labels| labels.get(&key)).and_then(Value::as_str) else { continue };
+            let before = attributes.old.and_then(|old| meta(old, "labels")).and_then(|l| l.get(&key));
+            if !good(value) && before.and_then(Value::as_str) != Some(value) {
+                let field = format!("metadata.labels[{key}]");
+                faults.push(("FieldValueInvalid".to_owned(), field, format!("Invalid value: {value:?}: {why}")));
+            }
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Status::invalid("", "Namespace", &attributes.name, &faults)) }
+}
+
+/// Which pods of a namespace its new level would refuse.
+fn existing(policy: &Policy, attributes: &Attributes<'_>, pods: &[Object]) -> Vec<String> {
+    let mut by_fault: Vec<(String, Vec<&str>)> = Vec::new();
+    for pod in pods.iter().take(MAX_PODS) {
+        let violations = policy.violations(pod.get("metadata"), pod.get("spec").unwrap_or(&Value::Null));
+        if violations.is_empty() {
+            continue;
+        }
+        let reasons = violations.iter().map(|v| v.reason.as_str()).collect::<Vec<_>>().join(", ");
+        match by_fault.iter_mut().find(|(known, _)| *known == reasons) {
+            Some((_, names)) => names.push(name(pod)),
+            None => by_fault.push((reasons, vec![name(pod)])),
+        }
+    }
+    if by_fault.is_empty() {
+        return Vec::new();
+    }
+    let mut warnings = vec![format!(
+        "existing pods in namespace {:?} violate the new PodSecurity enforce level {:?}",
+        attributes.name,
+        policy.text()
+    )];
+    warnings.extend(by_fault.into_iter().map(|(reasons, names)| match names.as_slice() {
+        [one] => format!("{one}: {reasons}"),
+        [first, others @ ..] => {
+            let plural = if others.len() == 1 { "" } else { "s" };
+            format!("{first} (and {} other pod{plural}): {reasons}", others.len())
+        }
+        [] => reasons,
+    }));
+    warnings
+}
