@@ -78,11 +78,13 @@ impl ApiServer {
         for entry in page.entries {
             crd::finish(&self.inner, &stored::memo(&entry).name).await?;
         }
+        self.repair_services().await?;
+        self.ensure_kubernetes().await?;
         self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
     }
 
-    async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), Status> {
+    pub(crate) async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), Status> {
         match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
             Ok(_) => Ok(()),
             Err(status) if status.code == 404 => self.call(Method::POST, collection, Some(object)).await.map(drop),
@@ -112,7 +114,7 @@ impl ApiServer {
     }
 
     /// A request of the API server's own, with a JSON reply.
-    async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> Result<Value, Status> {
+    pub(crate) async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> Result<Value, Status> {
         let body = object.map(crate::present::bytes_of).unwrap_or_default();
         let request = http::Request::builder().method(method).uri(path).body(body).map_err(Status::internal)?;
         let response: Response = self.handle(request, Caller::apiserver()).await;

@@ -35,6 +35,7 @@ use crate::openapi::Documents;
 use crate::pretty;
 use crate::query::Query;
 use crate::route::{RequestInfo, ResourceRequest};
+use crate::services::Network;
 use crate::status::Status;
 use crate::{dispatch, nonresource};
 
@@ -54,6 +55,8 @@ pub struct Config {
     pub apis: Vec<Arc<dyn LocalApi>>,
     /// The certificate authority that clients in pods are to trust, in PEM; see [`ApiServer::ca_pem`].
     pub ca_pem: String,
+    /// What services are given.
+    pub network: Network,
 }
 
 impl Config {
@@ -67,6 +70,7 @@ impl Config {
             plugins: Vec::new(),
             apis: Vec::new(),
             ca_pem: String::new(),
+            network: Network::default(),
         }
     }
 }
@@ -85,6 +89,7 @@ pub(crate) struct Inner {
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     pub apis: Vec<Arc<dyn LocalApi>>,
     pub ca_pem: String,
+    pub network: Network,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
     pub documents: Documents,
@@ -134,7 +139,7 @@ impl ApiServer {
     /// A server over a store. Nothing is read or written until the first request;
     /// see [`Self::bootstrap`](crate::bootstrap).
     pub fn new(config: Config) -> ApiServer {
-        let mut plugins = admission::built_in();
+        let mut plugins = admission::built_in(&config.network);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
         ApiServer {
@@ -146,6 +151,7 @@ impl ApiServer {
                 plugins,
                 apis: config.apis,
                 ca_pem: config.ca_pem,
+                network: config.network,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 documents: Documents::default(),

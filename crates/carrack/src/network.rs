@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, bail};
+use carrack_apiserver::Cidr;
 
 /// The address under which others reach this machine: the one it would send from towards the outside. Nothing is sent.
 ///
@@ -20,14 +21,12 @@ pub fn own_address() -> IpAddr {
     }
 }
 
-/// The first usable address of a range, which the `kubernetes` service has.
+/// Reads a range of addresses.
 ///
 /// # Errors
 /// The range makes no sense.
-pub fn first_address(cidr: &str) -> anyhow::Result<IpAddr> {
-    let address = cidr.split('/').next().unwrap_or_default();
-    let address: Ipv4Addr = address.parse().with_context(|| format!("{cidr:?} is no address range"))?;
-    Ok(IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() + 1)))
+pub fn range(cidr: &str) -> anyhow::Result<Cidr> {
+    Cidr::parse(cidr).with_context(|| format!("{cidr:?} is no address range"))
 }
 
 /// Refuses ranges that overlap: packets for one would go to the other.
@@ -55,7 +54,7 @@ mod tests {
 
     #[test]
     fn ranges() {
-        assert_eq!(first_address("10.43.0.0/16").expect("an address").to_string(), "10.43.0.1");
+        assert_eq!(range("10.43.0.0/16").expect("a range").first_usable().to_string(), "10.43.0.1");
         let check = |one, two, good: bool| assert_eq!(refuse_overlap(one, two).is_ok(), good, "{one} {two}");
         check("10.42.0.0/24", "10.43.0.0/16", true);
         check("10.42.0.0/24", "10.42.0.128/25", false);

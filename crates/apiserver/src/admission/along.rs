@@ -10,7 +10,7 @@ use carrack_schema::table;
 use carrack_store::{Check, Op};
 
 use super::{AdmissionPlugin, Attributes, Found};
-use crate::object::Object;
+use crate::object::{Object, str_at};
 use crate::status::Status;
 use crate::{convert, keys, stored};
 
@@ -77,9 +77,11 @@ pub(crate) fn terms(
                 }
                 Change::Replace(object) => object,
             };
-            let row = table::find(along.group, along.resource)
-                .ok_or_else(|| Status::internal(format!("{} is not a resource", along.resource)))?;
-            let (api_version, kind) = convert::storage_type(row);
+            let (api_version, kind) = match table::find(along.group, along.resource) {
+                Some(row) => convert::storage_type(row),
+                // A record of the server's own, which says itself what it is.
+                None => (str_at(object, &["apiVersion"]).to_owned(), str_at(object, &["kind"]).to_owned()),
+            };
             ops.push(Op::Put(key, stored::encode_bounded(object, &api_version, &kind)?));
         }
     }

@@ -29,6 +29,7 @@ use carrack_schema::table::ResourceInfo;
 
 use crate::env::Env;
 use crate::object::Object;
+use crate::services::{Network, ServiceAddresses};
 use crate::status::Status;
 
 pub use along::{Along, Change};
@@ -179,7 +180,7 @@ pub trait AdmissionPlugin: Send + Sync {
 }
 
 /// The plugins of every server, in upstream's order.
-pub(crate) fn built_in() -> Vec<Box<dyn AdmissionPlugin>> {
+pub(crate) fn built_in(network: &Network) -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
@@ -194,6 +195,7 @@ pub(crate) fn built_in() -> Vec<Box<dyn AdmissionPlugin>> {
         Box::new(persistent::ClaimResize),
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
+        Box::new(ServiceAddresses::new(network.clone())),
         Box::new(quota::ResourceQuota),
     ]
 }

@@ -61,6 +61,15 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
         ("batch", "jobs" | "cronjobs") => {
             object.insert("status".to_owned(), json!({}));
         }
+        ("networking.k8s.io", "servicecidrs") => {
+            // Nobody has to prepare anything for it.
+            let now = crate::env::rfc3339_s(cx.server.env.now());
+            let ready = json!({
+                "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
+                "lastTransitionTime": now,
+            });
+            object.insert("status".to_owned(), json!({"conditions": [ready]}));
+        }
         _ => {}
     }
 }

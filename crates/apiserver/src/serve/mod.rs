@@ -105,8 +105,18 @@ pub async fn serve(
 /// What the logic wants done now and then.
 async fn keep_house(shared: Arc<Shared>) {
     let mut every = tokio::time::interval(shared.settings.housekeeping);
+    let mut presence = tokio::time::interval(shared.settings.presence);
     loop {
-        every.tick().await;
+        tokio::select! {
+            _ = every.tick() => {}
+            _ = presence.tick() => {
+                // The first time belongs to the bootstrap.
+                if shared.server.is_ready() && let Err(status) = shared.server.announce().await {
+                    tracing::warn!(%status, "the endpoints of the kubernetes service are not up to date");
+                }
+                continue;
+            }
+        }
         match shared.server.expire_events().await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),

@@ -30,6 +30,8 @@ pub struct Settings {
     pub drain: Duration,
     /// How often expired events are removed.
     pub housekeeping: Duration,
+    /// How often this server says that it is there.
+    pub presence: Duration,
     /// How long to wait after a connection could not be accepted.
     pub accept_pause: Duration,
 }
@@ -49,6 +51,7 @@ impl Default for Settings {
             shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(10),
             housekeeping: Duration::from_secs(300),
+            presence: Duration::from_secs(10),
             accept_pause: Duration::from_millis(100),
         }
     }

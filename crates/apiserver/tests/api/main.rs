@@ -14,6 +14,7 @@ mod policies;
 mod quota;
 mod rbac;
 mod reads;
+mod services;
 mod subresources;
 mod watch;
 mod writes;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use carrack_apiserver::serve::{self, Settings, TlsNodeProxy};
-use carrack_apiserver::{ApiServer, Config, Env};
+use carrack_apiserver::{ApiServer, Cidr, Config, Env, Network};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
@@ -37,9 +37,9 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 pub struct Endpoint {
     /// Where it listens.
     pub bind: SocketAddr,
-    /// The first address of the service range, which is the `kubernetes` service's.
-    pub service_address: IpAddr,
-    /// Other addresses of this machine that go into the certificate.
+    /// Where the addresses of services come from; the first of all is the `kubernetes` service's.
+    pub service_range: Cidr,
+    /// Other addresses of this machine that go into the certificate; the first is told to the cluster.
     pub addresses: Vec<IpAddr>,
     /// Other names that go into the certificate.
     pub names: Vec<String>,
@@ -116,6 +116,11 @@ impl Role {
         config.plugins = vec![Box::new(VirtAdmission)];
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
+        config.network = Network {
+            service_ranges: vec![endpoint.service_range],
+            advertise: endpoint.addresses.first().map(|address| SocketAddr::new(*address, endpoint.bind.port())),
+            ..Network::default()
+        };
 
         let certificate = pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?;
         let tls = tls::server_config(Reloadable::new(&certificate)?, pki.ca_pem())?;
@@ -171,7 +176,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
     let pki = open_pki(&layout)?;
     let endpoint = Endpoint {
         bind: SocketAddr::new(args.bind_address, args.https_port),
-        service_address: network::first_address(&args.service_cidr)?,
+        service_range: network::range(&args.service_cidr)?,
         addresses: vec![network::own_address()],
         names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
     };
@@ -197,7 +202,7 @@ pub fn write_kubeconfig(endpoint: &Endpoint, pki: &Pki, path: &Path) -> anyhow::
 }
 
 fn sans(endpoint: &Endpoint) -> Sans {
-    let mut sans = Sans::apiserver(endpoint.service_address);
+    let mut sans = Sans::apiserver(endpoint.service_range.first_usable());
     for address in &endpoint.addresses {
         sans = sans.with_address(*address);
     }

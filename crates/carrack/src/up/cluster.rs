@@ -68,7 +68,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let pki = apiserver::open_pki(&machine.layout)?;
     let endpoint = apiserver::Endpoint {
         bind: SocketAddr::new(args.bind_address, args.https_port),
-        service_address: network::first_address(&args.service_cidr)?,
+        service_range: network::range(&args.service_cidr)?,
         addresses: vec![node_ip],
         names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
     };

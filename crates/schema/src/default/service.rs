@@ -1,6 +1,6 @@
-//! Defaults of services.
+//! Defaults of services. Their IP families depend on the cluster and are the API server's.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::fields::{Fields, each, set, set_text, text, with_new};
 
@@ -29,8 +29,6 @@ pub(super) fn service(object: &mut Fields) {
             return;
         }
         set_text(spec, "internalTrafficPolicy", "Cluster");
-        set(spec, "ipFamilyPolicy", "SingleStack");
-        set(spec, "ipFamilies", json!(["IPv4"]));
         if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
             set_text(spec, "externalTrafficPolicy", "Cluster");
         }

@@ -60,7 +60,7 @@ fn other_kinds() {
         "v1",
         "Service",
         json!({"spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "x"}]}}),
-        json!({"spec": {"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"],
+        json!({"spec": {"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
             "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}, {"port": 81, "protocol": "TCP", "targetPort": "x"}]}}),
     );
     check(
