@@ -47,6 +47,8 @@ pub struct NodeConfig {
     pub memory_pressure_bytes: u64,
     /// Free disk under which DiskPressure is reported, in percent.
     pub disk_pressure_percent: u64,
+    /// How long a pod that is bound here waits for a resource that is not there, before it is rejected.
+    pub resource_wait: Duration,
     /// Version to report.
     pub version: String,
 }
@@ -72,6 +74,7 @@ impl Default for NodeConfig {
             status_report_period: Duration::from_secs(300),
             memory_pressure_bytes: 100 << 20,
             disk_pressure_percent: 10,
+            resource_wait: Duration::from_secs(300),
             version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
         }
     }
@@ -110,7 +113,7 @@ impl std::fmt::Debug for ServingTls {
 }
 
 /// What the kubelet's process needs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KubeletConfig {
     /// What decisions rest on.
     pub node: NodeConfig,
@@ -120,4 +123,6 @@ pub struct KubeletConfig {
     pub listen: Option<SocketAddr>,
     /// Its identity. None serves nothing.
     pub serving: Option<ServingTls>,
+    /// File with the boot's id; the kernel's own without it. Tests cut the power of a node that shares its kernel.
+    pub boot_id_file: Option<PathBuf>,
 }

@@ -38,6 +38,7 @@ struct Machine {
     plugins: Option<Plugins>,
     plugin_dir: PathBuf,
     root: PathBuf,
+    host: host::Place,
     pods: Published,
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
@@ -60,15 +61,22 @@ async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T, OpError> + Se
     tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(OpError::Failed(e.to_string())))
 }
 
-async fn carry_out(cri: Arc<Cri>, store: Store, plugins: Option<Plugins>, root: PathBuf, op: Op) -> Outcome {
+async fn carry_out(
+    cri: Arc<Cri>,
+    store: Store,
+    plugins: Option<Plugins>,
+    host: host::Place,
+    root: PathBuf,
+    op: Op,
+) -> Outcome {
     let no_plugins = || OpError::Failed("device plugins are not served yet".into());
     Ok(match op {
         Op::Load => {
             let (records, checkpoint, host) =
-                blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&root)?))).await?;
+                blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&host)?))).await?;
             Reply::Loaded(Box::new(Loaded { records, checkpoint, host }))
         }
-        Op::Host => Reply::Host(Box::new(blocking(move || host::facts(&root)).await?)),
+        Op::Host => Reply::Host(Box::new(blocking(move || host::facts(&host)).await?)),
         Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
         Op::Relist => Reply::Snapshot(cri.snapshot().await?),
         Op::ListImages => Reply::Images(cri.images().await?),
@@ -139,10 +147,10 @@ impl Doer<Out, In> for Machine {
             return;
         }
         let Some(events) = self.events.clone() else { return };
-        let (cri, store, plugins, root) =
-            (self.cri.clone(), self.store.clone(), self.plugins.clone(), self.root.clone());
+        let (cri, store, plugins) = (self.cri.clone(), self.store.clone(), self.plugins.clone());
+        let (host, root) = (self.host.clone(), self.root.clone());
         tokio::spawn(async move {
-            let outcome = carry_out(cri, store, plugins, root, op).await;
+            let outcome = carry_out(cri, store, plugins, host, root, op).await;
             events.send(In::Done(id, outcome));
         });
     }
@@ -192,6 +200,7 @@ pub async fn run(
         store,
         plugins: None,
         plugin_dir: root.join("device-plugins"),
+        host: host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) },
         root,
         pods,
         events: None,

@@ -224,8 +224,7 @@ impl Cluster {
                 ..NodeConfig::default()
             },
             runtime_endpoint: self.socket.clone(),
-            listen: None,
-            serving: None,
+            ..KubeletConfig::default()
         };
         let transport: Arc<dyn Transport> = Arc::new(self.api.client_of(Caller::node(NODE)));
         let (stop, stopped) = oneshot::channel();

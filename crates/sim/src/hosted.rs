@@ -74,7 +74,12 @@ impl Hosted {
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
             Role::Kubelet(node) => {
                 let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
-                Self::Kubelet(Box::new(KubeletCore::new(config, &rng)), Effects::new())
+                let core = KubeletCore::new(config, &rng);
+                let core = match settings.bug {
+                    Some(Bug::FinalRejection) => core.with_planted_final_rejection(),
+                    _ => core,
+                };
+                Self::Kubelet(Box::new(core), Effects::new())
             }
             Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),
         })

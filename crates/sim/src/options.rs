@@ -61,11 +61,13 @@ pub(crate) struct NodeFaults {
     pub operation: Delay,
     /// One in so many operations fails, before or after it took effect.
     pub fail_one_in: u64,
+    /// One in so many times a plugin takes minutes to find a kubelet that has started.
+    pub plugin_late_one_in: u64,
 }
 
 impl NodeFaults {
     pub(crate) fn none() -> Self {
-        Self { operation: Delay::millis(5), fail_one_in: 0 }
+        Self { operation: Delay::millis(5), fail_one_in: 0, plugin_late_one_in: 0 }
     }
 }
 
@@ -134,7 +136,7 @@ impl Swarm {
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
-        let node = NodeFaults { operation, fail_one_in: on(20, 300) };
+        let node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
@@ -165,6 +167,11 @@ impl Swarm {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::FinalRejection) => {
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
             Some(Bug::StaleReads) | None => {}
         }

@@ -18,6 +18,7 @@ pub(crate) enum Bug {
     StaleReads,
     ForgottenCheckpoint,
     BlindHandler,
+    FinalRejection,
 }
 
 /// All planted bugs.
@@ -39,6 +40,12 @@ pub const PLANTS: &[Plant] = &[
         what: "a virt-handler takes silence for death: whoever looks for processes of a vanished pod sees none",
         found_by: "one-guest-per-vm",
         bug: Bug::BlindHandler,
+    },
+    Plant {
+        name: "final-rejection",
+        what: "a pod whose device plugin is not there after a reboot is rejected for good (incident 1)",
+        found_by: "plugin-absence-never-fails-a-pod",
+        bug: Bug::FinalRejection,
     },
 ];
 

@@ -161,6 +161,9 @@ pub struct KubeletArgs {
     /// Socket of the container runtime; ours below the data directory without it
     #[arg(long, value_name = "SOCKET")]
     pub container_runtime_endpoint: Option<PathBuf>,
+    /// File that tells the boot's id instead of the kernel, for power cuts in tests
+    #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
+    pub boot_id_file: Option<PathBuf>,
 }
 
 /// `carrack virt-handler`

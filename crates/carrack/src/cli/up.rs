@@ -83,6 +83,9 @@ pub struct UpArgs {
     /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
     #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
     pub log_level: String,
+    /// File that tells the boot's id instead of the kernel, for power cuts in tests
+    #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
+    pub boot_id_file: Option<PathBuf>,
     /// Report progress on standard output for the process that waits; set by --detach
     #[arg(long, hide = true)]
     pub report: bool,

@@ -41,6 +41,8 @@ pub struct Node {
     pub listen: SocketAddr,
     /// Socket of the container runtime.
     pub runtime_endpoint: PathBuf,
+    /// File that tells the boot's id instead of the kernel.
+    pub boot_id_file: Option<PathBuf>,
 }
 
 /// Runs the node's pods until `stop`. They run on afterwards.
@@ -74,6 +76,7 @@ pub async fn run(
             client_ca_pem: serving.client_ca_pem,
             allowed_names: vec![Identity::ApiserverKubeletClient.user()],
         }),
+        boot_id_file: node.boot_id_file,
     };
     carrack_kubelet::run(config, transport, stop.cancelled_owned()).await.context("the kubelet ended")
 }
@@ -92,6 +95,7 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         api_server: None,
         listen: SocketAddr::new(args.agent.bind_address, args.port),
         runtime_endpoint: args.container_runtime_endpoint.unwrap_or_else(|| layout.containerd_socket()),
+        boot_id_file: args.boot_id_file,
     };
     super::alone(&args.agent.role, |transport, stop| async move { run(&layout, node, serving, transport, stop).await })
         .await

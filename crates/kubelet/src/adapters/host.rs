@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
-use std::path::Path;
 
 use carrack_engine::Time;
 
 use crate::effects::OpError;
 use crate::runtime::{Dns, HostFacts};
+
+/// The kernel's own word on which boot this is.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn line(path: &str) -> String {
     fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default()
@@ -19,6 +21,15 @@ fn meminfo(text: &str, key: &str) -> u64 {
         .find_map(|l| l.strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0)
         * 1024
+}
+
+/// The firmware's UUID, as upstream reads it: from DMI, on POWER and ARM from the device tree, else the machine id.
+fn system_uuid() -> String {
+    ["/sys/class/dmi/id/product_uuid", "/proc/device-tree/system-id", "/proc/device-tree/vm,uuid", "/etc/machine-id"]
+        .into_iter()
+        .map(|path| line(path).trim_end_matches('\0').to_lowercase())
+        .find(|id| !id.is_empty())
+        .unwrap_or_default()
 }
 
 /// How many CPUs a list such as `0-3,8` names.
@@ -99,15 +110,25 @@ fn resolver(text: &str) -> Dns {
     dns
 }
 
-/// Reads the machine's facts. `dir` is on the file system that pods fill.
+/// Where the facts are read that are not the kernel's alone.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// A directory on the file system that pods fill.
+    pub dir: std::path::PathBuf,
+    /// File with the boot's id.
+    pub boot_id: std::path::PathBuf,
+}
+
+/// Reads the machine's facts.
 ///
 /// # Errors
 /// When what everything rests on (memory, the boot) cannot be read.
-pub fn facts(dir: &Path) -> Result<HostFacts, OpError> {
+pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
+    let dir = &place.dir;
     let memory = fs::read_to_string("/proc/meminfo").map_err(super::io_error("reading /proc/meminfo"))?;
-    let boot_id = line("/proc/sys/kernel/random/boot_id");
+    let boot_id = line(&place.boot_id.to_string_lossy());
     if boot_id.is_empty() {
-        return Err(OpError::Failed("the kernel tells no boot id".into()));
+        return Err(OpError::Failed(format!("{} tells no boot id", place.boot_id.display())));
     }
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let booted_s = stat.lines().find_map(|l| l.strip_prefix("btime ")?.parse::<i64>().ok()).unwrap_or(0);
@@ -132,7 +153,7 @@ pub fn facts(dir: &Path) -> Result<HostFacts, OpError> {
         boot_id,
         booted_at: Time::from_unix_s(booted_s),
         machine_id: line("/etc/machine-id"),
-        system_uuid: line("/sys/class/dmi/id/product_uuid"),
+        system_uuid: system_uuid(),
         kernel_version: text(uname.release()),
         os_image,
         architecture: match uname.machine().to_bytes() {
@@ -175,7 +196,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_facts() {
-        let f = facts(Path::new("/")).unwrap();
+        let f = facts(&Place { dir: "/".into(), boot_id: BOOT_ID.into() }).unwrap();
         assert!(f.cpus > 0 && f.memory_bytes > f.memory_available_bytes && f.disk_bytes > 0);
         assert!(!f.boot_id.is_empty() && !f.addresses.is_empty());
     }

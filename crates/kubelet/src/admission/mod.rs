@@ -60,6 +60,9 @@ pub struct Inputs<'a> {
     pub host_ports: &'a BTreeSet<HostPort>,
     /// Devices.
     pub devices: &'a Devices,
+    /// The historical behaviour (kubernetes #125579), which the simulator must find: a device plugin that is not there
+    /// yet rejects for good.
+    pub planted_final_rejection: bool,
 }
 
 /// Ports of the node that a pod takes.
@@ -99,6 +102,12 @@ fn wait(resource: &str, message: impl Into<String>) -> Decision {
 /// Decides.
 #[must_use]
 pub fn decide(i: &Inputs<'_>) -> Decision {
+    if i.planted_final_rejection
+        && let Some(r) = pod::requests(i.pod).keys().find(|r| i.devices.ever_advertised(r) && !i.devices.registered(r))
+    {
+        let message = format!("Allocate failed due to cannot allocate unregistered device {r}, which is unexpected");
+        return reject("UnexpectedAdmissionError", message);
+    }
     if i.admitted_before {
         return Decision::Admit;
     }

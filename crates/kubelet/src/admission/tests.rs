@@ -73,6 +73,7 @@ impl World {
             leaving: &self.leaving,
             host_ports: &BTreeSet::from([("TCP".to_owned(), 80, "0.0.0.0".to_owned())]),
             devices: &self.devices,
+            planted_final_rejection: false,
         });
         match d {
             Decision::Admit => "admit".into(),

@@ -144,6 +144,7 @@ pub struct KubeletCore {
     dirty: BTreeSet<Uid>,
     publish: bool,
     node: NodeState,
+    planted_final_rejection: bool,
 }
 
 impl KubeletCore {
@@ -180,8 +181,17 @@ impl KubeletCore {
             dirty: BTreeSet::new(),
             publish: false,
             node: NodeState::default(),
+            planted_final_rejection: false,
             config: Arc::new(config),
         }
+    }
+
+    /// Puts the historical behaviour back, for the simulator to find: a pod whose device plugin is not there is
+    /// rejected for good.
+    #[must_use]
+    pub fn with_planted_final_rejection(mut self) -> Self {
+        self.planted_final_rejection = true;
+        self
     }
 
     /// What is granted and intended, for those who check invariants.

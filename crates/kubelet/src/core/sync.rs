@@ -16,7 +16,7 @@ use crate::amount::Amounts;
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::pods::plan::{self, Facts, Plan, Verdict};
 use crate::records::{POD_PREFIX, PodRecord};
-use crate::runtime::{ContainerState, Uid};
+use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::env::Place;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
@@ -157,35 +157,48 @@ impl KubeletCore {
             leaving: &leaving,
             host_ports: &ports,
             devices: &self.devices,
+            planted_final_rejection: self.planted_final_rejection
+                && !self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });
         match decision {
             Decision::Admit => w.admission = Admission::Admitted,
-            Decision::Reject { reason, message } => {
-                tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
-                self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
-                w.admission = Admission::Rejected(reason, message);
-                w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
-                self.relist(fx);
+            Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
+            // The Node is read within moments; that is no news, and has no end.
+            Decision::Wait { resource, message } if resource == "node" => {
+                w.admission = Admission::Waiting { message, since: now, report_at: now };
             }
-            Decision::Wait { resource, message } => {
-                let report_at = match &w.admission {
-                    Admission::Waiting { report_at, .. } if *report_at > now => *report_at,
-                    _ => {
-                        // The Node is read within moments; that is no news.
-                        if resource != "node" {
-                            self.event(
-                                now,
-                                EventRecord::warning(w.pod.as_ref(), "WaitingForResource", message.clone()),
-                                fx,
-                            );
-                        }
-                        now + WAIT_REPORT
-                    }
-                };
-                self.wake_pod(report_at, uid);
-                w.admission = Admission::Waiting { message, report_at };
-            }
+            Decision::Wait { message, .. } => self.wait_admission(now, uid, w, &message, fx),
         }
+    }
+
+    /// It waits for a resource, until its deadline.
+    fn wait_admission(&mut self, now: Time, uid: &Uid, w: &mut Worker, why: &str, fx: &mut Fx) {
+        let (since, told) = match &w.admission {
+            Admission::Waiting { since, report_at, .. } if *report_at > now => (*since, Some(*report_at)),
+            Admission::Waiting { since, report_at, .. } if report_at > since => (*since, None),
+            _ => (now, None),
+        };
+        let deadline = since + self.config.resource_wait;
+        if now >= deadline {
+            let message = format!("{why}, and was not within {} s", self.config.resource_wait.as_secs());
+            self.reject(now, w, "ResourceNotReady".into(), message, fx);
+            return;
+        }
+        let message = format!("{why}; it is waited for until {}", deadline.rfc3339());
+        let report_at = told.unwrap_or_else(|| {
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "WaitingForResource", message.clone()), fx);
+            now + WAIT_REPORT
+        });
+        self.wake_pod(report_at.min(deadline), uid);
+        w.admission = Admission::Waiting { message, since, report_at };
+    }
+
+    fn reject(&mut self, now: Time, w: &mut Worker, reason: String, message: String, fx: &mut Fx) {
+        tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
+        self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
+        w.admission = Admission::Rejected(reason, message);
+        w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
+        self.relist(fx);
     }
 
     /// Whether the pod's record is on disk; writes it if it is not.

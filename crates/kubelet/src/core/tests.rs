@@ -679,6 +679,24 @@ fn a_pod_bound_before_the_first_registration_waits_with_a_condition() {
 }
 
 #[test]
+fn a_wait_that_is_too_long_ends_in_a_rejection_with_a_reason() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.create("p", vm("Always"));
+    w.now = w.now + Duration::from_secs(1);
+    w.restart_kubelet();
+    w.run(250);
+    assert_eq!(w.phase(), "Pending");
+    let conditions = w.api.objects[POD]["status"]["conditions"].to_string();
+    assert!(conditions.contains(KVM) && conditions.contains("until 1970-"), "{conditions}");
+    w.run(60);
+    assert_eq!(w.phase(), "Failed");
+    let status = &w.api.objects[POD]["status"];
+    assert_eq!(status["reason"], "ResourceNotReady", "{status}");
+    assert!(w.api.events.iter().filter(|e| *e == "WaitingForResource").count() == 1, "{:?}", w.api.events);
+}
+
+#[test]
 fn one_device_goes_to_one_pod_and_then_to_the_next() {
     each_seed(|seed| {
         let mut w = World::new(seed);

@@ -20,8 +20,8 @@ pub(super) enum Admission {
     /// Not decided yet.
     #[default]
     Undecided,
-    /// Waiting, for what and since when it was last told.
-    Waiting { message: String, report_at: Time },
+    /// Waiting, for what, since when, and when it is told again.
+    Waiting { message: String, since: Time, report_at: Time },
     /// Admitted.
     Admitted,
     /// Rejected with reason and message.

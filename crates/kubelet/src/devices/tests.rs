@@ -182,7 +182,7 @@ fn extended_names() {
 #[test]
 fn a_broken_checkpoint_is_an_error_and_upstreams_reads() {
     assert!(decode(b"{").is_err());
-    let upstream = br#"{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r.io/x","DeviceIDs":{"0":["a"],"-1":["b"]},"AllocResp":"CgYKAWsSAXY="}],"RegisteredDevices":{"r.io/x":["a","b"],"r.io/y":null}},"Checksum":1494486983}"#;
+    let upstream = br#"{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r.io/x","DeviceIDs":{"0":["a"],"-1":["b"]},"AllocResp":"CgYKAWsSAXY="}],"RegisteredDevices":{"r.io/x":["a","b"],"r.io/y":null}},"Checksum":2679668654}"#;
     let (allocations, advertised) = decode(upstream).unwrap();
     let a = &allocations["u"]["c"]["r.io/x"];
     assert_eq!(a.ids, set(&["a", "b"]));

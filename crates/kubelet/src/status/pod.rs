@@ -71,7 +71,9 @@ fn terminated(r: &ContainerRecord) -> Option<ApiState> {
                 (r, _) => r.to_owned(),
             }),
             message: Some(message.clone()).filter(|m| !m.is_empty()),
-            started_at: r.started_at.map(Time::meta),
+            // One that never started shows the beginning of time, as upstream's does: without a time clients
+            // show the year 1.
+            started_at: Some(r.started_at.unwrap_or_default().meta()),
             finished_at: Some(finished_at.meta()),
             signal: None,
         }),
@@ -125,6 +127,8 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
                             exit_code: 137,
                             reason: Some("ContainerStatusUnknown".into()),
                             message: Some("The container could not be located when the pod was terminated".into()),
+                            started_at: Some(Time::default().meta()),
+                            finished_at: Some(Time::default().meta()),
                             ..ContainerStateTerminated::default()
                         }),
                         ..ApiState::default()
@@ -176,7 +180,12 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
             _ => {
                 s.state = terminated(r);
                 // While it waited to be started again its own end was the last state; now it is the state.
-                if s.last_state == s.state {
+                let id = container_id(&r.id);
+                if s.last_state
+                    .as_ref()
+                    .and_then(|l| l.terminated.as_ref())
+                    .is_some_and(|t| t.container_id.as_ref() == Some(&id))
+                {
                     s.last_state = Some(before(r).unwrap_or_default());
                 }
                 s.ready = *code == 0 && kind == ContainerKind::Init;

@@ -175,7 +175,7 @@ impl Node {
 
     /// A new kubelet has started: the plugins will find it.
     pub(crate) fn kubelet_started(&mut self) -> Vec<Follow> {
-        self.plugins.kubelet_started(&mut self.rng)
+        self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng)
     }
 
     /// The virt-handler has died, and the plugins that it served.
@@ -186,7 +186,7 @@ impl Node {
 
     /// A new virt-handler has started.
     pub(crate) fn handler_started(&mut self, life: u32) -> Vec<Follow> {
-        self.plugins.handler_started(life, &mut self.rng)
+        self.plugins.handler_started(life, self.faults.plugin_late_one_in, &mut self.rng)
     }
 
     /// How an operation ends: well, or failing before or after its effect.

@@ -21,6 +21,8 @@ pub(crate) const WIDGETS: usize = 2;
 const SHARED: usize = 30;
 /// The plugins that virt-handler serves.
 const HANDLED: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
+/// How late a plugin may be, in the worst case: less than a pod waits for it.
+const LATE: Duration = Duration::from_secs(240);
 /// Where containers find their devices; the resource and the device's id follow.
 pub(crate) const DEVICE_DIR: &str = "/dev/sim/";
 
@@ -67,11 +69,12 @@ impl Default for Plugins {
 }
 
 impl Plugin {
-    /// It looks for the kubelet, at its own pace.
-    fn look(&mut self, resource: &'static str, rng: &mut Rng, follow: &mut Vec<Follow>) {
+    /// It looks for the kubelet, at its own pace; one in so many times it takes minutes.
+    fn look(&mut self, resource: &'static str, late_one_in: u64, rng: &mut Rng, follow: &mut Vec<Follow>) {
         if self.served {
             self.generation += 1;
             let most = if self.handler.is_some() { Duration::from_secs(2) } else { Duration::from_secs(10) };
+            let most = if rng.one_in(late_one_in) { LATE } else { most };
             let delay = between(rng, Duration::from_millis(50), most);
             follow.push(Follow::Later(delay, NodeEvent::PluginStart { resource, generation: self.generation }));
         }
@@ -99,10 +102,10 @@ impl Plugin {
 
 impl Plugins {
     /// A kubelet has started.
-    pub(super) fn kubelet_started(&mut self, rng: &mut Rng) -> Vec<Follow> {
+    pub(super) fn kubelet_started(&mut self, late_one_in: u64, rng: &mut Rng) -> Vec<Follow> {
         let mut follow = Vec::new();
         for (resource, plugin) in &mut self.plugins {
-            plugin.look(resource, rng, &mut follow);
+            plugin.look(resource, late_one_in, rng, &mut follow);
         }
         follow
     }
@@ -119,12 +122,12 @@ impl Plugins {
     }
 
     /// A virt-handler has started, and serves its plugins.
-    pub(super) fn handler_started(&mut self, life: u32, rng: &mut Rng) -> Vec<Follow> {
+    pub(super) fn handler_started(&mut self, life: u32, late_one_in: u64, rng: &mut Rng) -> Vec<Follow> {
         let mut follow = Vec::new();
         for (resource, plugin) in self.plugins.iter_mut().filter(|(_, p)| p.handler.is_some()) {
             (plugin.handler, plugin.served) = (Some(life), true);
             plugin.tell(resource, &mut follow);
-            plugin.look(resource, rng, &mut follow);
+            plugin.look(resource, late_one_in, rng, &mut follow);
         }
         follow
     }
@@ -170,7 +173,7 @@ impl Plugins {
         for (resource, plugin) in self.plugins.iter_mut().filter(|(_, p)| p.handler.is_none()) {
             if plugin.connected.is_some() {
                 plugin.hang_up(resource, &mut follow);
-                plugin.look(resource, rng, &mut follow);
+                plugin.look(resource, 0, rng, &mut follow);
             }
         }
         follow
