@@ -1,13 +1,39 @@
-//! The device plugin protocol, v1beta1: what kubelets and device plugins say to each other over Unix sockets.
+//! The protocols between kubelets, device plugins and those who watch them, over Unix sockets.
 //!
-//! Generated from `proto/deviceplugin.proto`, which follows the published one
+//! At the top: device plugins, v1beta1, generated from `proto/deviceplugin.proto`, which follows the published one
 //! (<https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/>).
-#![allow(
+//! [`podresources`]: which pod holds what, v1. [`testing`]: a plugin that misbehaves as it is told.
+
+#[allow(
     missing_docs,
     clippy::all,
     clippy::disallowed_types,
     clippy::allow_attributes_without_reason,
     reason = "generated code"
 )]
+mod generated {
+    tonic::include_proto!("v1beta1");
+}
 
-tonic::include_proto!("v1beta1");
+pub use generated::*;
+
+/// The pod resources protocol, v1: what monitors ask a kubelet, generated from `proto/podresources.proto`.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::disallowed_types,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+pub mod podresources {
+    tonic::include_proto!("v1");
+}
+
+#[cfg(feature = "testing")]
+pub mod testing;
+
+/// Name of the socket at which a kubelet takes registrations, in the plugins' directory.
+pub const KUBELET_SOCKET: &str = "kubelet.sock";
+
+/// The version of the protocol.
+pub const VERSION: &str = "v1beta1";

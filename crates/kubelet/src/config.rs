@@ -47,6 +47,12 @@ pub struct NodeConfig {
     pub memory_pressure_bytes: u64,
     /// Free disk under which DiskPressure is reported, in percent.
     pub disk_pressure_percent: u64,
+    /// Size at which a container's log is put aside, in bytes; 0 for never.
+    pub log_max_bytes: u64,
+    /// Most files of one container's log, at least 2.
+    pub log_max_files: usize,
+    /// How often logs are looked at.
+    pub log_monitor_period: Duration,
     /// How long a pod that is bound here waits for a resource that is not there, before it is rejected.
     pub resource_wait: Duration,
     /// Version to report.
@@ -74,6 +80,9 @@ impl Default for NodeConfig {
             status_report_period: Duration::from_secs(300),
             memory_pressure_bytes: 100 << 20,
             disk_pressure_percent: 10,
+            log_max_bytes: 10 << 20,
+            log_max_files: 5,
+            log_monitor_period: Duration::from_secs(10),
             resource_wait: Duration::from_secs(300),
             version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
         }

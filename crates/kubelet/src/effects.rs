@@ -49,6 +49,45 @@ pub enum NetAction {
         /// Port.
         port: u16,
     },
+    /// gRPC health checking (`grpc.health.v1`); success when it says SERVING.
+    Grpc {
+        /// Host.
+        host: String,
+        /// Port.
+        port: u16,
+        /// The service asked about; empty for the server as a whole.
+        service: String,
+    },
+}
+
+/// Credentials for a registry.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegistryAuth {
+    /// The registry that they are for, as its secret says.
+    pub server: String,
+    /// User.
+    pub username: String,
+    /// Password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistryAuth").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// A probe that was answered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProbeCount {
+    /// Pod.
+    pub pod: crate::runtime::PodRef,
+    /// Container.
+    pub container: String,
+    /// `Startup`, `Liveness` or `Readiness`.
+    pub kind: &'static str,
+    /// `successful`, `failed` or `unknown`.
+    pub result: &'static str,
 }
 
 /// Something to do on the node.
@@ -66,8 +105,13 @@ pub enum Op {
     ListImages,
     /// Look for one image.
     FindImage(String),
-    /// Pull an image.
-    PullImage(String),
+    /// Pull an image, with each of these credentials in turn; with none where there are none.
+    PullImage {
+        /// Image, as the pod names it.
+        image: String,
+        /// Credentials for its registry.
+        auths: Vec<RegistryAuth>,
+    },
     /// Run a sandbox.
     RunSandbox(Arc<SandboxSpec>),
     /// Stop a sandbox and tear its network down. Success is the acknowledgement of CNI DEL.
@@ -87,6 +131,15 @@ pub enum Op {
     },
     /// Forget a container that is over.
     RemoveContainer(String),
+    /// Put logs aside that have grown too large, and let the runtime open new ones.
+    RotateLogs {
+        /// Running containers with the paths of their logs.
+        logs: Vec<(String, String)>,
+        /// Size from which a log is put aside, in bytes.
+        max_bytes: u64,
+        /// Most files of one container's log, the open one included.
+        max_files: usize,
+    },
     /// Run a command in a container.
     Exec {
         /// Container.
@@ -161,6 +214,8 @@ pub enum Op {
         /// Devices.
         ids: BTreeSet<String>,
     },
+    /// Count a probe's answer for the metrics. No outcome returns.
+    CountProbe(ProbeCount),
     /// Show the pods to the kubelet's own server. No outcome returns.
     Publish(Vec<Arc<Pod>>),
 }

@@ -93,13 +93,31 @@ fn operation(c: &Container, id: &str, probe: &Probe, pod_ip: &str) -> Option<Op>
     if let Some(h) = &probe.http_get {
         return Some(Op::Net { action: http_action(c, h, pod_ip)?, timeout_s });
     }
-    // gRPC health is asked for as whether the port opens.
-    let (host, port) = match (&probe.tcp_socket, &probe.grpc) {
-        (Some(t), _) => (t.host.clone().filter(|h| !h.is_empty()), port(c, &t.port)?),
-        (None, Some(g)) => (None, u16::try_from(g.port).ok()?),
+    let action = match (&probe.tcp_socket, &probe.grpc) {
+        (Some(t), _) => NetAction::Tcp {
+            host: t.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.to_owned()),
+            port: port(c, &t.port)?,
+        },
+        (None, Some(g)) => NetAction::Grpc {
+            host: pod_ip.to_owned(),
+            port: u16::try_from(g.port).ok()?,
+            service: g.service.clone().unwrap_or_default(),
+        },
         (None, None) => return None,
     };
-    Some(Op::Net { action: NetAction::Tcp { host: host.unwrap_or_else(|| pod_ip.to_owned()), port }, timeout_s })
+    Some(Op::Net { action, timeout_s })
+}
+
+impl ProbeKind {
+    /// Its name in events and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+        }
+    }
 }
 
 impl Prober {
@@ -145,6 +163,16 @@ impl Prober {
             ready: started && of(ProbeKind::Readiness).is_none_or(|p| p == Some(true)),
             must_restart: of(ProbeKind::Startup) == Some(Some(false)) || of(ProbeKind::Liveness) == Some(Some(false)),
         }
+    }
+
+    /// The grace period, in seconds, that the probe gives which wants the container restarted, where it has its own.
+    #[must_use]
+    pub fn grace_s(&self) -> Option<i64> {
+        [ProbeKind::Startup, ProbeKind::Liveness]
+            .into_iter()
+            .filter_map(|kind| self.probes.get(&kind))
+            .find(|one| one.passing == Some(false))
+            .and_then(|one| one.probe.termination_grace_period_seconds)
     }
 
     /// Probes that are due: their kinds and what to do.

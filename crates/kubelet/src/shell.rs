@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
-use crate::adapters::backend::{Node, Published};
+use crate::adapters::backend::{self, Node, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::store::Store;
-use crate::adapters::{cgroups, host, net, volumes};
+use crate::adapters::{blocking, cgroups, host, logs, net, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
@@ -40,6 +40,7 @@ struct Machine {
     root: PathBuf,
     host: host::Place,
     pods: Published,
+    probes: ProbeCounts,
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
@@ -55,11 +56,6 @@ impl Drop for Machine {
 
 /// How long those who follow a log are waited for at the end; a little more than the server gives them.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(6);
-
-/// Runs disk work off the event loop.
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T, OpError> + Send + 'static) -> Result<T, OpError> {
-    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(OpError::Failed(e.to_string())))
-}
 
 async fn carry_out(
     cri: Arc<Cri>,
@@ -81,7 +77,8 @@ async fn carry_out(
         Op::Relist => Reply::Snapshot(cri.snapshot().await?),
         Op::ListImages => Reply::Images(cri.images().await?),
         Op::FindImage(name) => Reply::Image(cri.image(&name).await?),
-        Op::PullImage(name) => Reply::Image(cri.pull(&name).await?),
+        Op::PullImage { image, auths } => Reply::Image(cri.pull(&image, auths).await?),
+        Op::RotateLogs { logs, max_bytes, max_files } => done(logs::rotate(&cri, logs, max_bytes, max_files).await)?,
         Op::RunSandbox(spec) => Reply::Made(cri.run_sandbox(&spec).await?),
         Op::StopSandbox(id) => done(cri.stop_sandbox(&id).await)?,
         Op::RemoveSandbox(id) => done(cri.remove_sandbox(&id).await)?,
@@ -119,7 +116,7 @@ async fn carry_out(
         Op::PreStart { resource, epoch, ids } => {
             done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?
         }
-        Op::Publish(_) => Reply::Done,
+        Op::Publish(_) | Op::CountProbe(_) => Reply::Done,
     })
 }
 
@@ -144,6 +141,10 @@ impl Doer<Out, In> for Machine {
         if let Op::Publish(pods) = op {
             // The value is replaced whole.
             *self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(pods);
+            return;
+        }
+        if let Op::CountProbe(probe) = op {
+            backend::count(&self.probes, probe, &self.pods);
             return;
         }
         let Some(events) = self.events.clone() else { return };
@@ -172,6 +173,7 @@ pub async fn run(
     };
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
+    let probes = ProbeCounts::default();
     let mut node = config.node;
     let mut server = None;
     if let Some(serving) = &config.serving {
@@ -191,7 +193,8 @@ pub async fn run(
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
         // Port 0 asks for any: the Node tells which.
         node.port = bound.local_addr().map_err(|e| failed(&e))?.port();
-        let backend = Node { cri: cri.clone(), pods: pods.clone(), node_name: node.node_name.clone() };
+        let backend =
+            Node { cri: cri.clone(), pods: pods.clone(), probes: probes.clone(), node_name: node.node_name.clone() };
         server = Some((bound, Arc::new(backend)));
     }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
@@ -203,6 +206,7 @@ pub async fn run(
         host: host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) },
         root,
         pods,
+        probes,
         events: None,
         serving: None,
         failed,

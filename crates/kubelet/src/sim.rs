@@ -67,6 +67,10 @@ pub struct SimRuntime {
     pub runtime_down: bool,
     /// When a container of each pod was last started.
     pub started: BTreeMap<Uid, Time>,
+    /// Handlers that sandboxes were asked for with.
+    pub sandbox_handlers: Vec<String>,
+    /// User names that each pull was given.
+    pub pulled_as: Vec<Vec<String>>,
     /// Pods as last published.
     pub published: Vec<Arc<Pod>>,
     next: u32,
@@ -101,6 +105,8 @@ impl SimRuntime {
             stop_code: 143,
             runtime_down: false,
             started: BTreeMap::new(),
+            sandbox_handlers: Vec::new(),
+            pulled_as: Vec::new(),
             published: Vec::new(),
             next: 1,
         }
@@ -120,7 +126,7 @@ impl SimRuntime {
                 | Op::Relist
                 | Op::ListImages
                 | Op::FindImage(_)
-                | Op::PullImage(_)
+                | Op::PullImage { .. }
                 | Op::RunSandbox(_)
                 | Op::StopSandbox(_)
                 | Op::RemoveSandbox(_)
@@ -135,6 +141,9 @@ impl SimRuntime {
         }
         if let Op::Publish(pods) = op {
             self.published.clone_from(pods);
+            return None;
+        }
+        if matches!(op, Op::CountProbe(_)) {
             return None;
         }
         Some(self.done(now, op))
@@ -160,7 +169,10 @@ impl SimRuntime {
             }),
             Op::ListImages => Reply::Images(self.images.iter().map(|i| image(i)).collect()),
             Op::FindImage(name) => Reply::Image(self.images.contains(name).then(|| image(name))),
-            Op::PullImage(name) => return Err(OpError::Failed(format!("no registry holds {name}"))),
+            Op::PullImage { image, auths } => {
+                self.pulled_as.push(auths.iter().map(|a| a.username.clone()).collect());
+                return Err(OpError::Failed(format!("no registry holds {image}")));
+            }
             Op::RunSandbox(spec) => {
                 if let Some(s) =
                     self.sandboxes.values().find(|s| s.pod == spec.pod && s.attempt == spec.attempt && s.ready)
@@ -178,6 +190,7 @@ impl SimRuntime {
                     ips: if spec.network == Sharing::Node { Vec::new() } else { vec![ip] },
                 };
                 self.sandboxes.insert(id.clone(), record);
+                self.sandbox_handlers.push(spec.runtime_handler.clone());
                 Reply::Made(id)
             }
             Op::StopSandbox(id) => {
@@ -250,7 +263,7 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
-            Op::Net { .. } | Op::RemovePod { .. } => Reply::Done,
+            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } => Reply::Done,
             Op::SetUpVolume(v) => {
                 self.volumes.insert(v.path.clone(), v.kind.clone());
                 Reply::Done
@@ -292,7 +305,7 @@ impl SimRuntime {
                 self.plugin(resource, *epoch)?;
                 Reply::Done
             }
-            Op::Publish(_) => Reply::Done,
+            Op::Publish(_) | Op::CountProbe(_) => Reply::Done,
         })
     }
 

@@ -1,21 +1,40 @@
 //! What the kubelet's server asks of the rest: the published pods, and the runtime.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::cri::Cri;
+use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, NodeStats, PodReference, PodStats, Streams, Summary};
 
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
 
+/// How often which probe was answered how.
+pub(crate) type ProbeCounts = Arc<Mutex<BTreeMap<ProbeCount, u64>>>;
+
+/// Most probes that are counted each; pods that are gone make room.
+const MAX_COUNTED: usize = 10_000;
+
+/// Counts a probe's answer.
+pub(crate) fn count(counts: &ProbeCounts, probe: ProbeCount, pods: &Published) {
+    let mut counts = counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if counts.len() >= MAX_COUNTED {
+        let pods = pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        counts.retain(|c, _| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(&*c.pod.uid)));
+    }
+    *counts.entry(probe).or_default() += 1;
+}
+
 /// The server's view of the kubelet.
 pub(crate) struct Node {
     pub cri: Arc<Cri>,
     pub pods: Published,
+    pub probes: ProbeCounts,
     pub node_name: String,
 }
 
@@ -84,6 +103,11 @@ impl Backend for Node {
             .collect();
         let node = NodeStats { node_name: self.node_name.clone(), ..NodeStats::default() };
         Box::pin(std::future::ready(Ok(Summary { node, pods })))
+    }
+
+    fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {
+        let counts = self.probes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.iter().map(|(probe, count)| (probe.clone(), *count)).collect()
     }
 
     fn health(&self) -> Result<(), String> {

@@ -15,8 +15,8 @@ use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{cgroups, convert, io_error, termination, volumes};
-use crate::effects::OpError;
+use super::{cgroups, convert, io_error, oom, termination, volumes};
+use crate::effects::{OpError, RegistryAuth};
 use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord,
     SandboxSpec, Sharing, labels,
@@ -330,7 +330,7 @@ impl Cri {
         let mut client = self.runtime.clone();
         let r = v1::CreateContainerRequest {
             pod_sandbox_id: spec.sandbox_id.clone(),
-            config: Some(convert::container(spec, sandbox)),
+            config: Some(oom::clamped(convert::container(spec, sandbox))),
             sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent(&sandbox.cgroup))),
         };
         Ok(within(SLOW, client.create_container(request(r, SLOW))).await?.container_id)
@@ -430,20 +430,47 @@ impl Cri {
         Ok(within(QUICK, client.image_status(request(r, QUICK))).await?.image.map(convert::image))
     }
 
-    /// Pulls an image.
+    /// Pulls an image, with each of these credentials until one will do.
     ///
     /// # Errors
-    /// What the runtime or the registry says.
-    pub async fn pull(&self, name: &str) -> Result<Option<ImageRecord>, OpError> {
+    /// What the runtime or the registry says; of several tries, the last.
+    pub async fn pull(&self, name: &str, auths: Vec<RegistryAuth>) -> Result<Option<ImageRecord>, OpError> {
         let mut client = self.images.clone();
-        let r = v1::PullImageRequest {
-            image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
-            ..Default::default()
-        };
         // Layers may be large: what does not move at all is the runtime's to notice.
         let limit = Duration::from_secs(1800);
-        within(limit, client.pull_image(request(r, limit))).await?;
+        let mut tries: Vec<Option<RegistryAuth>> = auths.into_iter().map(Some).collect();
+        if tries.is_empty() {
+            tries.push(None);
+        }
+        let mut result = Ok(());
+        for auth in tries {
+            let r = v1::PullImageRequest {
+                image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
+                auth: auth.map(|a| v1::AuthConfig {
+                    username: a.username,
+                    password: a.password,
+                    server_address: a.server,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            result = within(limit, client.pull_image(request(r, limit))).await.map(drop);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result?;
         self.image(name).await
+    }
+
+    /// Lets the runtime open a new log for a container, whose old one was renamed.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn reopen_log(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
+        within(QUICK, client.reopen_container_log(request(r, QUICK))).await.map(drop)
     }
 
     /// The URL at which the runtime streams a command.

@@ -8,14 +8,17 @@ pub mod cgroups;
 mod convert;
 pub mod cri;
 pub mod host;
+pub mod logs;
 pub mod mounts;
 pub mod net;
+mod oom;
 pub mod plugins;
 pub mod store;
 mod termination;
 pub mod volumes;
 
 use crate::effects::OpError;
+pub(crate) use crate::server::clock::now;
 
 /// An error of the operating system with what it was about.
 pub(crate) fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> OpError {
@@ -23,4 +26,11 @@ pub(crate) fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Err
         std::io::ErrorKind::NotFound => OpError::NotFound(format!("{what}: {e}")),
         _ => OpError::Failed(format!("{what}: {e}")),
     }
+}
+
+/// Runs disk work off the event loop.
+pub(crate) async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> Result<T, OpError> + Send + 'static,
+) -> Result<T, OpError> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(OpError::Failed(e.to_string())))
 }

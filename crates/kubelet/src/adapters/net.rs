@@ -1,4 +1,4 @@
-//! Network probes and hooks: an HTTP GET, or a TCP connection that opens.
+//! Network probes and hooks: an HTTP GET, a TCP connection that opens, or gRPC health checking.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
             NetAction::Tcp { host, port } => {
                 TcpStream::connect((host.as_str(), port)).await.map(drop).map_err(|e| e.to_string())
             }
+            NetAction::Grpc { host, port, service } => health(&host, port, service).await,
             NetAction::Http { https, host, port, path, headers } => get(https, &host, port, &path, &headers).await,
         }
     };
@@ -30,6 +31,40 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
         Ok(Ok(())) => Ok(Reply::Done),
         Ok(Err(output)) => Ok(Reply::Exited { code: 1, output }),
         Err(_) => Err(OpError::TimedOut(seconds)),
+    }
+}
+
+/// The messages of `grpc.health.v1.Health/Check` (<https://github.com/grpc/grpc/blob/master/doc/health-checking.md>).
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthReply {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+const SERVING: i32 = 1;
+
+async fn health(host: &str, port: u16, service: String) -> Result<(), String> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let channel = tonic::transport::Endpoint::try_from(format!("http://{host}:{port}"))
+        .and_then(|e| e.user_agent("kube-probe/1.36"))
+        .map_err(|e| e.to_string())?
+        .connect()
+        .await
+        .map_err(|e| format!("failed to connect service {host}:{port}: {e}"))?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|e| e.to_string())?;
+    let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec = tonic_prost::ProstCodec::<HealthRequest, HealthReply>::default();
+    match client.unary(tonic::Request::new(HealthRequest { service }), path, codec).await {
+        Ok(reply) if reply.get_ref().status == SERVING => Ok(()),
+        Ok(reply) => Err(format!("service unhealthy (responded with {})", reply.get_ref().status)),
+        Err(e) => Err(format!("gRPC health check failed: {}: {}", e.code(), e.message())),
     }
 }
 
@@ -167,5 +202,55 @@ mod tests {
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Done)));
         server.await.unwrap();
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Exited { code: 1, .. })));
+    }
+
+    /// A server of the health protocol that says the same of every service.
+    #[derive(Clone)]
+    struct Health(i32);
+
+    impl tower::Service<http::Request<tonic::body::Body>> for Health {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+        fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+            let status = self.0;
+            Box::pin(async move {
+                let codec = tonic_prost::ProstCodec::<HealthReply, HealthRequest>::default();
+                let mut grpc = tonic::server::Grpc::new(codec);
+                let answer = tower::service_fn(move |r: tonic::Request<HealthRequest>| async move {
+                    match r.get_ref().service.as_str() {
+                        "" | "known" => Ok(tonic::Response::new(HealthReply { status })),
+                        _ => Err(tonic::Status::not_found("unknown service")),
+                    }
+                });
+                Ok(grpc.unary(answer, request).await)
+            })
+        }
+    }
+
+    impl tonic::server::NamedService for Health {
+        const NAME: &'static str = "grpc.health.v1.Health";
+    }
+
+    #[tokio::test]
+    async fn health_over_grpc() {
+        for (status, service, expected) in [(1, "", true), (1, "known", true), (2, "", false), (1, "unknown", false)] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = tokio::spawn(
+                tonic::transport::Server::builder()
+                    .add_service(Health(status))
+                    .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)),
+            );
+            let action = NetAction::Grpc { host: "127.0.0.1".into(), port, service: service.into() };
+            let outcome = act(action, 5).await;
+            assert_eq!(matches!(outcome, Ok(Reply::Done)), expected, "{status} {service:?}: {outcome:?}");
+            server.abort();
+        }
+        let nobody = NetAction::Grpc { host: "127.0.0.1".into(), port: 1, service: String::new() };
+        assert!(matches!(act(nobody, 5).await, Ok(Reply::Exited { code: 1, .. })));
     }
 }

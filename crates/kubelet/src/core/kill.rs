@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Hook, Killing, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
-use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::effects::{Op, OpId, Out, Outcome, ProbeCount, Reply};
 use crate::pods::plan::Kill;
 use crate::probes::{Answer, ProbeKind, http_action};
 use crate::runtime::Uid;
@@ -40,7 +41,9 @@ impl KubeletCore {
         self.container_event(now, w, &kill.name, true, "Killing", message, fx);
         // A start that is under way for the same name ends with its container.
         w.lanes.retain(|name, l| {
-            name != &kill.name || !matches!(&l.step, super::worker::Step::PostStart { id } if *id == kill.id)
+            use super::worker::Step;
+            name != &kill.name
+                || !matches!(&l.step, Step::PostStart { id } | Step::PostStartSleep { id, .. } if *id == kill.id)
         });
         let hook = pod::container(&w.pod, &kill.name)
             .and_then(|(_, c)| Some((c.lifecycle.clone()?.pre_stop?, c.into_owned())))
@@ -125,6 +128,11 @@ impl KubeletCore {
         self.changed(w, fx);
     }
 
+    fn container_name(&self, pod: &Pod, id: &str) -> Option<String> {
+        let runtime = self.runtime.get(&pod::uid(pod))?;
+        runtime.containers.iter().find(|c| c.id == id).map(|c| c.name.clone())
+    }
+
     /// A probe was answered.
     #[expect(clippy::too_many_arguments, reason = "an outcome and everything that it is for")]
     pub(super) fn probe_done(
@@ -147,15 +155,23 @@ impl KubeletCore {
             // The runtime could not carry it out: that says nothing about the container.
             Err(_) => Answer::Unknown,
         };
+        if let Some(name) = self.container_name(&w.pod, container) {
+            let result = match &answer {
+                Answer::Success => "successful",
+                Answer::Failure(_) => "failed",
+                Answer::Unknown => "unknown",
+            };
+            let count = ProbeCount { pod: pod::pod_ref(&w.pod), container: name, kind: kind.name(), result };
+            let id = OpId(fx.fresh());
+            fx.own(Out { id, op: Op::CountProbe(count) });
+        }
         let Some(prober) = w.probers.get_mut(container) else { return };
         if let Some(message) = prober.answered(kind, op, answer) {
-            let what = match kind {
-                ProbeKind::Startup => "Startup",
-                ProbeKind::Liveness => "Liveness",
-                ProbeKind::Readiness => "Readiness",
-            };
-            let message = format!("{what} probe failed: {message}");
-            self.event(now, EventRecord::warning(w.pod.as_ref(), "Unhealthy", message), fx);
+            let message = format!("{} probe failed: {message}", kind.name());
+            match self.container_name(&w.pod, container) {
+                Some(name) => self.container_event(now, w, &name, false, "Unhealthy", message, fx),
+                None => self.event(now, EventRecord::warning(w.pod.as_ref(), "Unhealthy", message), fx),
+            }
         }
     }
 }

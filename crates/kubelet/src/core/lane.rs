@@ -8,10 +8,11 @@
 //! is kept of a half-done start but what the runtime, the checkpoint and the plugins keep themselves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 
 use super::sources::SourceView;
 use super::sync::with_facts;
@@ -23,7 +24,8 @@ use crate::pods::plan::{Start, newest};
 use crate::probes::http_action;
 use crate::runtime::{ContainerState, Uid};
 use crate::spec::pod::{self, ContainerKind};
-use crate::spec::{container, env};
+use crate::spec::{container, env, pull};
+use crate::volumes::{NotReady, PayloadSources};
 
 /// How long a container with a bad configuration waits for a better one.
 const CONFIG_RETRY: Duration = Duration::from_secs(5);
@@ -68,6 +70,9 @@ impl KubeletCore {
             }
             Some(Ok(_)) => {}
         }
+        if self.pull_auths(now, uid, w, fx).is_none() {
+            return;
+        }
         let pod = w.pod.clone();
         if let Some((needs, reusable)) = self.device_needs(&pod, &name)
             && let NextStep::Wait { resource, why } = self.devices.peek_step(uid, &name, &needs, &reusable, None)
@@ -79,7 +84,12 @@ impl KubeletCore {
         if let Some((at, error)) = w.pull_failed_at.get(&image).cloned()
             && let Some(until) = w.pulls.until(&image, at).filter(|t| *t > now)
         {
-            w.wait(&name, "ImagePullBackOff", format!("Back-off pulling image \"{image}\": {error}"));
+            let message = format!("Back-off pulling image \"{image}\"");
+            if w.waiting.get(&name).is_none_or(|x| x.reason != "ImagePullBackOff") {
+                self.container_event(now, w, &name, true, "BackOff", message.clone(), fx);
+                self.container_event(now, w, &name, false, "Failed", "Error: ImagePullBackOff".into(), fx);
+            }
+            w.wait(&name, "ImagePullBackOff", format!("{message}: {error}"));
             self.wake_pod(until, uid);
             return;
         }
@@ -274,7 +284,7 @@ impl KubeletCore {
                 self.container_event(now, w, name, true, "Started", format!("Started container {name}"), fx);
                 w.waiting.remove(name);
                 self.changed(w, fx);
-                self.post_start(uid, w, name, &c, &id, &mut lane, fx)
+                self.post_start(now, uid, w, name, &c, &id, &mut lane, fx)
             }
             (Step::Start { .. }, Err(e)) => {
                 self.config_error(now, uid, w, name, "RunContainerError", &e.to_string(), fx);
@@ -305,11 +315,41 @@ impl KubeletCore {
                 }
                 false
             }
-            (Step::Intend { .. } | Step::Grant { .. }, _) => true,
+            (Step::Intend { .. } | Step::Grant { .. } | Step::PostStartSleep { .. }, _) => true,
         };
         if next {
             w.lanes.insert(name.to_owned(), lane);
         }
+    }
+
+    /// The secrets that the pod gives for pulling; none while they are being read. One that cannot be had is told,
+    /// and done without.
+    fn pull_auths(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<Vec<Arc<Secret>>> {
+        let pod = w.pod.clone();
+        let names = pod::spec(&pod).image_pull_secrets.iter().flatten().map(|r| r.name.as_str());
+        let view = SourceView::new(&self.sources);
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for name in names.filter(|n| !n.is_empty()) {
+            match PayloadSources::secret(&view, pod.metadata.namespace.as_deref().unwrap_or_default(), name) {
+                Ok(Some(secret)) => found.push(secret),
+                Ok(None) | Err(NotReady::Failed(_)) => missing.push(name),
+                Err(NotReady::Pending) => {}
+            }
+        }
+        let (wanted, lacking) = view.finish();
+        self.sources.want(now, uid, wanted, fx);
+        if lacking {
+            return None;
+        }
+        if !missing.is_empty() && now >= w.secrets_said_at {
+            w.secrets_said_at = now + Duration::from_secs(60);
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.event(now, EventRecord::warning(pod.as_ref(), "FailedToRetrieveImagePullSecret", message), fx);
+        }
+        Some(found)
     }
 
     fn lane_op(&mut self, uid: &Uid, name: &str, op: Op, fx: &mut Fx) -> OpId {
@@ -351,7 +391,9 @@ impl KubeletCore {
             }
             _ => {
                 self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
-                lane.op = self.lane_op(uid, name, Op::PullImage(image), fx);
+                let secrets = self.pull_auths(now, uid, w, fx).unwrap_or_default();
+                let auths = pull::credentials(&image, &secrets);
+                lane.op = self.lane_op(uid, name, Op::PullImage { image, auths }, fx);
                 lane.step = Step::PullImage;
                 true
             }
@@ -458,6 +500,12 @@ impl KubeletCore {
                     lane.step = Step::Allocate { resource, ids };
                     true
                 }
+                Step::PostStartSleep { until, .. } => {
+                    if until > now {
+                        self.wake_pod(until, uid);
+                    }
+                    until > now
+                }
                 Step::Grant { version } if saved >= version => self.devices_step(now, uid, w, &name, &mut lane, fx),
                 _ => true,
             };
@@ -539,6 +587,7 @@ impl KubeletCore {
     #[expect(clippy::too_many_arguments, reason = "a hook and everything that it is for")]
     fn post_start(
         &mut self,
+        now: Time,
         uid: &Uid,
         w: &Worker,
         name: &str,
@@ -553,6 +602,11 @@ impl KubeletCore {
             Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s: 120 }
         } else if let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(c, h, &pod_ip)) {
             Op::Net { action, timeout_s: 30 }
+        } else if let Some(s) = &hook.sleep {
+            let until = now + Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0));
+            lane.step = Step::PostStartSleep { id: id.to_owned(), until };
+            self.wake_pod(until, uid);
+            return true;
         } else {
             return false;
         };

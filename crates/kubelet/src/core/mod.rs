@@ -27,7 +27,7 @@ use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
-use crate::runtime::{HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
+use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
 use crate::spec::pod;
 use crate::status::node as node_status;
 use crate::volumes::{VolumeKind, Volumes};
@@ -49,6 +49,7 @@ enum Owner {
     ListImages,
     Checkpoint,
     DevicesRecord,
+    Logs,
     Pod(Uid, PodOp),
 }
 
@@ -89,6 +90,7 @@ enum Wake {
     NodeTick,
     Load,
     Checkpoint,
+    Logs,
     Pod(Uid),
 }
 
@@ -143,6 +145,7 @@ pub struct KubeletCore {
     armed: Option<(Time, TimerId)>,
     dirty: BTreeSet<Uid>,
     publish: bool,
+    logs_op: Option<OpId>,
     node: NodeState,
     planted_final_rejection: bool,
 }
@@ -180,6 +183,7 @@ impl KubeletCore {
             armed: None,
             dirty: BTreeSet::new(),
             publish: false,
+            logs_op: None,
             node: NodeState::default(),
             planted_final_rejection: false,
             config: Arc::new(config),
@@ -239,6 +243,23 @@ impl KubeletCore {
         self.op(Owner::ListImages, Op::ListImages, fx);
     }
 
+    /// Has the logs of running containers looked at.
+    fn rotate_logs(&mut self, now: Time, fx: &mut Fx) {
+        self.wake(now + self.config.log_monitor_period, Wake::Logs);
+        if self.logs_op.is_some() || self.config.log_max_bytes == 0 {
+            return;
+        }
+        let running = self.runtime.values().flat_map(|r| &r.containers).filter(|c| c.state == ContainerState::Running);
+        let logs: Vec<(String, String)> = running
+            .map(|c| (c.id.clone(), format!("{}/{}/{}.log", self.config.pod_log_dir(&c.pod), c.name, c.attempt)))
+            .collect();
+        if !logs.is_empty() {
+            let op =
+                Op::RotateLogs { logs, max_bytes: self.config.log_max_bytes, max_files: self.config.log_max_files };
+            self.logs_op = Some(self.op(Owner::Logs, op, fx));
+        }
+    }
+
     /// Lists the runtime: now, or once the listing under way is back.
     fn relist(&mut self, fx: &mut Fx) {
         if self.relist_op.is_some() {
@@ -272,6 +293,7 @@ impl KubeletCore {
                 Wake::Load => {
                     self.op(Owner::Load, Op::Load, fx);
                 }
+                Wake::Logs => self.rotate_logs(now, fx),
                 // Looked at after every step.
                 Wake::Checkpoint => {}
             }
@@ -405,6 +427,7 @@ impl KubeletCore {
         self.register(now, fx);
         self.wake(now + self.config.status_period, Wake::Status);
         self.wake(now, Wake::Lease);
+        self.wake(now + self.config.log_monitor_period, Wake::Logs);
         self.find_gone();
     }
 
@@ -487,6 +510,12 @@ impl KubeletCore {
                 {
                     self.images = i;
                     self.node.dirty = true;
+                }
+            }
+            Owner::Logs => {
+                self.logs_op = None;
+                if let Err(error) = outcome {
+                    tracing::warn!(%error, "not all logs were rotated");
                 }
             }
             Owner::Relist => self.relisted(now, id, outcome, fx),

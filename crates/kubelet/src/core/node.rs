@@ -1,6 +1,8 @@
 //! The Node object and its Lease: registered once, kept current, renewed.
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Time};
+use std::collections::BTreeMap;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
@@ -26,6 +28,8 @@ pub(super) struct NodeState {
     /// The Node as last seen in the watch or in a reply, whichever is newer.
     pub seen: Option<Arc<Node>>,
     sent_at: Time,
+    /// Conditions that events were told of, and how they were.
+    told: BTreeMap<String, bool>,
     lease: Option<Lease>,
     lease_call: Option<CallId>,
 }
@@ -115,6 +119,7 @@ impl KubeletCore {
         let devices = self.devices.capacity();
         let old = node.status.clone().unwrap_or_else(NodeStatus::default);
         let new = status::node_status(&self.node_inputs(now, &devices), Some(&old));
+        self.tell_node(now, &node, &old, &new, fx);
         let stale = now.since(self.node.sent_at) >= self.config.status_report_period;
         if !status::differs(&old, &new) && !stale {
             return;
@@ -133,6 +138,44 @@ impl KubeletCore {
         ));
         self.calls.insert(call, Call::NodeStatus);
         self.node.status_call = Some(call);
+    }
+
+    /// Events about the node: at the first look, and when a condition turns.
+    fn tell_node(&mut self, now: Time, node: &Node, old: &NodeStatus, new: &NodeStatus, fx: &mut Fx) {
+        let mut records = Vec::new();
+        let normal = |reason: &str, message: String| EventRecord::normal(node, reason, message);
+        if self.node.told.is_empty() {
+            records.push(normal("Starting", "Starting kubelet.".into()));
+            let boot = |s: &NodeStatus| s.node_info.as_ref().map(|i| i.boot_id.clone()).unwrap_or_default();
+            let (before, id) = (boot(old), boot(new));
+            if !before.is_empty() && before != id {
+                let message = format!("Node {} has been rebooted, boot id: {id}", self.config.node_name);
+                records.push(EventRecord::warning(node, "Rebooted", message));
+            }
+        }
+        for c in new.conditions.iter().flatten() {
+            let holds = c.status == "True";
+            let reason = match (c.type_.as_str(), holds) {
+                ("MemoryPressure", true) => "NodeHasInsufficientMemory",
+                ("MemoryPressure", false) => "NodeHasSufficientMemory",
+                ("DiskPressure", true) => "NodeHasDiskPressure",
+                ("DiskPressure", false) => "NodeHasNoDiskPressure",
+                ("PIDPressure", true) => "NodeHasInsufficientPID",
+                ("PIDPressure", false) => "NodeHasSufficientPID",
+                ("Ready", true) => "NodeReady",
+                ("Ready", false) => "NodeNotReady",
+                _ => continue,
+            };
+            let before = self.node.told.insert(c.type_.clone(), holds);
+            // That it is not ready yet at its start is no news.
+            if before == Some(holds) || (before.is_none() && reason == "NodeNotReady") {
+                continue;
+            }
+            records.push(normal(reason, format!("Node {} status is now: {reason}", self.config.node_name)));
+        }
+        for record in records {
+            self.event(now, record, fx);
+        }
     }
 
     /// Renews the Lease, and sets the next time for it.

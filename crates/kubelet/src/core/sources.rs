@@ -12,6 +12,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use serde_json::json;
 
 use crate::runtime::Uid;
@@ -29,6 +30,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(super) enum SourceKey {
     ConfigMap { namespace: String, name: String },
     Secret { namespace: String, name: String },
+    RuntimeClass { name: String },
     Token { namespace: String, account: String, pod: String, uid: Uid, audience: String, expiration_s: i64 },
 }
 
@@ -36,6 +38,7 @@ pub(super) enum SourceKey {
 enum Value {
     ConfigMap(Option<Arc<ConfigMap>>),
     Secret(Option<Arc<Secret>>),
+    RuntimeHandler(Option<String>),
     Token(String),
 }
 
@@ -70,6 +73,13 @@ impl<'a> SourceView<'a> {
     /// What was asked for, and whether something of it has not been read at all yet.
     pub fn finish(self) -> (BTreeSet<SourceKey>, bool) {
         (self.wanted.into_inner(), self.lacking.into_inner())
+    }
+    /// The handler that a RuntimeClass names; none where there is no such class.
+    pub fn runtime_handler(&self, name: &str) -> Result<Option<String>, NotReady> {
+        match self.get(SourceKey::RuntimeClass { name: name.into() })? {
+            Value::RuntimeHandler(h) => Ok(h),
+            _ => Ok(None),
+        }
     }
     fn get(&self, key: SourceKey) -> Result<Value, NotReady> {
         let result = match self.cache.entries.get(&key) {
@@ -160,7 +170,12 @@ impl SourceCache {
         let parsed = match (result, &key) {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
             (Err(e), SourceKey::Secret { .. }) if e.is_not_found() => Ok((Value::Secret(None), RETRY)),
+            (Err(e), SourceKey::RuntimeClass { .. }) if e.is_not_found() => Ok((Value::RuntimeHandler(None), RETRY)),
             (Err(e), _) => Err(e.to_string()),
+            (Ok(reply), SourceKey::RuntimeClass { .. }) => reply
+                .json::<RuntimeClass>()
+                .map(|c| (Value::RuntimeHandler(Some(c.handler)), MAX_AGE))
+                .map_err(|e| e.to_string()),
             (Ok(reply), SourceKey::ConfigMap { .. }) => reply
                 .json::<ConfigMap>()
                 .map(|v| (Value::ConfigMap(Some(Arc::new(v))), MAX_AGE))
@@ -210,6 +225,7 @@ fn request(key: &SourceKey) -> ApiRequest {
     match key {
         SourceKey::ConfigMap { namespace, name } => ApiRequest::get(&ConfigMap::resource(), namespace, name),
         SourceKey::Secret { namespace, name } => ApiRequest::get(&Secret::resource(), namespace, name),
+        SourceKey::RuntimeClass { name } => ApiRequest::get(&RuntimeClass::resource(), "", name),
         SourceKey::Token { namespace, account, pod, uid, audience, expiration_s } => {
             let audiences: Vec<&str> = Some(audience.as_str()).filter(|a| !a.is_empty()).into_iter().collect();
             ApiRequest::create_sub(

@@ -20,7 +20,7 @@ use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::env::Place;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
-use crate::volumes::{self, VolumeAction};
+use crate::volumes::{self, NotReady, VolumeAction};
 
 /// How long a wait for a plugin lasts before it is told again.
 const WAIT_REPORT: Duration = Duration::from_secs(300);
@@ -255,9 +255,15 @@ impl KubeletCore {
             u64::try_from(pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30)).unwrap_or(30),
         );
         for kill in &plan.kill {
+            let own = w.probers.get(&kill.id).and_then(crate::probes::Prober::grace_s);
+            let grace = own.and_then(|s| u64::try_from(s).ok()).map_or(grace, Duration::from_secs);
             self.kill(now, uid, w, kill, now + grace, fx);
         }
         for id in plan.stop_sandboxes {
+            if !w.busy.contains_key(&id) {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                self.event(now, EventRecord::normal(w.pod.as_ref(), "SandboxChanged", message), fx);
+            }
             self.stop_sandbox(now, uid, w, id, fx);
         }
         for id in plan.remove {
@@ -285,8 +291,10 @@ impl KubeletCore {
             if w.sandbox_retry_at > now {
                 self.wake_pod(w.sandbox_retry_at, uid);
             } else {
+                let Some(handler) = self.runtime_handler(now, uid, w, fx) else { return };
                 w.waiting.clear();
-                let spec = Arc::new(sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver));
+                let spec = sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver);
+                let spec = Arc::new(crate::runtime::SandboxSpec { runtime_handler: handler, ..spec });
                 w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
             }
         }
@@ -305,6 +313,32 @@ impl KubeletCore {
         for start in plan.start {
             self.begin_lane(now, uid, w, runtime, start, fx);
         }
+    }
+
+    /// The handler of the pod's RuntimeClass; none while it is being read, or is not there.
+    fn runtime_handler(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<String> {
+        let Some(name) = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty()) else {
+            return Some(String::new());
+        };
+        let view = SourceView::new(&self.sources);
+        let handler = view.runtime_handler(&name);
+        let (wanted, _) = view.finish();
+        let again = self.sources.want(now, uid, wanted, fx);
+        let problem = match handler {
+            Ok(Some(handler)) => return Some(handler),
+            Err(NotReady::Pending) => return None,
+            Ok(None) => format!("RuntimeClass \"{name}\" not found"),
+            Err(NotReady::Failed(e)) => format!("RuntimeClass \"{name}\" cannot be read: {e}"),
+        };
+        if let Some(at) = again {
+            self.wake_pod(at, uid);
+        }
+        if now >= w.mount_said_at {
+            w.mount_said_at = now + Duration::from_secs(30);
+            let message = format!("Failed to create pod sandbox: {problem}");
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedCreatePodSandBox", message), fx);
+        }
+        None
     }
 
     fn want_volumes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
@@ -572,7 +606,7 @@ pub(super) fn verdicts(w: &Worker) -> BTreeMap<String, Verdict> {
     let mut out: BTreeMap<String, Verdict> = w.probers.iter().map(|(id, p)| (id.clone(), p.verdict())).collect();
     // While its postStart hook runs a container has not started.
     for Lane { step, .. } in w.lanes.values() {
-        if let super::worker::Step::PostStart { id } = step {
+        if let super::worker::Step::PostStart { id } | super::worker::Step::PostStartSleep { id, .. } = step {
             out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
         }
     }

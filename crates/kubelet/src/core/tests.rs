@@ -767,6 +767,57 @@ fn probes_hooks_and_config_maps() {
 
 /// Incident 5: the kubelet restarts and cannot read what its pods' volumes are made of.
 #[test]
+fn a_post_start_hook_that_sleeps_holds_readiness_back() {
+    let mut w = World::new(3);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["containers"][0]["lifecycle"] = json!({"postStart": {"sleep": {"seconds": 20}}});
+    w.create("p", spec);
+    w.run(10);
+    assert!(!w.node.running("uid-p").is_empty());
+    assert!(!w.ready("Ready"));
+    w.run(15);
+    assert!(w.ready("Ready"), "{}", w.api.objects[POD]["status"]);
+    for event in ["Starting", "NodeReady", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"] {
+        assert_eq!(w.api.events.iter().filter(|e| *e == event).count(), 1, "{event} in {:?}", w.api.events);
+    }
+}
+
+#[test]
+fn a_runtime_class_is_read_before_the_sandbox_is_made() {
+    let mut w = World::new(4);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["runtimeClassName"] = "kata".into();
+    w.create("p", spec);
+    w.run(10);
+    assert!(w.node.sandboxes.is_empty() && w.api.events.iter().any(|e| e == "FailedCreatePodSandBox"));
+    w.api.objects.insert("/apis/node.k8s.io/v1/runtimeclasses/kata".into(), json!({"handler": "kata-fc"}));
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
+    assert_eq!(w.node.sandbox_handlers, ["kata-fc"]);
+}
+
+#[test]
+fn pull_secrets_reach_the_runtime_and_are_done_without() {
+    let mut w = World::new(5);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["containers"][0]["image"] = "r.example.com/app".into();
+    spec["imagePullSecrets"] = json!([{"name": "there"}, {"name": "missing"}]);
+    let config = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        json!({"auths": {"r.example.com": {"username": "u", "password": "p"}}}).to_string(),
+    );
+    let secret = json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": config}});
+    w.api.objects.insert("/api/v1/namespaces/n/secrets/there".into(), secret);
+    w.create("p", spec);
+    w.run(10);
+    assert_eq!(w.node.pulled_as, [vec!["u".to_owned()]]);
+    assert!(w.api.events.iter().any(|e| e == "FailedToRetrieveImagePullSecret"), "{:?}", w.api.events);
+}
+
+#[test]
 fn what_cannot_be_read_after_a_restart_unmounts_nothing() {
     each_seed(|seed| {
         let mut w = World::new(seed);

@@ -79,6 +79,11 @@ pub(super) enum Step {
     PostStart {
         id: String,
     },
+    /// Its postStart hook sleeps.
+    PostStartSleep {
+        id: String,
+        until: Time,
+    },
 }
 
 /// A container on its way up.
@@ -168,6 +173,7 @@ pub(super) struct Worker {
     /// Nothing of it is left here.
     pub gone: bool,
     pub mount_said_at: Time,
+    pub secrets_said_at: Time,
 }
 
 /// What of a record matters for whether it must be written again.
@@ -215,6 +221,7 @@ impl Worker {
             drop_op: None,
             gone: false,
             mount_said_at: Time::default(),
+            secrets_said_at: Time::default(),
         }
     }
 

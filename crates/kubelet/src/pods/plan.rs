@@ -201,11 +201,12 @@ fn check_running(f: &Facts<'_>, c: &Container, r: &ContainerRecord, plan: &mut P
             name: c.name.clone(),
             message: format!("Container {} definition changed, will be restarted", c.name),
         });
-    } else if f.verdicts.get(&r.id).is_some_and(|v| v.must_restart) {
+    } else if let Some(v) = f.verdicts.get(&r.id).filter(|v| v.must_restart) {
+        let which = if v.started { "liveness" } else { "startup" };
         plan.kill.push(Kill {
             id: r.id.clone(),
             name: c.name.clone(),
-            message: format!("Container {} failed liveness probe, will be restarted", c.name),
+            message: format!("Container {} failed {which} probe, will be restarted", c.name),
         });
     }
 }

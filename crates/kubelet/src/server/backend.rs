@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::Summary;
-use crate::effects::OpError;
+use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
 
 /// An answer that comes later. Dropping it gives up on it.
@@ -62,6 +62,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What the node and its pods use.
     fn stats(&self) -> Answer<'_, Summary>;
+
+    /// How often which probe was answered how, since the kubelet started.
+    fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {
+        Vec::new()
+    }
 
     /// Whether the kubelet does its work.
     ///

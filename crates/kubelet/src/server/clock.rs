@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use carrack_engine::Time;
 
 /// The present.
-pub(super) fn now() -> Time {
+pub(crate) fn now() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(0) + since_epoch
 }

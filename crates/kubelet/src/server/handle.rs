@@ -81,6 +81,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();
             Ok(reply::metrics(metrics::resources(summary.as_ref())))
         }
+        Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
         Route::Configz => reply::json(&shared.configz),
     }
 }

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 use super::stats::{CpuStats, MemoryStats, Summary};
+use crate::effects::ProbeCount;
 
 /// Counts requests by method, first part of the path, and status code.
 #[derive(Debug, Default)]
@@ -81,6 +82,28 @@ pub(super) fn own(node: &str, version: &str, requests: &Requests, pods: &[Arc<Po
         let code = code.to_string();
         let labels = [("code", code.as_str()), ("method", method), ("path", path), ("server_type", "readwrite")];
         page.sample("kubelet_http_requests_total", &labels, count);
+    }
+    page.0
+}
+
+/// `/metrics/probes`.
+pub(super) fn probes(counts: &[(ProbeCount, u64)]) -> String {
+    let mut page = Page::default();
+    page.family(
+        "prober_probe_total",
+        "counter",
+        "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+    );
+    for (probe, count) in counts {
+        let labels = [
+            ("container", probe.container.as_str()),
+            ("namespace", probe.pod.namespace.as_str()),
+            ("pod", probe.pod.name.as_str()),
+            ("pod_uid", &*probe.pod.uid),
+            ("probe_type", probe.kind),
+            ("result", probe.result),
+        ];
+        page.sample("prober_probe_total", &labels, count);
     }
     page.0
 }

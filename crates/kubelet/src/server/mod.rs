@@ -13,7 +13,7 @@
 
 mod access;
 mod backend;
-mod clock;
+pub(crate) mod clock;
 mod connection;
 mod find;
 #[cfg(test)]

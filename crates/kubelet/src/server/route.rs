@@ -34,6 +34,7 @@ pub(super) enum Route {
     StatsSummary,
     Metrics,
     ResourceMetrics,
+    ProbeMetrics,
     Configz,
 }
 
@@ -56,6 +57,7 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         ["stats", "summary"] => (Route::StatsSummary, READ),
         ["metrics"] => (Route::Metrics, READ),
         ["metrics", "resource"] => (Route::ResourceMetrics, READ),
+        ["metrics", "probes"] => (Route::ProbeMetrics, READ),
         ["configz"] => (Route::Configz, READ),
         ["containerLogs", rest @ ..] => (Route::Logs(container(rest).ok_or_else(nothing)?), READ),
         ["exec", rest @ ..] => (Route::Exec(container(rest).ok_or_else(nothing)?), STREAM),
@@ -89,8 +91,8 @@ pub(super) fn bucket(path: &str) -> &'static str {
     const NAMES: [&str; 10] =
         ["healthz", "pods", "runningpods", "containerLogs", "exec", "attach", "run", "portForward", "stats", "configz"];
     let path = path.trim_matches('/');
-    if path == "metrics/resource" || path == "metrics" {
-        return if path == "metrics" { "metrics" } else { "metrics/resource" };
+    if let Some(page) = ["metrics", "metrics/resource", "metrics/probes"].into_iter().find(|page| *page == path) {
+        return page;
     }
     let first = path.split('/').next().unwrap_or_default();
     NAMES.into_iter().find(|name| *name == first).unwrap_or("other")
@@ -121,6 +123,7 @@ mod tests {
             (Method::GET, "/stats/summary", Ok(Route::StatsSummary)),
             (Method::GET, "/metrics", Ok(Route::Metrics)),
             (Method::GET, "/metrics/resource", Ok(Route::ResourceMetrics)),
+            (Method::GET, "/metrics/probes", Ok(Route::ProbeMetrics)),
             (Method::GET, "/configz", Ok(Route::Configz)),
             (Method::GET, "/", Err(404)),
             (Method::GET, "/logs/", Err(404)),

@@ -3,5 +3,6 @@
 pub mod container;
 pub mod env;
 pub mod pod;
+pub mod pull;
 pub mod resources;
 pub mod sandbox;

@@ -1,0 +1,178 @@
+//! Credentials for pulling an image, from the pod's secrets of type `kubernetes.io/dockerconfigjson` and
+//! `kubernetes.io/dockercfg` (<https://kubernetes.io/docs/concepts/containers/images/#config-json>).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret;
+use serde::Deserialize;
+
+use crate::effects::RegistryAuth;
+
+/// Most registries of one secret that are looked at.
+const MAX_ENTRIES: usize = 256;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    username: String,
+    password: String,
+    auth: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DockerConfig {
+    auths: BTreeMap<String, Entry>,
+}
+
+/// Credentials that fit an image, those for the longest part of its name first. What cannot be read is left out: the
+/// registry's answer tells.
+#[must_use]
+pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<RegistryAuth> {
+    let (host, path) = repository(image);
+    let mut out: Vec<(usize, RegistryAuth)> = Vec::new();
+    for (server, entry) in secrets.iter().flat_map(|s| entries(s)).take(MAX_ENTRIES) {
+        let (key_host, key_path) = registry(&server);
+        if !host_matches(&key_host, &host) || !path_matches(&key_path, &path) {
+            continue;
+        }
+        if let Some((username, password)) = login(&entry) {
+            out.push((key_path.len(), RegistryAuth { server, username, password }));
+        }
+    }
+    out.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    out.into_iter().map(|(_, auth)| auth).collect()
+}
+
+fn entries(secret: &Secret) -> Vec<(String, Entry)> {
+    let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
+    let found = match secret.type_.as_deref() {
+        Some("kubernetes.io/dockerconfigjson") => {
+            data(".dockerconfigjson").and_then(|b| serde_json::from_slice::<DockerConfig>(b).ok()).map(|c| c.auths)
+        }
+        Some("kubernetes.io/dockercfg") => data(".dockercfg").and_then(|b| serde_json::from_slice(b).ok()),
+        _ => None,
+    };
+    found.unwrap_or_default().into_iter().collect()
+}
+
+fn login(e: &Entry) -> Option<(String, String)> {
+    if !e.username.is_empty() {
+        return Some((e.username.clone(), e.password.clone()));
+    }
+    let text = String::from_utf8(STANDARD.decode(e.auth.trim()).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    Some((user.to_owned(), password.trim_end_matches('\0').to_owned()))
+}
+
+/// The registry and the repository of an image.
+fn repository(image: &str) -> (String, String) {
+    let name = image.split('@').next().unwrap_or(image);
+    let (first, rest) = name.split_once('/').unwrap_or(("", name));
+    let is_host = first.contains('.') || first.contains(':') || first == "localhost";
+    let (host, rest) = if is_host { (first, rest) } else { ("index.docker.io", name) };
+    let host = if host == "docker.io" { "index.docker.io" } else { host };
+    let path = match rest.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => path,
+        _ => rest,
+    };
+    (host.to_owned(), path.to_owned())
+}
+
+/// The host, with its port, and the path that a key of a secret names.
+fn registry(key: &str) -> (String, String) {
+    let key = key.trim_start_matches("https://").trim_start_matches("http://");
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    let path = path.trim_end_matches('/');
+    // What docker itself writes for its hub.
+    let path = if path == "v1" || path == "v2" { "" } else { path };
+    let host = if host == "docker.io" { "index.docker.io" } else { host };
+    (host.to_owned(), path.to_owned())
+}
+
+/// Label by label; `*` stands for any characters within one.
+fn host_matches(pattern: &str, host: &str) -> bool {
+    let split = |s: &str| -> (Vec<String>, Option<String>) {
+        let (name, port) = match s.rsplit_once(':') {
+            Some((name, port)) => (name, Some(port.to_owned())),
+            None => (s, None),
+        };
+        (name.split('.').map(str::to_lowercase).collect(), port)
+    };
+    let ((pattern, pattern_port), (host, port)) = (split(pattern), split(host));
+    pattern_port == port && pattern.len() == host.len() && pattern.iter().zip(&host).all(|(p, h)| glob(p, h))
+}
+
+fn glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+fn path_matches(key: &str, path: &str) -> bool {
+    path.strip_prefix(key).is_some_and(|rest| key.is_empty() || rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn secret(kind: &str, key: &str, value: serde_json::Value) -> Arc<Secret> {
+        let data = STANDARD.encode(value.to_string());
+        Arc::new(serde_json::from_value(json!({"type": kind, "data": {key: data}})).unwrap())
+    }
+
+    #[test]
+    fn the_fitting_credentials_the_longest_first() {
+        let secrets = [
+            secret(
+                "kubernetes.io/dockerconfigjson",
+                ".dockerconfigjson",
+                json!({"auths": {
+                    "r.example.com": {"username": "a", "password": "pw1"},
+                    "https://r.example.com/team/": {"auth": STANDARD.encode("b:pw2:3")},
+                    "*.cloud.example": {"username": "c", "password": "pw4"},
+                    "https://index.docker.io/v1/": {"username": "hub", "password": "pw5"},
+                    "r.example.com:5000": {"username": "p", "password": "pw6"},
+                    "bad": {"auth": "%"}
+                }}),
+            ),
+            secret(
+                "kubernetes.io/dockercfg",
+                ".dockercfg",
+                json!({"old.example": {"username": "o", "password": "pw7"}}),
+            ),
+            secret("Opaque", ".dockerconfigjson", json!({"auths": {"r.example.com": {"username": "x"}}})),
+        ];
+        for (image, users) in [
+            ("r.example.com/app:1", "a"),
+            ("r.example.com/team/app@sha256:00", "b a"),
+            ("r.example.com/teams/app", "a"),
+            ("r.example.com:5000/app", "p"),
+            ("eu.cloud.example/app", "c"),
+            ("a.b.cloud.example/app", ""),
+            ("nginx", "hub"),
+            ("docker.io/library/nginx:1", "hub"),
+            ("old.example/x", "o"),
+            ("bad/x", "hub"),
+        ] {
+            let found = credentials(image, &secrets);
+            let names: Vec<&str> = found.iter().map(|a| a.username.as_str()).collect();
+            assert_eq!(names.join(" "), users, "{image}");
+            assert!(!format!("{found:?}").contains("pw"), "a password shows");
+        }
+        assert_eq!(credentials("r.example.com/team/x", &secrets)[0].password, "pw2:3");
+    }
+}
