@@ -96,7 +96,7 @@ pub struct Plugin {
     endpoint: String,
     resource: String,
     shared: Arc<Shared>,
-    server: Option<JoinHandle<()>>,
+    server: Option<(JoinHandle<()>, watch::Sender<bool>)>,
 }
 
 impl Drop for Plugin {
@@ -157,20 +157,23 @@ impl Plugin {
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
-        let service = DevicePluginServer::new(Served(self.shared.clone()));
-        self.server = Some(tokio::spawn(async move {
+        let (dead, ends) = watch::channel(false);
+        let service = DevicePluginServer::new(Served { shared: self.shared.clone(), ends });
+        let task = tokio::spawn(async move {
             let served = tonic::transport::Server::builder()
                 .add_service(service)
                 .serve_with_incoming(UnixListenerStream::new(listener))
                 .await;
             drop(served);
-        }));
+        });
+        self.server = Some((task, dead));
         Ok(())
     }
 
-    /// Ends at once, as if killed: its connections break, its socket's file stays.
+    /// Ends at once, as if killed: nobody is answered any more, its socket's file stays.
     pub fn die(&mut self) {
-        if let Some(server) = self.server.take() {
+        if let Some((server, dead)) = self.server.take() {
+            dead.send_replace(true);
             server.abort();
         }
     }
@@ -218,12 +221,22 @@ impl Plugin {
     }
 }
 
-struct Served(Arc<Shared>);
+struct Served {
+    shared: Arc<Shared>,
+    /// Whether the plugin is dead: connections outlive the task that accepted them.
+    ends: watch::Receiver<bool>,
+}
+
+impl Served {
+    fn alive(&self) -> Result<(), Status> {
+        if *self.ends.borrow() { Err(Status::unavailable("it is dead")) } else { Ok(()) }
+    }
+}
 
 #[tonic::async_trait]
 impl DevicePlugin for Served {
     async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
-        let behaviour = self.0.behaviour();
+        let behaviour = self.shared.behaviour();
         if behaviour.options_hang {
             std::future::pending::<()>().await;
         }
@@ -234,7 +247,7 @@ impl DevicePlugin for Served {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let (to, from) = mpsc::channel(1);
-        let shared = self.0.clone();
+        let (shared, mut ends) = (self.shared.clone(), self.ends.clone());
         tokio::spawn(async move {
             let mut changes = shared.devices.subscribe();
             loop {
@@ -254,8 +267,13 @@ impl DevicePlugin for Served {
                 if to.send(Ok(ListAndWatchResponse { devices })).await.is_err() {
                     return;
                 }
-                if !behaviour.endless && changes.changed().await.is_err() {
-                    return;
+                tokio::select! {
+                    // An error means that the plugin is gone, too.
+                    _ = ends.wait_for(|dead| *dead) => return,
+                    changed = changes.changed() => if changed.is_err() {
+                        return;
+                    },
+                    () = std::future::ready(()), if behaviour.endless => {}
                 }
             }
         });
@@ -271,7 +289,7 @@ impl DevicePlugin for Served {
             .container_requests
             .into_iter()
             .map(|r| {
-                self.0.note(Call::Prefer(r.available_device_i_ds.clone(), r.allocation_size));
+                self.shared.note(Call::Prefer(r.available_device_i_ds.clone(), r.allocation_size));
                 // The last ones, so that it shows.
                 let count = usize::try_from(r.allocation_size).unwrap_or(0);
                 let device_i_ds = r.available_device_i_ds.into_iter().rev().take(count).collect();
@@ -282,10 +300,11 @@ impl DevicePlugin for Served {
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
-        let behaviour = self.0.behaviour();
+        self.alive()?;
+        let behaviour = self.shared.behaviour();
         let mut container_responses = Vec::new();
         for r in request.into_inner().container_requests {
-            self.0.note(Call::Allocate(r.devices_ids.clone()));
+            self.shared.note(Call::Allocate(r.devices_ids.clone()));
             container_responses.push(ContainerAllocateResponse {
                 envs: BTreeMap::from([("TEST_DEVICES".to_owned(), r.devices_ids.join(","))]),
                 cdi_devices: behaviour.cdi_devices.iter().map(|name| CdiDevice { name: name.clone() }).collect(),
@@ -307,8 +326,8 @@ impl DevicePlugin for Served {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        self.0.note(Call::PreStart(request.into_inner().devices_ids));
-        if self.0.behaviour().pre_start_fails {
+        self.shared.note(Call::PreStart(request.into_inner().devices_ids));
+        if self.shared.behaviour().pre_start_fails {
             return Err(Status::internal("not now"));
         }
         Ok(Response::new(PreStartContainerResponse {}))

@@ -216,6 +216,8 @@ pub enum Op {
     },
     /// Count a probe's answer for the metrics. No outcome returns.
     CountProbe(ProbeCount),
+    /// Show the devices to those who ask. No outcome returns.
+    PublishDevices(Arc<crate::devices::DeviceView>),
     /// Show the pods to the kubelet's own server. No outcome returns.
     Publish(Vec<Arc<Pod>>),
 }

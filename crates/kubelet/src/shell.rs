@@ -10,6 +10,7 @@ use carrack_engine::{Rng, Transport};
 use crate::adapters::backend::{self, Node, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::plugins::Plugins;
+use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::store::Store;
 use crate::adapters::{blocking, cgroups, host, logs, net, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
@@ -41,6 +42,8 @@ struct Machine {
     host: host::Place,
     pods: Published,
     probes: ProbeCounts,
+    devices: PublishedDevices,
+    lister: Option<tokio::task::JoinHandle<()>>,
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
@@ -48,7 +51,7 @@ struct Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if let Some(task) = self.serving.take() {
+        for task in self.serving.take().into_iter().chain(self.lister.take()) {
             task.abort();
         }
     }
@@ -116,7 +119,7 @@ async fn carry_out(
         Op::PreStart { resource, epoch, ids } => {
             done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?
         }
-        Op::Publish(_) | Op::CountProbe(_) => Reply::Done,
+        Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_) => Reply::Done,
     })
 }
 
@@ -134,6 +137,10 @@ impl Doer<Out, In> for Machine {
             Err(e) => drop(self.failed.send(e)),
         }
         self.plugins = Some(plugins);
+        match (Lister { pods: self.pods.clone(), devices: self.devices.clone() }).serve(&self.root) {
+            Ok(task) => self.lister = Some(task),
+            Err(e) => drop(self.failed.send(e)),
+        }
         self.events = Some(events);
     }
 
@@ -141,6 +148,10 @@ impl Doer<Out, In> for Machine {
         if let Op::Publish(pods) = op {
             // The value is replaced whole.
             *self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(pods);
+            return;
+        }
+        if let Op::PublishDevices(view) = op {
+            *self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = view;
             return;
         }
         if let Op::CountProbe(probe) = op {
@@ -207,6 +218,8 @@ pub async fn run(
         root,
         pods,
         probes,
+        devices: PublishedDevices::default(),
+        lister: None,
         events: None,
         serving: None,
         failed,

@@ -143,7 +143,7 @@ impl SimRuntime {
             self.published.clone_from(pods);
             return None;
         }
-        if matches!(op, Op::CountProbe(_)) {
+        if matches!(op, Op::CountProbe(_) | Op::PublishDevices(_)) {
             return None;
         }
         Some(self.done(now, op))
@@ -305,7 +305,7 @@ impl SimRuntime {
                 self.plugin(resource, *epoch)?;
                 Reply::Done
             }
-            Op::Publish(_) | Op::CountProbe(_) => Reply::Done,
+            Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_) => Reply::Done,
         })
     }
 

@@ -13,6 +13,7 @@ pub mod mounts;
 pub mod net;
 mod oom;
 pub mod plugins;
+pub mod podresources;
 pub mod store;
 mod termination;
 pub mod volumes;

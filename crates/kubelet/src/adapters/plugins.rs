@@ -29,15 +29,17 @@ use crate::effects::{In, OpError};
 use carrack_deviceplugin as proto;
 use carrack_deviceplugin::device_plugin_client::DevicePluginClient;
 use carrack_deviceplugin::registration_server::{Registration, RegistrationServer};
+use carrack_deviceplugin::{KUBELET_SOCKET, VERSION};
 
-/// Name of the socket that plugins register at.
-pub const KUBELET_SOCKET: &str = "kubelet.sock";
-const VERSION: &str = "v1beta1";
 /// How long a plugin has to be connected to within its registration.
 const CONNECT: Duration = Duration::from_secs(10);
 const PRE_START: Duration = Duration::from_secs(30);
 /// Upstream waits for an Allocate without end; a container that starts is worth two minutes.
 const ALLOCATE: Duration = Duration::from_secs(120);
+/// How soon after a list the next one is read.
+const PACE: Duration = Duration::from_millis(20);
+/// Largest message, in bytes, as upstream allows.
+const MAX_MESSAGE: usize = 16 << 20;
 /// Most devices of one resource, and longest id in bytes.
 const MAX_DEVICES: usize = 100_000;
 const MAX_ID: usize = 1024;
@@ -120,11 +122,9 @@ impl Plugins {
             return Err(format!("the endpoint {:?} is no name of a socket", r.endpoint));
         }
         let mut client = connect(self.0.dir.join(&r.endpoint)).await?;
-        let options = client
-            .get_device_plugin_options(proto::Empty {})
+        let options = within(CONNECT, client.get_device_plugin_options(proto::Empty {}))
             .await
-            .map_err(|e| format!("options: {}", e.message()))?
-            .into_inner();
+            .map_err(|e| format!("options: {e}"))?;
         let epoch = self.0.epochs.fetch_add(1, Ordering::Relaxed);
         let resource = r.resource_name;
         // It is announced before anything that it lists can be.
@@ -149,11 +149,25 @@ impl Plugins {
         match client.list_and_watch(proto::Empty {}).await {
             Ok(stream) => {
                 let mut stream = stream.into_inner();
+                let mut last = None;
                 loop {
                     match stream.message().await {
                         Ok(Some(list)) => {
-                            let devices = list.devices.into_iter().take(MAX_DEVICES).filter_map(device).collect();
-                            (self.0.report)(In::PluginDevices { resource: resource.clone(), epoch, devices });
+                            if list.devices.len() > MAX_DEVICES {
+                                tracing::warn!(
+                                    resource,
+                                    count = list.devices.len(),
+                                    "only {MAX_DEVICES} devices are taken"
+                                );
+                            }
+                            let devices: Vec<_> =
+                                list.devices.into_iter().take(MAX_DEVICES).filter_map(device).collect();
+                            if last.as_ref() != Some(&devices) {
+                                last = Some(devices.clone());
+                                (self.0.report)(In::PluginDevices { resource: resource.clone(), epoch, devices });
+                            }
+                            // One that lists without end is read at this pace, and waits for it.
+                            tokio::time::sleep(PACE).await;
                         }
                         Ok(None) => break,
                         Err(error) => {
@@ -239,7 +253,7 @@ async fn connect(socket: PathBuf) -> Result<DevicePluginClient<Channel>, String>
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     }));
     match tokio::time::timeout(CONNECT, dial).await {
-        Ok(Ok(channel)) => Ok(DevicePluginClient::new(channel)),
+        Ok(Ok(channel)) => Ok(DevicePluginClient::new(channel).max_decoding_message_size(MAX_MESSAGE)),
         Ok(Err(e)) => Err(format!("connecting to the plugin: {e}")),
         Err(_) => Err("connecting to the plugin took too long".into()),
     }

@@ -1,134 +1,12 @@
 //! A device plugin and the kubelet's side of the protocol, over real sockets.
 
-use std::pin::Pin;
-
-use tokio::sync::{mpsc, watch};
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::mpsc;
 
 use super::*;
-use carrack_deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use carrack_deviceplugin::registration_client::RegistrationClient;
+use carrack_deviceplugin::DevicePluginOptions;
+use carrack_deviceplugin::testing::{Answer, Call, Plugin};
 
 const RESOURCE: &str = "devices.kubevirt.io/kvm";
-
-/// A plugin as plugins are: a socket of its own, a list that changes.
-struct Plugin {
-    devices: watch::Receiver<Vec<(String, bool)>>,
-}
-
-#[tonic::async_trait]
-impl DevicePlugin for Plugin {
-    async fn get_device_plugin_options(
-        &self,
-        _: Request<proto::Empty>,
-    ) -> Result<Response<proto::DevicePluginOptions>, Status> {
-        Ok(Response::new(proto::DevicePluginOptions {
-            pre_start_required: true,
-            get_preferred_allocation_available: true,
-        }))
-    }
-    type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<proto::ListAndWatchResponse, Status>> + Send>>;
-    async fn list_and_watch(&self, _: Request<proto::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let (to, from) = mpsc::channel(4);
-        let mut devices = self.devices.clone();
-        tokio::spawn(async move {
-            loop {
-                let list = devices.borrow_and_update().clone();
-                let devices_list = list
-                    .into_iter()
-                    .map(|(id, healthy)| proto::Device {
-                        id,
-                        health: if healthy { "Healthy".into() } else { "Unhealthy".into() },
-                        topology: None,
-                    })
-                    .collect();
-                let sent = to.send(Ok(proto::ListAndWatchResponse { devices: devices_list })).await;
-                if sent.is_err() || devices.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(from))))
-    }
-    async fn get_preferred_allocation(
-        &self,
-        request: Request<proto::PreferredAllocationRequest>,
-    ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
-        let r = request.into_inner().container_requests.remove(0);
-        let last = r.available_device_i_ds.into_iter().next_back().into_iter().collect();
-        Ok(Response::new(proto::PreferredAllocationResponse {
-            container_responses: vec![proto::ContainerPreferredAllocationResponse { device_i_ds: last }],
-        }))
-    }
-    async fn allocate(
-        &self,
-        request: Request<proto::AllocateRequest>,
-    ) -> Result<Response<proto::AllocateResponse>, Status> {
-        let ids = request.into_inner().container_requests.remove(0).devices_ids;
-        if ids.iter().any(|id| id == "broken") {
-            return Err(Status::internal("it is broken"));
-        }
-        Ok(Response::new(proto::AllocateResponse {
-            container_responses: vec![proto::ContainerAllocateResponse {
-                devices: ids
-                    .iter()
-                    .map(|id| proto::DeviceSpec {
-                        container_path: "/dev/kvm".into(),
-                        host_path: format!("/dev/{id}"),
-                        permissions: "rw".into(),
-                    })
-                    .collect(),
-                ..Default::default()
-            }],
-        }))
-    }
-    async fn pre_start_container(
-        &self,
-        _: Request<proto::PreStartContainerRequest>,
-    ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
-        Ok(Response::new(proto::PreStartContainerResponse {}))
-    }
-}
-
-/// Serves a plugin until the handle is aborted; `devices` changes its list.
-fn serve_plugin(dir: &Path, name: &str, list: &[(&str, bool)]) -> (JoinHandle<()>, watch::Sender<Vec<(String, bool)>>) {
-    let path = dir.join(name);
-    if path.exists() {
-        fs::remove_file(&path).unwrap();
-    }
-    let (to, devices) = watch::channel(list.iter().map(|(id, ok)| ((*id).to_owned(), *ok)).collect());
-    let listener = UnixListener::bind(path).unwrap();
-    let task = tokio::spawn(async move {
-        tonic::transport::Server::builder()
-            .add_service(DevicePluginServer::new(Plugin { devices }))
-            .serve_with_incoming(UnixListenerStream::new(listener))
-            .await
-            .unwrap();
-    });
-    (task, to)
-}
-
-async fn register(dir: &Path, version: &str, endpoint: &str, resource: &str) -> Result<(), Status> {
-    let socket = dir.join(KUBELET_SOCKET);
-    let channel = Endpoint::try_from("http://localhost")
-        .unwrap()
-        .connect_with_connector(tower::service_fn(move |_: http::Uri| {
-            let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-        }))
-        .await
-        .unwrap();
-    RegistrationClient::new(channel)
-        .register(proto::RegisterRequest {
-            version: version.into(),
-            endpoint: endpoint.into(),
-            resource_name: resource.into(),
-            options: None,
-        })
-        .await
-        .map(drop)
-}
 
 /// The kubelet's side, with what it reports.
 fn kubelet(dir: &Path) -> (Plugins, JoinHandle<()>, mpsc::UnboundedReceiver<In>) {
@@ -144,10 +22,7 @@ async fn next(events: &mut mpsc::UnboundedReceiver<In>) -> In {
 
 async fn up(events: &mut mpsc::UnboundedReceiver<In>) -> u64 {
     match next(events).await {
-        In::PluginUp { resource, epoch, options } if resource == RESOURCE => {
-            assert!(options.pre_start_required && options.preferred_allocation);
-            epoch
-        }
+        In::PluginUp { resource, epoch, .. } if resource == RESOURCE => epoch,
         other => panic!("{other:?}"),
     }
 }
@@ -170,63 +45,131 @@ async fn a_plugin_registers_lists_allocates_dies_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let (plugins, kubelet_task, mut events) = kubelet(dir);
-    let (plugin, devices) = serve_plugin(dir, "kvm.sock", &[("a", true), ("b", true)]);
-    register(dir, VERSION, "kvm.sock", RESOURCE).await.unwrap();
-    let first = up(&mut events).await;
-    assert_eq!(listed(&mut events, first).await, [("a".into(), true), ("b".into(), true)]);
+    let mut plugin = Plugin::new(dir, RESOURCE, &[("a", true), ("b", true)]);
+    plugin.behave(|b| {
+        b.options = DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+        b.cdi_devices = vec!["vendor.io/gpu=0".into()];
+        b.numa = [("b".to_owned(), 1)].into();
+    });
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
+    let In::PluginUp { epoch: first, options, .. } = next(&mut events).await else { panic!("no registration") };
+    assert!(options.pre_start_required && options.preferred_allocation);
+    let In::PluginDevices { devices, .. } = next(&mut events).await else { panic!("no list") };
+    assert_eq!(devices.iter().map(|d| (d.id.as_str(), d.numa_nodes.len())).collect::<Vec<_>>(), [("a", 0), ("b", 1)]);
 
     let reply = plugins.allocate(RESOURCE, first, ids(&["a"])).await.unwrap();
-    assert_eq!(reply.devices[0].host_path, "/dev/a");
+    assert_eq!((reply.env["TEST_DEVICES"].as_str(), reply.cdi_devices[0].as_str()), ("a", "vendor.io/gpu=0"));
     assert_eq!(plugins.prefer(RESOURCE, first, ids(&["a", "b"]), 1).await.unwrap(), ["b"]);
     plugins.pre_start(RESOURCE, first, ids(&["a"])).await.unwrap();
-    assert_eq!(plugins.allocate(RESOURCE, first, ids(&["broken"])).await, Err(OpError::Failed("it is broken".into())));
+    let a = || vec!["a".to_owned()];
+    assert_eq!(
+        plugin.calls(),
+        [Call::Allocate(a()), Call::Prefer(vec!["a".into(), "b".into()], 1), Call::PreStart(a())]
+    );
 
-    devices.send(vec![("a".into(), false)]).unwrap();
+    plugin.list(&[("a", false)]);
     assert_eq!(listed(&mut events, first).await, [("a".into(), false)]);
 
-    // The plugin dies: it hangs up, and its epoch is over.
-    plugin.abort();
-    drop(devices);
+    // It dies: it hangs up, and its epoch is over.
+    plugin.die();
     assert!(matches!(next(&mut events).await, In::PluginDown { epoch, .. } if epoch == first));
     assert!(plugins.allocate(RESOURCE, first, ids(&["a"])).await.is_err());
 
     // It comes back under a new epoch.
-    let (plugin, devices) = serve_plugin(dir, "kvm.sock", &[("a", true)]);
-    register(dir, VERSION, "kvm.sock", RESOURCE).await.unwrap();
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
     let second = up(&mut events).await;
     assert!(second > first);
-    assert_eq!(listed(&mut events, second).await, [("a".into(), true)]);
+    assert_eq!(listed(&mut events, second).await, [("a".into(), false)]);
     assert!(plugins.allocate(RESOURCE, first, ids(&["a"])).await.is_err(), "the old epoch stays over");
 
     // The kubelet restarts: its directory is cleared, which tells plugins to register again.
     kubelet_task.abort();
     drop(plugins);
     let (plugins, _task, mut events) = kubelet(dir);
-    assert!(!dir.join("kvm.sock").exists() && dir.join(KUBELET_SOCKET).exists());
-    plugin.abort();
-    drop(devices);
-    let (_plugin, _devices) = serve_plugin(dir, "kvm.sock", &[("a", true)]);
-    register(dir, VERSION, "kvm.sock", RESOURCE).await.unwrap();
+    assert!(!dir.join(plugin.endpoint()).exists() && dir.join(KUBELET_SOCKET).exists());
+    let keeper = tokio::spawn(plugin.keep_registered());
     let third = up(&mut events).await;
     listed(&mut events, third).await;
     assert!(plugins.allocate(RESOURCE, third, ids(&["a"])).await.is_ok());
+    keeper.abort();
+}
+
+#[tokio::test]
+async fn a_plugin_that_lies_or_errs_is_told_from_one_that_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
+    let epoch = up(&mut events).await;
+    for (answer, expected) in [
+        (Answer::Nothing, Some("0 answers")),
+        (Answer::TooMuch, Some("2 answers")),
+        (Answer::Error, Some("it is broken")),
+        (Answer::Honest, None),
+    ] {
+        plugin.behave(|b| b.allocate = answer);
+        let outcome = plugins.allocate(RESOURCE, epoch, ids(&["a"])).await;
+        match expected {
+            Some(text) => assert!(outcome.unwrap_err().to_string().contains(text)),
+            None => assert!(outcome.is_ok()),
+        }
+    }
+    plugin.behave(|b| b.pre_start_fails = true);
+    assert_eq!(plugins.pre_start(RESOURCE, epoch, ids(&["a"])).await, Err(OpError::Failed("not now".into())));
+}
+
+/// Time passes at once when nothing else is to be done.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_hangs_is_given_up_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    plugin.behave(|b| b.options_hang = true);
+    assert!(plugin.register().await.unwrap_err().message().contains("no answer within 10 s"));
+    plugin.behave(|b| (b.options_hang, b.allocate) = (false, Answer::Never));
+    plugin.register().await.unwrap();
+    let epoch = up(&mut events).await;
+    assert_eq!(plugins.allocate(RESOURCE, epoch, ids(&["a"])).await, Err(OpError::TimedOut(120)));
+    // Late is not never.
+    plugin.behave(|b| (b.allocate, b.allocate_after) = (Answer::Honest, Duration::from_secs(100)));
+    assert!(plugins.allocate(RESOURCE, epoch, ids(&["a"])).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_endless_list_is_one_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.behave(|b| b.endless = true);
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
+    let epoch = up(&mut events).await;
+    listed(&mut events, epoch).await;
+    // What changes in it is still seen, and nothing else is told before.
+    plugin.list(&[("b", true)]);
+    assert_eq!(listed(&mut events, epoch).await, [("b".into(), true)]);
 }
 
 #[tokio::test]
 async fn what_is_no_plugin_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let (_plugins, _task, mut events) = kubelet(dir);
-    let (_plugin, _devices) = serve_plugin(dir, "kvm.sock", &[]);
+    let (_plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[]);
+    plugin.serve().unwrap();
+    let own = plugin.endpoint().to_owned();
     for (version, endpoint, resource, message) in [
-        ("v1alpha", "kvm.sock", RESOURCE, "not supported"),
-        (VERSION, "kvm.sock", "cpu", "invalid"),
-        (VERSION, "kvm.sock", "kubernetes.io/x", "invalid"),
+        ("v1alpha", own.as_str(), RESOURCE, "not supported"),
+        (VERSION, &own, "cpu", "invalid"),
+        (VERSION, &own, "kubernetes.io/x", "invalid"),
         (VERSION, "../kvm.sock", RESOURCE, "no name of a socket"),
         (VERSION, "kubelet.sock", RESOURCE, "no name of a socket"),
         (VERSION, "missing.sock", RESOURCE, "connecting"),
     ] {
-        let refused = register(dir, version, endpoint, resource).await.unwrap_err();
+        let refused = plugin.register_as(version, endpoint, resource).await.unwrap_err();
         assert!(refused.message().contains(message), "{}", refused.message());
     }
     assert!(events.try_recv().is_err());

@@ -145,6 +145,8 @@ pub struct KubeletCore {
     armed: Option<(Time, TimerId)>,
     dirty: BTreeSet<Uid>,
     publish: bool,
+    /// The version of the devices that was published.
+    published_devices: u64,
     logs_op: Option<OpId>,
     node: NodeState,
     planted_final_rejection: bool,
@@ -183,6 +185,7 @@ impl KubeletCore {
             armed: None,
             dirty: BTreeSet::new(),
             publish: false,
+            published_devices: 0,
             logs_op: None,
             node: NodeState::default(),
             planted_final_rejection: false,
@@ -397,6 +400,8 @@ impl KubeletCore {
             }
         }
         self.boot_unrecorded = !same_boot;
+        // What was loaded is shown; written again only where it has to be.
+        self.published_devices = u64::MAX;
         if !same_boot {
             self.checkpoint.touch();
         }
@@ -581,6 +586,7 @@ impl KubeletCore {
             }
             In::PluginDown { resource, epoch } => {
                 if self.devices.plugin_down(&resource, epoch) {
+                    self.checkpoint.touch();
                     tracing::warn!(resource, epoch, "device plugin hung up");
                     self.devices_changed();
                 }
@@ -664,6 +670,11 @@ impl Core for KubeletCore {
         self.save_checkpoint(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);
+        }
+        if self.published_devices != self.checkpoint.version {
+            self.published_devices = self.checkpoint.version;
+            let id = OpId(fx.fresh());
+            fx.own(Out { id, op: Op::PublishDevices(Arc::new(self.devices.view())) });
         }
         if std::mem::take(&mut self.publish) {
             let pods = self.workers.values().map(|w| w.pod.clone()).collect();

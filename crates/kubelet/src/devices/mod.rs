@@ -77,6 +77,15 @@ pub struct Allocation {
 /// Holdings: pod, container, resource.
 pub type Allocations = BTreeMap<Uid, BTreeMap<String, BTreeMap<String, Allocation>>>;
 
+/// What those who ask are shown: who holds what, and which devices there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceView {
+    /// Holdings.
+    pub held: Allocations,
+    /// Devices by resource and id.
+    pub listed: BTreeMap<String, BTreeMap<String, Device>>,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Resource {
     plugin: Option<Plugin>,
@@ -199,6 +208,15 @@ impl Devices {
             d.healthy = false;
         }
         true
+    }
+
+    /// A copy for those who ask.
+    #[must_use]
+    pub fn view(&self) -> DeviceView {
+        DeviceView {
+            held: self.allocations.clone(),
+            listed: self.resources.iter().map(|(name, r)| (name.clone(), r.devices.clone())).collect(),
+        }
     }
 
     /// Whether this resource was ever advertised by a plugin on this node.

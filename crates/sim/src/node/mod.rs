@@ -144,7 +144,7 @@ impl Node {
 
     /// The kubelet of a life asks for an operation.
     pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op) -> Vec<Follow> {
-        if matches!(op, Op::Publish(_) | Op::CountProbe(_)) || !self.up {
+        if matches!(op, Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_)) || !self.up {
             return Vec::new();
         }
         let mut delay = self.faults.operation.draw(&mut self.rng);
@@ -326,7 +326,11 @@ impl Node {
             }
             Op::Allocate { resource, epoch, ids } => self.plugins.allocate(kubelet_life, &resource, epoch, &ids),
             Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
-            Op::PreStart { .. } | Op::RotateLogs { .. } | Op::CountProbe(_) | Op::Publish(_) => Ok(Reply::Done),
+            Op::PreStart { .. }
+            | Op::RotateLogs { .. }
+            | Op::CountProbe(_)
+            | Op::PublishDevices(_)
+            | Op::Publish(_) => Ok(Reply::Done),
         }
     }
 

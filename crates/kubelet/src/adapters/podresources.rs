@@ -1,0 +1,202 @@
+//! The pod resources service, v1: which pod holds which devices, for monitors on this node.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use carrack_deviceplugin::podresources as proto;
+use k8s_openapi::api::core::v1::Pod;
+use proto::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+use super::backend::Published;
+use super::io_error;
+use crate::devices::{Device, DeviceView};
+use crate::effects::OpError;
+use crate::spec::pod::{self, ContainerKind};
+
+/// Devices as the core last published them.
+pub(crate) type PublishedDevices = Arc<Mutex<Arc<DeviceView>>>;
+
+/// The service.
+pub(crate) struct Lister {
+    pub pods: Published,
+    pub devices: PublishedDevices,
+}
+
+impl Lister {
+    /// Serves at `pod-resources/kubelet.sock` below the kubelet's directory.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn serve(self, root: &Path) -> Result<JoinHandle<()>, OpError> {
+        let dir = root.join("pod-resources");
+        fs::create_dir_all(&dir).map_err(io_error(format!("creating {}", dir.display())))?;
+        let path = dir.join("kubelet.sock");
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(format!("removing {}", path.display()))(e));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
+        let private = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(&path, private).map_err(io_error(format!("protecting {}", path.display())))?;
+        Ok(tokio::spawn(async move {
+            let served = tonic::transport::Server::builder()
+                .concurrency_limit_per_connection(16)
+                .add_service(PodResourcesListerServer::new(self))
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "pod resources are no longer served");
+            }
+        }))
+    }
+
+    fn view(&self) -> (Arc<Vec<Arc<Pod>>>, Arc<DeviceView>) {
+        // Values are replaced whole.
+        (
+            self.pods.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        )
+    }
+}
+
+fn device(resource: &str, id: &str, listed: Option<&Device>) -> proto::ContainerDevices {
+    let nodes: Vec<_> = listed.into_iter().flat_map(|d| &d.numa_nodes).map(|id| proto::NumaNode { id: *id }).collect();
+    proto::ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: vec![id.to_owned()],
+        topology: Some(proto::TopologyInfo { nodes }).filter(|t| !t.nodes.is_empty()),
+    }
+}
+
+fn of_pod(p: &Pod, view: &DeviceView) -> proto::PodResources {
+    let held = view.held.get(&pod::uid(p));
+    let containers = pod::init_containers(p)
+        .filter(|(kind, _)| *kind == ContainerKind::Sidecar)
+        .map(|(_, c)| c)
+        .chain(&pod::spec(p).containers)
+        .map(|c| proto::ContainerResources {
+            name: c.name.clone(),
+            devices: held
+                .and_then(|h| h.get(&c.name))
+                .into_iter()
+                .flatten()
+                .flat_map(|(resource, allocation)| {
+                    let listed = view.listed.get(resource);
+                    allocation.ids.iter().map(move |id| device(resource, id, listed.and_then(|l| l.get(id))))
+                })
+                .collect(),
+            ..Default::default()
+        })
+        .collect();
+    proto::PodResources {
+        name: p.metadata.name.clone().unwrap_or_default(),
+        namespace: p.metadata.namespace.clone().unwrap_or_default(),
+        containers,
+        ..Default::default()
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Lister {
+    async fn list(
+        &self,
+        _: Request<proto::ListPodResourcesRequest>,
+    ) -> Result<Response<proto::ListPodResourcesResponse>, Status> {
+        let (pods, view) = self.view();
+        let pod_resources = pods.iter().filter(|p| !pod::is_terminal(p)).map(|p| of_pod(p, &view)).collect();
+        Ok(Response::new(proto::ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<proto::AllocatableResourcesRequest>,
+    ) -> Result<Response<proto::AllocatableResourcesResponse>, Status> {
+        let (_, view) = self.view();
+        let devices = view
+            .listed
+            .iter()
+            .flat_map(|(resource, list)| {
+                list.values().filter(|d| d.healthy).map(move |d| device(resource, &d.id, Some(d)))
+            })
+            .collect();
+        Ok(Response::new(proto::AllocatableResourcesResponse { devices, ..Default::default() }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<proto::GetPodResourcesRequest>,
+    ) -> Result<Response<proto::GetPodResourcesResponse>, Status> {
+        let r = request.into_inner();
+        let (pods, view) = self.view();
+        let found = pods.iter().find(|p| {
+            p.metadata.name.as_deref() == Some(&r.pod_name) && p.metadata.namespace.as_deref() == Some(&r.pod_namespace)
+        });
+        let Some(p) = found else {
+            return Err(Status::not_found(format!("pod {} in namespace {} not found", r.pod_name, r.pod_namespace)));
+        };
+        Ok(Response::new(proto::GetPodResourcesResponse { pod_resources: Some(of_pod(p, &view)) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::Allocation;
+    use hyper_util::rt::TokioIo;
+    use serde_json::json;
+    use std::collections::{BTreeMap, BTreeSet};
+    use tonic::transport::Endpoint;
+
+    #[tokio::test]
+    async fn monitors_see_who_holds_what() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "c"}, {"name": "d"}]}}))
+        .unwrap();
+        let listed = |id: &str, healthy| Device { id: id.into(), healthy, numa_nodes: vec![1] };
+        let allocation = Allocation { ids: BTreeSet::from(["a".to_owned()]), reply: None };
+        let view = DeviceView {
+            held: BTreeMap::from([(
+                "u".into(),
+                BTreeMap::from([("c".to_owned(), BTreeMap::from([("x.io/r".to_owned(), allocation)]))]),
+            )]),
+            listed: BTreeMap::from([(
+                "x.io/r".to_owned(),
+                BTreeMap::from([("a".to_owned(), listed("a", true)), ("b".to_owned(), listed("b", false))]),
+            )]),
+        };
+        let lister = Lister {
+            pods: Arc::new(Mutex::new(Arc::new(vec![Arc::new(pod)]))),
+            devices: Arc::new(Mutex::new(Arc::new(view))),
+        };
+        let _server = lister.serve(dir.path()).unwrap();
+        let path = dir.path().join("pod-resources/kubelet.sock");
+        let channel = Endpoint::from_static("http://localhost")
+            .connect_with_connector(tower::service_fn(move |_: http::Uri| {
+                let path = path.clone();
+                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+            }))
+            .await
+            .unwrap();
+        let mut client = proto::pod_resources_lister_client::PodResourcesListerClient::new(channel);
+        let list = client.list(proto::ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources;
+        assert_eq!((list[0].containers.len(), &list[0].containers[1].devices), (2, &vec![]));
+        let held = &list[0].containers[0].devices[0];
+        assert_eq!((held.resource_name.as_str(), held.device_ids.as_slice()), ("x.io/r", &["a".to_owned()][..]));
+        assert_eq!(held.topology.as_ref().unwrap().nodes[0].id, 1);
+        let all = client.get_allocatable_resources(proto::AllocatableResourcesRequest {}).await.unwrap().into_inner();
+        assert_eq!(all.devices.len(), 1, "the unhealthy one is none");
+        let get = |name: &str| proto::GetPodResourcesRequest { pod_name: name.into(), pod_namespace: "n".into() };
+        assert_eq!(client.get(get("p")).await.unwrap().into_inner().pod_resources.unwrap(), list[0]);
+        assert_eq!(client.get(get("q")).await.unwrap_err().code(), tonic::Code::NotFound);
+    }
+}
