@@ -13,6 +13,8 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test whose preparation fails has failed")]
 
 mod kubectl;
+mod plugin;
+mod power;
 mod run;
 mod sandbox;
 
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use kubectl::{Kubectl, debian_kubectl};
+pub use plugin::Plugin;
 pub use run::{Output, Run};
 pub use sandbox::Sandbox;
 

@@ -39,6 +39,7 @@ impl Sandbox {
         // Short: unix sockets below it have 107 bytes for their paths.
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
         fs::create_dir(dir.path().join("home")).expect("a home");
+        fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
         ip(&["netns", "add", &netns]);
         let sandbox = Self { netns, dir, _turn: turn };
         sandbox.ip(&["link", "set", "lo", "up"]);
@@ -112,6 +113,7 @@ impl Sandbox {
         command
             .env("CARRACK_DATA_DIR", self.data_dir())
             .env("CARRACK_IMAGES_DIR", root().join("target/e2e-images"))
+            .env("CARRACK_BOOT_ID_FILE", self.boot_id_file())
             .env("HOME", self.home())
             .env_remove("KUBECONFIG");
         Run::new(command).args(arguments)

@@ -1,0 +1,175 @@
+//! The node runs low: images that nobody needs go, then one pod after another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Time};
+
+use super::worker::{Stopping, Worker};
+use super::{Fx, KubeletCore, Owner, Wake};
+use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Usage};
+use crate::runtime::Uid;
+use crate::spec::pod;
+
+/// How soon facts are read again while a threshold is crossed.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
+const IMAGE_PERIOD: Duration = Duration::from_secs(300);
+/// Priority from which a pod is critical (`system-cluster-critical`).
+const CRITICAL: i32 = 2_000_000_000;
+
+/// Whether a pod is one that the node cannot do without.
+pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
+    pod::spec(p).priority.is_some_and(|priority| priority >= CRITICAL) || pod::is_static(p)
+}
+
+impl KubeletCore {
+    pub(super) fn pressure(&self, now: Time) -> Pressure {
+        self.watch.pressure(now, &self.config.eviction)
+    }
+
+    /// New facts of the machine: is it low on something?
+    pub(super) fn check_pressure(&mut self, now: Time, fx: &mut Fx) {
+        let crossed = self.watch.observe(now, &self.host, &self.config.eviction);
+        let Some(first) = crossed.first().cloned() else {
+            self.collect_images(now, false, fx);
+            return;
+        };
+        self.wake(now + AGAIN, Wake::Host);
+        tracing::warn!(signal = first.signal.name(), left = first.left, least = first.least, "the node runs low");
+        if first.signal.condition() == Condition::Disk && self.collect_images(now, true, fx) {
+            // What that frees is seen first.
+            return;
+        }
+        let under_way = self.workers.values().any(|w| {
+            w.stopping.as_ref().is_some_and(|s| s.because.as_ref().is_some_and(|(r, _)| r == EVICTED)) && !w.stopped_all
+        });
+        if !under_way && self.usage_op.is_none() {
+            self.usage_op = Some((self.op(Owner::Usage, Op::Usage, fx), first));
+        }
+    }
+
+    /// What the pods use is known: the first in rank goes.
+    pub(super) fn usage_known(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        let Some((_, crossed)) = self.usage_op.take_if(|(op, _)| *op == id) else { return };
+        let usage = match outcome {
+            Ok(Reply::Usage(usage)) => usage,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "what pods use is not known; none is evicted");
+                return;
+            }
+        };
+        let mut candidates = self.candidates(&crossed, &usage);
+        eviction::rank(&mut candidates);
+        let Some(first) = candidates.into_iter().next() else {
+            tracing::warn!(signal = crossed.signal.name(), "the node runs low, and has no pod to evict");
+            return;
+        };
+        let Some(mut w) = self.workers.remove(&first.uid) else { return };
+        self.evict(now, &mut w, &crossed, &first, fx);
+        self.dirty.insert(first.uid.clone());
+        self.workers.insert(first.uid, w);
+    }
+
+    fn candidates(&self, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>) -> Vec<Candidate> {
+        self.workers
+            .iter()
+            .filter(|(_, w)| w.counts() && w.stopping.is_none() && !is_critical(&w.pod))
+            .map(|(uid, w)| {
+                let request = pod::requests(&w.pod).get(crossed.signal.resource()).copied().unwrap_or(0) / 1000;
+                Candidate {
+                    uid: uid.clone(),
+                    priority: pod::spec(&w.pod).priority.unwrap_or(0),
+                    request: u64::try_from(request).unwrap_or(0),
+                    usage: usage.get(uid).map_or(0, |u| u.of(crossed.signal)),
+                }
+            })
+            .collect()
+    }
+
+    fn evict(&mut self, now: Time, w: &mut Worker, crossed: &Crossed, c: &Candidate, fx: &mut Fx) {
+        let message = format!(
+            "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request \
+             is {}.",
+            crossed.signal.resource(),
+            crossed.least,
+            crossed.left,
+            c.usage,
+            c.request
+        );
+        self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
+        tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
+        // Upstream gives one second at a hard threshold.
+        let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
+        let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
+        w.stopping =
+            Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
+        self.relist(fx);
+    }
+
+    /// References to images: of containers that are there, and of pods that are to run.
+    fn used_images(&self) -> BTreeSet<&str> {
+        let containers = self.runtime.values().flat_map(|r| &r.containers);
+        let of_containers = containers.flat_map(|c| [c.image_ref.as_str(), c.image.as_str()]);
+        let specs = self.workers.values().filter(|w| !w.stopped_all).map(|w| pod::spec(&w.pod));
+        let of_pods = specs
+            .flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers))
+            .filter_map(|c| c.image.as_deref());
+        let lanes = self.workers.values().flat_map(|w| w.lanes.values()).filter_map(|l| l.image.as_ref());
+        of_containers.chain(of_pods).chain(lanes.map(|i| i.id.as_str())).filter(|r| !r.is_empty()).collect()
+    }
+
+    /// A listing of images was read.
+    pub(super) fn images_listed(&mut self, now: Time) {
+        let mut known = std::mem::take(&mut self.known_images);
+        known.listed(now, &self.images, &self.used_images());
+        self.known_images = known;
+    }
+
+    /// Removes images; true when some are being removed.
+    fn collect_images(&mut self, now: Time, all: bool, fx: &mut Fx) -> bool {
+        // What the runtime holds must be known: an unread listing uses nothing.
+        if self.listed.is_none() || !self.pods.synced() || !self.image_ops.is_empty() {
+            return !self.image_ops.is_empty();
+        }
+        if !all && now < self.images_next {
+            return false;
+        }
+        self.images_next = now + IMAGE_PERIOD;
+        let disk = (self.host.image_disk_available_bytes, self.host.image_disk_bytes);
+        let selection =
+            self.known_images.select(now, &self.images, &self.used_images(), disk, &self.config.image_gc, all);
+        if selection.lacking_bytes > 0
+            && let Some(node) = self.node.seen.clone()
+        {
+            let message = format!(
+                "Failed to garbage collect required amount of images. {} bytes more should be free, and no image that \
+                 may go is left.",
+                selection.lacking_bytes
+            );
+            self.event(now, EventRecord::warning(node.as_ref(), "FreeDiskSpaceFailed", message), fx);
+        }
+        for id in selection.remove {
+            tracing::info!(image = id, "an image that nobody uses goes");
+            let op = self.op(Owner::RemoveImage, Op::RemoveImage(id), fx);
+            self.image_ops.insert(op);
+        }
+        !self.image_ops.is_empty()
+    }
+
+    pub(super) fn image_removed(&mut self, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        self.image_ops.remove(&id);
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "an image was not removed");
+        }
+        if self.image_ops.is_empty() {
+            self.op(Owner::ListImages, Op::ListImages, fx);
+            self.op(Owner::Host, Op::Host, fx);
+        }
+    }
+}
+
+/// Reason of a pod that had to go.
+pub(super) const EVICTED: &str = "Evicted";

@@ -1,0 +1,336 @@
+//! Eviction: when the node runs low on memory, disk or processes, and which pod goes first
+//! (<https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>).
+//!
+//! ```text
+//!  facts of the machine ─▶ thresholds that are crossed (soft ones for their grace period) ─▶ conditions
+//!                                      └─▶ images that nobody uses go ─▶ usage of pods ─▶ the first in rank ends
+//! ```
+//!
+//! One pod at a time: the next one is chosen once the last one has stopped and the facts were read again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Time;
+
+use crate::runtime::{HostFacts, Uid};
+
+/// What may run out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// Memory that can be had without swapping.
+    MemoryAvailable,
+    /// Bytes of the kubelet's file system.
+    NodefsAvailable,
+    /// Inodes of the kubelet's file system.
+    NodefsInodesFree,
+    /// Bytes of the images' file system.
+    ImagefsAvailable,
+    /// Inodes of the images' file system.
+    ImagefsInodesFree,
+    /// Process ids.
+    PidAvailable,
+}
+
+/// A condition of the node that comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// MemoryPressure.
+    Memory,
+    /// DiskPressure.
+    Disk,
+    /// PIDPressure.
+    Pid,
+}
+
+impl Signal {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::MemoryAvailable,
+        Self::NodefsAvailable,
+        Self::NodefsInodesFree,
+        Self::ImagefsAvailable,
+        Self::ImagefsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// Its name in the kubelet's configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory.available",
+            Self::NodefsAvailable => "nodefs.available",
+            Self::NodefsInodesFree => "nodefs.inodesFree",
+            Self::ImagefsAvailable => "imagefs.available",
+            Self::ImagefsInodesFree => "imagefs.inodesFree",
+            Self::PidAvailable => "pid.available",
+        }
+    }
+
+    /// The condition that it shows as.
+    #[must_use]
+    pub fn condition(self) -> Condition {
+        match self {
+            Self::MemoryAvailable => Condition::Memory,
+            Self::PidAvailable => Condition::Pid,
+            _ => Condition::Disk,
+        }
+    }
+
+    /// What pods are short of then, in the words of the API.
+    #[must_use]
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory",
+            Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
+            Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
+            Self::PidAvailable => "pids",
+        }
+    }
+
+    /// How much is left, and how much there is; none where it is not counted.
+    #[must_use]
+    pub fn read(self, h: &HostFacts) -> Option<(u64, u64)> {
+        let (left, all) = match self {
+            Self::MemoryAvailable => (h.memory_available_bytes, h.memory_bytes),
+            Self::NodefsAvailable => (h.disk_available_bytes, h.disk_bytes),
+            Self::NodefsInodesFree => (h.inodes_free, h.inodes),
+            Self::ImagefsAvailable => (h.image_disk_available_bytes, h.image_disk_bytes),
+            Self::ImagefsInodesFree => (h.image_inodes_free, h.image_inodes),
+            Self::PidAvailable => (h.pids_max.saturating_sub(h.pids), h.pids_max),
+        };
+        (all > 0).then_some((left, all))
+    }
+}
+
+/// How much must be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Least {
+    /// So many bytes, inodes or process ids.
+    Amount(u64),
+    /// So many hundredths of a percent of all.
+    OfAll(u64),
+}
+
+impl Least {
+    /// As an amount.
+    #[must_use]
+    pub fn of(self, all: u64) -> u64 {
+        match self {
+            Self::Amount(n) => n,
+            Self::OfAll(share) => u64::try_from(u128::from(all) * u128::from(share) / 10_000).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// When to evict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Below these pods are ended at once.
+    pub hard: BTreeMap<Signal, Least>,
+    /// Below these, for the time given, pods are ended with a grace period.
+    pub soft: BTreeMap<Signal, (Least, Duration)>,
+    /// Longest grace period of a pod that a soft threshold ends, in seconds.
+    pub max_pod_grace_s: i64,
+    /// How long a condition stays after its threshold was last crossed.
+    pub transition: Duration,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            hard: BTreeMap::from([
+                (Signal::MemoryAvailable, Least::Amount(100 << 20)),
+                (Signal::NodefsAvailable, Least::OfAll(1000)),
+                (Signal::NodefsInodesFree, Least::OfAll(500)),
+                (Signal::ImagefsAvailable, Least::OfAll(1500)),
+                (Signal::ImagefsInodesFree, Least::OfAll(500)),
+                (Signal::PidAvailable, Least::OfAll(500)),
+            ]),
+            soft: BTreeMap::new(),
+            max_pod_grace_s: 0,
+            transition: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Which conditions hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// MemoryPressure.
+    pub memory: bool,
+    /// DiskPressure.
+    pub disk: bool,
+    /// PIDPressure.
+    pub pid: bool,
+}
+
+/// A threshold that is crossed and calls for an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crossed {
+    /// Of what.
+    pub signal: Signal,
+    /// A hard one.
+    pub hard: bool,
+    /// How much there should be.
+    pub least: u64,
+    /// How much there is.
+    pub left: u64,
+}
+
+/// What is remembered between two readings.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    soft_since: BTreeMap<Signal, Time>,
+    last: BTreeMap<Condition, Time>,
+}
+
+impl Watch {
+    /// Takes new facts; returns the thresholds that call for an eviction, memory first.
+    pub fn observe(&mut self, now: Time, host: &HostFacts, thresholds: &Thresholds) -> Vec<Crossed> {
+        let mut out = Vec::new();
+        for signal in Signal::ALL {
+            let Some((left, all)) = signal.read(host) else { continue };
+            let hard = thresholds.hard.get(&signal).map(|l| l.of(all)).filter(|least| left < *least);
+            let soft = thresholds.soft.get(&signal).map(|(l, grace)| (l.of(all), *grace)).filter(|(l, _)| left < *l);
+            if soft.is_none() {
+                self.soft_since.remove(&signal);
+            }
+            if let Some(least) = hard {
+                self.last.insert(signal.condition(), now);
+                out.push(Crossed { signal, hard: true, least, left });
+            } else if let Some((least, grace)) = soft {
+                let since = *self.soft_since.entry(signal).or_insert(now);
+                self.last.insert(signal.condition(), now);
+                if now.since(since) >= grace {
+                    out.push(Crossed { signal, hard: false, least, left });
+                }
+            }
+        }
+        out
+    }
+
+    /// Which conditions hold now.
+    #[must_use]
+    pub fn pressure(&self, now: Time, thresholds: &Thresholds) -> Pressure {
+        let holds = |c| self.last.get(&c).is_some_and(|at| now.since(*at) < thresholds.transition);
+        Pressure { memory: holds(Condition::Memory), disk: holds(Condition::Disk), pid: holds(Condition::Pid) }
+    }
+}
+
+/// What a pod uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Working set, in bytes.
+    pub memory_bytes: u64,
+    /// Writable layers, logs and local volumes, in bytes.
+    pub disk_bytes: u64,
+    /// Inodes of these.
+    pub inodes: u64,
+    /// Processes.
+    pub processes: u64,
+}
+
+impl Usage {
+    /// Of what a signal is about.
+    #[must_use]
+    pub fn of(&self, signal: Signal) -> u64 {
+        match signal {
+            Signal::MemoryAvailable => self.memory_bytes,
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => self.disk_bytes,
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => self.inodes,
+            Signal::PidAvailable => self.processes,
+        }
+    }
+}
+
+/// A pod that might go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub uid: Uid,
+    /// Its priority.
+    pub priority: i32,
+    /// What it requests of what is short.
+    pub request: u64,
+    /// What it uses of it.
+    pub usage: u64,
+}
+
+/// Puts the pod that goes first in front: those that use more than they request, then by priority, then by how much
+/// they use above their request.
+pub fn rank(candidates: &mut [Candidate]) {
+    candidates.sort_by_key(|c| {
+        let above = i128::from(c.usage) - i128::from(c.request);
+        (above <= 0, c.priority, std::cmp::Reverse(above), c.uid.clone())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(memory_available_bytes: u64, disk_available_bytes: u64) -> HostFacts {
+        HostFacts {
+            memory_bytes: 1 << 30,
+            memory_available_bytes,
+            disk_bytes: 1000,
+            disk_available_bytes,
+            ..HostFacts::default()
+        }
+    }
+
+    #[test]
+    fn thresholds_and_conditions() {
+        let mut thresholds = Thresholds::default();
+        let grace = Duration::from_secs(30);
+        thresholds.soft.insert(Signal::MemoryAvailable, (Least::Amount(200 << 20), grace));
+        let mut w = Watch::default();
+        let mut seen = Vec::new();
+        for (s, memory_mib, disk) in [
+            (0, 500, 500),
+            (10, 150, 500),
+            (30, 150, 500),
+            (40, 150, 500),
+            (50, 50, 500),
+            (60, 500, 99),
+            (70, 500, 500),
+            (400, 500, 500),
+        ] {
+            let now = Time::from_unix_s(1000 + s);
+            let crossed = w.observe(now, &host(memory_mib << 20, disk), &thresholds);
+            let p = w.pressure(now, &thresholds);
+            let names: Vec<String> =
+                crossed.iter().map(|c| format!("{}{}", c.signal.name(), if c.hard { "!" } else { "" })).collect();
+            seen.push(format!("{s}: {} m={} d={}", names.join(","), p.memory, p.disk));
+        }
+        assert_eq!(
+            seen,
+            [
+                "0:  m=false d=false",
+                "10:  m=true d=false",
+                "30:  m=true d=false",
+                "40: memory.available m=true d=false",
+                "50: memory.available! m=true d=false",
+                "60: nodefs.available! m=true d=true",
+                "70:  m=true d=true",
+                "400:  m=false d=false",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_goes_first() {
+        let c = |name: &str, priority, request, usage| Candidate { uid: name.into(), priority, request, usage };
+        let mut all = vec![
+            c("within", 0, 100, 90),
+            c("far above", 0, 100, 500),
+            c("above", 0, 100, 150),
+            c("important above", 10, 0, 900),
+            c("low within", -5, 100, 100),
+        ];
+        rank(&mut all);
+        let names: Vec<&str> = all.iter().map(|c| &*c.uid).collect();
+        assert_eq!(names, ["far above", "above", "important above", "low within", "within"]);
+    }
+}
