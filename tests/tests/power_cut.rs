@@ -28,7 +28,7 @@ fn offers(kubectl: &Kubectl<'_>, count: usize) {
     eventually("the node offers the devices", 60, || {
         let text = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].status.allocatable}"]);
         let all: Value = serde_json::from_str(&text).unwrap_or_default();
-        if all[RESOURCE] == count.to_string() { Ok(()) } else { Err(text) }
+        if all[RESOURCE].as_str().and_then(|n| n.parse().ok()) == Some(count) { Ok(()) } else { Err(text) }
     });
 }
 

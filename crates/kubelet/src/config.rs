@@ -43,10 +43,10 @@ pub struct NodeConfig {
     pub status_period: Duration,
     /// How old a Node status may get without a change.
     pub status_report_period: Duration,
-    /// Free memory under which MemoryPressure is reported, in bytes.
-    pub memory_pressure_bytes: u64,
-    /// Free disk under which DiskPressure is reported, in percent.
-    pub disk_pressure_percent: u64,
+    /// When the node is low on something, and pods are evicted.
+    pub eviction: crate::eviction::Thresholds,
+    /// When images that nobody uses go.
+    pub image_gc: crate::images::Policy,
     /// Size at which a container's log is put aside, in bytes; 0 for never.
     pub log_max_bytes: u64,
     /// Most files of one container's log, at least 2.
@@ -78,8 +78,8 @@ impl Default for NodeConfig {
             lease_period: Duration::from_secs(10),
             status_period: Duration::from_secs(10),
             status_report_period: Duration::from_secs(300),
-            memory_pressure_bytes: 100 << 20,
-            disk_pressure_percent: 10,
+            eviction: crate::eviction::Thresholds::default(),
+            image_gc: crate::images::Policy::default(),
             log_max_bytes: 10 << 20,
             log_max_files: 5,
             log_monitor_period: Duration::from_secs(10),

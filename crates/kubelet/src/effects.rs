@@ -103,6 +103,10 @@ pub enum Op {
     Relist,
     /// List images.
     ListImages,
+    /// Remove an image, by its id.
+    RemoveImage(String),
+    /// Measure what each pod uses.
+    Usage,
     /// Look for one image.
     FindImage(String),
     /// Pull an image, with each of these credentials in turn; with none where there are none.
@@ -248,6 +252,8 @@ pub enum Reply {
         /// Start of what it wrote.
         output: String,
     },
+    /// Of [`Op::Usage`].
+    Usage(BTreeMap<Uid, crate::eviction::Usage>),
     /// Of [`Op::Allocate`].
     Allocated(AllocateReply),
     /// Of [`Op::Prefer`].

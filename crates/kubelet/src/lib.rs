@@ -18,6 +18,8 @@ mod config;
 mod core;
 pub mod devices;
 mod effects;
+pub mod eviction;
+pub mod images;
 pub mod pods;
 pub mod probes;
 pub mod records;

@@ -411,6 +411,8 @@ pub struct ImageRecord {
     pub digest: String,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Whether it must stay.
+    pub pinned: bool,
     /// The image's user, when numeric.
     pub uid: Option<i64>,
     /// The image's user, when a name.
@@ -461,9 +463,17 @@ pub struct HostFacts {
     pub disk_bytes: u64,
     /// Free bytes of it.
     pub disk_available_bytes: u64,
+    /// Size of the file system of the images, in bytes.
+    pub image_disk_bytes: u64,
+    /// Free bytes of it.
+    pub image_disk_available_bytes: u64,
     /// Inodes of it; 0 where it does not count them.
-    pub inodes: u64,
+    pub image_inodes: u64,
     /// Free inodes of it.
+    pub image_inodes_free: u64,
+    /// Inodes of the kubelet's file system; 0 where it does not count them.
+    pub inodes: u64,
+    /// Free inodes of that.
     pub inodes_free: u64,
     /// Largest number of processes.
     pub pids_max: u64,

@@ -11,6 +11,7 @@ use crate::adapters::backend::{self, Node, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
+use crate::adapters::stats::Stats;
 use crate::adapters::store::Store;
 use crate::adapters::{blocking, cgroups, host, logs, net, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
@@ -36,6 +37,7 @@ pub enum KubeletError {
 struct Machine {
     cri: Arc<Cri>,
     store: Store,
+    stats: Arc<Stats>,
     plugins: Option<Plugins>,
     plugin_dir: PathBuf,
     root: PathBuf,
@@ -60,10 +62,13 @@ impl Drop for Machine {
 /// How long those who follow a log are waited for at the end; a little more than the server gives them.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(6);
 
+#[expect(clippy::too_many_arguments, reason = "the neighbours of all operations")]
 async fn carry_out(
     cri: Arc<Cri>,
     store: Store,
     plugins: Option<Plugins>,
+    stats: Arc<Stats>,
+    pods: Vec<Arc<k8s_openapi::api::core::v1::Pod>>,
     host: host::Place,
     root: PathBuf,
     op: Op,
@@ -75,7 +80,20 @@ async fn carry_out(
                 blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&host)?))).await?;
             Reply::Loaded(Box::new(Loaded { records, checkpoint, host }))
         }
-        Op::Host => Reply::Host(Box::new(blocking(move || host::facts(&host)).await?)),
+        Op::Host => {
+            // An unknown place is that of the kubelet.
+            let images = cri.image_dir().await.unwrap_or_default();
+            let facts = blocking(move || {
+                let mut facts = host::facts(&host)?;
+                if let Some(dir) = images {
+                    host::image_disk(&mut facts, &dir);
+                }
+                Ok(facts)
+            });
+            Reply::Host(Box::new(facts.await?))
+        }
+        Op::RemoveImage(id) => done(cri.remove_image(&id).await)?,
+        Op::Usage => Reply::Usage(stats.usage(pods).await?),
         Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
         Op::Relist => Reply::Snapshot(cri.snapshot().await?),
         Op::ListImages => Reply::Images(cri.images().await?),
@@ -160,9 +178,13 @@ impl Doer<Out, In> for Machine {
         }
         let Some(events) = self.events.clone() else { return };
         let (cri, store, plugins) = (self.cri.clone(), self.store.clone(), self.plugins.clone());
-        let (host, root) = (self.host.clone(), self.root.clone());
+        let (host, root, stats) = (self.host.clone(), self.root.clone(), self.stats.clone());
+        let pods = match op {
+            Op::Usage => self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).to_vec(),
+            _ => Vec::new(),
+        };
         tokio::spawn(async move {
-            let outcome = carry_out(cri, store, plugins, host, root, op).await;
+            let outcome = carry_out(cri, store, plugins, stats, pods, host, root, op).await;
             events.send(In::Done(id, outcome));
         });
     }
@@ -185,6 +207,7 @@ pub async fn run(
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
     let probes = ProbeCounts::default();
+    let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
     let mut server = None;
     if let Some(serving) = &config.serving {
@@ -204,14 +227,20 @@ pub async fn run(
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
         // Port 0 asks for any: the Node tells which.
         node.port = bound.local_addr().map_err(|e| failed(&e))?.port();
-        let backend =
-            Node { cri: cri.clone(), pods: pods.clone(), probes: probes.clone(), node_name: node.node_name.clone() };
+        let backend = Node {
+            cri: cri.clone(),
+            pods: pods.clone(),
+            probes: probes.clone(),
+            stats: stats.clone(),
+            node_name: node.node_name.clone(),
+        };
         server = Some((bound, Arc::new(backend)));
     }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
     let machine = Machine {
         cri,
         store,
+        stats,
         plugins: None,
         plugin_dir: root.join("device-plugins"),
         host: host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) },

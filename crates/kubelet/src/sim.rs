@@ -69,6 +69,8 @@ pub struct SimRuntime {
     pub started: BTreeMap<Uid, Time>,
     /// Handlers that sandboxes were asked for with.
     pub sandbox_handlers: Vec<String>,
+    /// What pods use, for who asks.
+    pub usage: BTreeMap<Uid, crate::eviction::Usage>,
     /// User names that each pull was given.
     pub pulled_as: Vec<Vec<String>>,
     /// Pods as last published.
@@ -90,6 +92,8 @@ impl SimRuntime {
                 memory_available_bytes: 12 << 30,
                 disk_bytes: 100 << 30,
                 disk_available_bytes: 80 << 30,
+                image_disk_bytes: 100 << 30,
+                image_disk_available_bytes: 80 << 30,
                 addresses: vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10))],
                 ..HostFacts::default()
             },
@@ -106,6 +110,7 @@ impl SimRuntime {
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
+            usage: BTreeMap::new(),
             pulled_as: Vec::new(),
             published: Vec::new(),
             next: 1,
@@ -125,6 +130,8 @@ impl SimRuntime {
             Op::RuntimeInfo
                 | Op::Relist
                 | Op::ListImages
+                | Op::RemoveImage(_)
+                | Op::Usage
                 | Op::FindImage(_)
                 | Op::PullImage { .. }
                 | Op::RunSandbox(_)
@@ -173,6 +180,15 @@ impl SimRuntime {
                 self.pulled_as.push(auths.iter().map(|a| a.username.clone()).collect());
                 return Err(OpError::Failed(format!("no registry holds {image}")));
             }
+            Op::RemoveImage(id) => {
+                let before = self.images.len();
+                self.images.retain(|name| image(name).id != *id);
+                let freed = (before - self.images.len()) as u64 * image("").size_bytes;
+                self.host.disk_available_bytes += freed;
+                self.host.image_disk_available_bytes += freed;
+                Reply::Done
+            }
+            Op::Usage => Reply::Usage(self.usage.clone()),
             Op::RunSandbox(spec) => {
                 if let Some(s) =
                     self.sandboxes.values().find(|s| s.pod == spec.pod && s.attempt == spec.attempt && s.ready)

@@ -7,9 +7,10 @@ use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::cri::Cri;
+use super::stats::Stats;
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
-use crate::server::{Answer, Backend, ExecOutput, NodeStats, PodReference, PodStats, Streams, Summary};
+use crate::server::{Answer, Backend, ExecOutput, Streams, Summary};
 
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
@@ -35,6 +36,7 @@ pub(crate) struct Node {
     pub cri: Arc<Cri>,
     pub pods: Published,
     pub probes: ProbeCounts,
+    pub stats: Arc<Stats>,
     pub node_name: String,
 }
 
@@ -89,20 +91,7 @@ impl Backend for Node {
     }
 
     fn stats(&self) -> Answer<'_, Summary> {
-        let pods = self
-            .published()
-            .iter()
-            .map(|p| PodStats {
-                pod_ref: PodReference {
-                    name: p.metadata.name.clone().unwrap_or_default(),
-                    namespace: p.metadata.namespace.clone().unwrap_or_default(),
-                    uid: p.metadata.uid.clone().unwrap_or_default(),
-                },
-                ..PodStats::default()
-            })
-            .collect();
-        let node = NodeStats { node_name: self.node_name.clone(), ..NodeStats::default() };
-        Box::pin(std::future::ready(Ok(Summary { node, pods })))
+        Box::pin(async move { self.stats.summary(&self.node_name, &self.published()).await })
     }
 
     fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {

@@ -210,6 +210,7 @@ pub(super) fn image(i: v1::Image) -> ImageRecord {
         names: i.repo_digests.into_iter().chain(i.repo_tags).collect(),
         digest,
         size_bytes: i.size,
+        pinned: i.pinned,
         uid: i.uid.map(|u| u.value),
         username: i.username,
         id: i.id,

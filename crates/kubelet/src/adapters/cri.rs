@@ -463,6 +463,47 @@ impl Cri {
         self.image(name).await
     }
 
+    /// Removes an image.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn remove_image(&self, id: &str) -> Result<(), OpError> {
+        let mut client = self.images.clone();
+        let image = Some(v1::ImageSpec { image: id.to_owned(), ..Default::default() });
+        within(SLOW, client.remove_image(request(v1::RemoveImageRequest { image }, SLOW))).await.map(drop)
+    }
+
+    /// The directory that images are kept below.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn image_dir(&self) -> Result<Option<PathBuf>, OpError> {
+        let mut client = self.images.clone();
+        let info = within(QUICK, client.image_fs_info(request(v1::ImageFsInfoRequest {}, QUICK))).await?;
+        let dir = info.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
+        Ok(dir.filter(|d| !d.is_empty()).map(PathBuf::from))
+    }
+
+    /// What all containers use.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn container_stats(&self) -> Result<Vec<v1::ContainerStats>, OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::ListContainerStatsRequest::default();
+        Ok(within(QUICK, client.list_container_stats(request(r, QUICK))).await?.stats)
+    }
+
+    /// What all sandboxes use, their networks included.
+    ///
+    /// # Errors
+    /// When the runtime does not answer, or does not know the question.
+    pub async fn sandbox_stats(&self) -> Result<Vec<v1::PodSandboxStats>, OpError> {
+        let mut client = self.runtime.clone();
+        let r = v1::ListPodSandboxStatsRequest::default();
+        Ok(within(QUICK, client.list_pod_sandbox_stats(request(r, QUICK))).await?.stats)
+    }
+
     /// Lets the runtime open a new log for a container, whose old one was renamed.
     ///
     /// # Errors

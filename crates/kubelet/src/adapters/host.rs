@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
 use carrack_engine::Time;
 
@@ -16,7 +17,8 @@ fn line(path: &str) -> String {
     fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default()
 }
 
-fn meminfo(text: &str, key: &str) -> u64 {
+/// Bytes under a key of /proc/meminfo; 0 where there is none.
+pub(super) fn meminfo(text: &str, key: &str) -> u64 {
     text.lines()
         .find_map(|l| l.strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0)
@@ -110,6 +112,19 @@ fn resolver(text: &str) -> Dns {
     dns
 }
 
+/// Adds what is left where the runtime keeps its images.
+pub fn image_disk(facts: &mut HostFacts, dir: &Path) {
+    match rustix::fs::statvfs(dir) {
+        Ok(disk) => {
+            facts.image_disk_bytes = disk.f_blocks * disk.f_frsize;
+            facts.image_disk_available_bytes = disk.f_bavail * disk.f_frsize;
+            facts.image_inodes = disk.f_files;
+            facts.image_inodes_free = disk.f_ffree;
+        }
+        Err(error) => tracing::debug!(dir = %dir.display(), %error, "the images' file system is not known"),
+    }
+}
+
 /// Where the facts are read that are not the kernel's alone.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -168,6 +183,11 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         hugepages_bytes: hugepages(),
         disk_bytes: disk.f_blocks * disk.f_frsize,
         disk_available_bytes: disk.f_bavail * disk.f_frsize,
+        // Until the runtime tells where it keeps images.
+        image_disk_bytes: disk.f_blocks * disk.f_frsize,
+        image_disk_available_bytes: disk.f_bavail * disk.f_frsize,
+        image_inodes: disk.f_files,
+        image_inodes_free: disk.f_ffree,
         inodes: disk.f_files,
         inodes_free: disk.f_ffree,
         pids_max: line("/proc/sys/kernel/pid_max").parse().unwrap_or(0),

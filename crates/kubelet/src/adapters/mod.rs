@@ -14,6 +14,7 @@ pub mod net;
 mod oom;
 pub mod plugins;
 pub mod podresources;
+pub mod stats;
 pub mod store;
 mod termination;
 pub mod volumes;

@@ -60,6 +60,8 @@ pub struct Inputs<'a> {
     pub host_ports: &'a BTreeSet<HostPort>,
     /// Devices.
     pub devices: &'a Devices,
+    /// What the node is low on.
+    pub pressure: crate::eviction::Pressure,
     /// The historical behaviour (kubernetes #125579), which the simulator must find: a device plugin that is not there
     /// yet rejects for good.
     pub planted_final_rejection: bool,
@@ -99,6 +101,27 @@ fn wait(resource: &str, message: impl Into<String>) -> Decision {
     Decision::Wait { resource: resource.into(), message: message.into() }
 }
 
+/// The condition of the node that keeps this pod out: memory pressure keeps those out that promise to use none, disk
+/// and process id pressure all but critical ones
+/// (<https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>).
+fn refused_under_pressure(i: &Inputs<'_>) -> Option<&'static str> {
+    let s = spec(i.pod);
+    if s.priority.is_some_and(|p| p >= 2_000_000_000) || pod::is_static(i.pod) {
+        return None;
+    }
+    let tolerated = |key: &str| {
+        s.tolerations.iter().flatten().any(|t| {
+            t.key.as_deref().unwrap_or_default() == key || (t.key.is_none() && t.operator.as_deref() == Some("Exists"))
+        })
+    };
+    if i.pressure.memory && pod::qos_class(i.pod) == "BestEffort" && !tolerated("node.kubernetes.io/memory-pressure") {
+        return Some("MemoryPressure");
+    }
+    (i.pressure.disk && !tolerated("node.kubernetes.io/disk-pressure"))
+        .then_some("DiskPressure")
+        .or((i.pressure.pid && !tolerated("node.kubernetes.io/pid-pressure")).then_some("PIDPressure"))
+}
+
 /// Decides.
 #[must_use]
 pub fn decide(i: &Inputs<'_>) -> Decision {
@@ -113,6 +136,9 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     }
     if spec(i.pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         return reject("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    if let Some(condition) = refused_under_pressure(i) {
+        return reject("Evicted", format!("The node had condition: [{condition}]."));
     }
     if let Some(name) = forbidden_sysctl(i.pod) {
         return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"));

@@ -16,6 +16,7 @@ struct World {
     node_read: bool,
     admitted_before: bool,
     bound_before_start: bool,
+    pressure: crate::eviction::Pressure,
     used: Amounts,
     leaving: Amounts,
     devices: Devices,
@@ -31,6 +32,7 @@ impl Default for World {
             node_read: true,
             admitted_before: false,
             bound_before_start: false,
+            pressure: crate::eviction::Pressure::default(),
             used: Amounts::new(),
             leaving: Amounts::new(),
             devices: Devices::default(),
@@ -73,6 +75,7 @@ impl World {
             leaving: &self.leaving,
             host_ports: &BTreeSet::from([("TCP".to_owned(), 80, "0.0.0.0".to_owned())]),
             devices: &self.devices,
+            pressure: self.pressure,
             planted_final_rejection: false,
         });
         match d {

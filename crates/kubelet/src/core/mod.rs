@@ -8,6 +8,7 @@
 mod kill;
 mod lane;
 mod node;
+mod pressure;
 mod report;
 mod sources;
 mod stop;
@@ -25,6 +26,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use crate::config::NodeConfig;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
+use crate::eviction;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
@@ -50,6 +52,8 @@ enum Owner {
     Checkpoint,
     DevicesRecord,
     Logs,
+    Usage,
+    RemoveImage,
     Pod(Uid, PodOp),
 }
 
@@ -91,6 +95,7 @@ enum Wake {
     Load,
     Checkpoint,
     Logs,
+    Host,
     Pod(Uid),
 }
 
@@ -148,6 +153,12 @@ pub struct KubeletCore {
     /// The version of the devices that was published.
     published_devices: u64,
     logs_op: Option<OpId>,
+    watch: eviction::Watch,
+    /// What pods use is being measured, for the threshold that is crossed.
+    usage_op: Option<(OpId, eviction::Crossed)>,
+    known_images: crate::images::Images,
+    image_ops: BTreeSet<OpId>,
+    images_next: Time,
     node: NodeState,
     planted_final_rejection: bool,
 }
@@ -187,6 +198,11 @@ impl KubeletCore {
             publish: false,
             published_devices: 0,
             logs_op: None,
+            watch: eviction::Watch::default(),
+            usage_op: None,
+            known_images: crate::images::Images::default(),
+            image_ops: BTreeSet::new(),
+            images_next: Time::default(),
             node: NodeState::default(),
             planted_final_rejection: false,
             config: Arc::new(config),
@@ -295,6 +311,9 @@ impl KubeletCore {
                 Wake::NodeTick => self.node.dirty = true,
                 Wake::Load => {
                     self.op(Owner::Load, Op::Load, fx);
+                }
+                Wake::Host => {
+                    self.op(Owner::Host, Op::Host, fx);
                 }
                 Wake::Logs => self.rotate_logs(now, fx),
                 // Looked at after every step.
@@ -498,6 +517,7 @@ impl KubeletCore {
             Owner::Host => {
                 if let Ok(Reply::Host(h)) = outcome {
                     self.host = *h;
+                    self.check_pressure(now, fx);
                 }
                 self.node_tick(now, fx);
             }
@@ -510,11 +530,12 @@ impl KubeletCore {
                 }
             }
             Owner::ListImages => {
-                if let Ok(Reply::Images(i)) = outcome
-                    && self.images != i
-                {
-                    self.images = i;
-                    self.node.dirty = true;
+                if let Ok(Reply::Images(i)) = outcome {
+                    if self.images != i {
+                        self.images = i;
+                        self.node.dirty = true;
+                    }
+                    self.images_listed(now);
                 }
             }
             Owner::Logs => {
@@ -523,6 +544,8 @@ impl KubeletCore {
                     tracing::warn!(%error, "not all logs were rotated");
                 }
             }
+            Owner::Usage => self.usage_known(now, id, outcome, fx),
+            Owner::RemoveImage => self.image_removed(id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
             Owner::DevicesRecord => {

@@ -47,6 +47,7 @@ impl KubeletCore {
             runtime_error: self.runtime_error.as_deref(),
             devices,
             images: &self.images,
+            pressure: self.pressure(now),
             config: &self.config,
         }
     }

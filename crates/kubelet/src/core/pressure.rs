@@ -104,8 +104,7 @@ impl KubeletCore {
         // Upstream gives one second at a hard threshold.
         let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
         let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
-        w.stopping =
-            Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
+        w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
         self.relist(fx);
     }
 

@@ -157,6 +157,7 @@ impl KubeletCore {
             leaving: &leaving,
             host_ports: &ports,
             devices: &self.devices,
+            pressure: self.pressure(now),
             planted_final_rejection: self.planted_final_rejection
                 && !self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });

@@ -260,6 +260,7 @@ mod tests {
                     start_time: Some(time.clone()),
                     cpu: cpu(3),
                     memory: memory(4),
+                    rootfs: None,
                 }],
                 memory: memory(5),
                 ..PodStats::default()

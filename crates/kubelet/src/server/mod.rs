@@ -44,7 +44,9 @@ use tokio_rustls::TlsAcceptor;
 
 pub use backend::{Answer, Backend, ExecOutput, Streams};
 pub use settings::Settings;
-pub use stats::{ContainerStats, CpuStats, FsStats, MemoryStats, NodeStats, PodReference, PodStats, Summary};
+pub use stats::{
+    ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats, Summary,
+};
 
 use crate::config::ServingTls;
 use connection::{Session, Shared};

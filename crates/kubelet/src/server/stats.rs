@@ -50,6 +50,31 @@ pub struct PodStats {
     /// Memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
+    /// Network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStats>,
+}
+
+/// What went over a network interface.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// The interface.
+    pub name: String,
+    /// Bytes received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_bytes: Option<u64>,
+    /// Errors in receiving.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_errors: Option<u64>,
+    /// Bytes sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_bytes: Option<u64>,
+    /// Errors in sending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_errors: Option<u64>,
 }
 
 /// Names a pod.
@@ -67,6 +92,9 @@ pub struct PodReference {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStats {
+    /// Its writable layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rootfs: Option<FsStats>,
     /// Its name.
     pub name: String,
     /// When it started.

@@ -128,6 +128,16 @@ pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, std::bo
         .map(|(c, _)| (ContainerKind::Ephemeral, Cow::Owned(c)))
 }
 
+/// Whether the pod is of a manifest on the node, or the API's picture of one.
+#[must_use]
+pub fn is_static(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.is_some_and(|a| {
+        a.contains_key("kubernetes.io/config.mirror")
+            || a.get("kubernetes.io/config.source").is_some_and(|source| source != "api")
+    })
+}
+
 /// When it was created.
 #[must_use]
 pub fn created_at(pod: &Pod) -> Time {

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use crate::amount::{self, Amounts};
 use crate::config::NodeConfig;
+use crate::eviction::{Pressure, Signal};
 use crate::runtime::{HostFacts, ImageRecord, RuntimeInfo};
 
 /// Namespace of the nodes' leases.
@@ -25,15 +26,13 @@ const MAX_IMAGES: usize = 50;
 /// What the node itself can give, without devices.
 #[must_use]
 pub fn allocatable(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, Quantity> {
+    // What the hard eviction thresholds leave, as upstream has it.
+    let less = |all: u64, signal| all.saturating_sub(config.eviction.hard.get(&signal).map_or(0, |l| l.of(all)));
     let huge: u64 = host.hugepages_bytes.values().sum();
     let mut out = BTreeMap::from([
         ("cpu".to_owned(), amount::plain(u64::from(host.cpus))),
-        ("memory".to_owned(), amount::kibibytes(host.memory_bytes.saturating_sub(huge))),
-        // What the eviction threshold leaves of the disk, as upstream's default does.
-        (
-            "ephemeral-storage".to_owned(),
-            amount::plain(host.disk_bytes / 100 * (100 - config.disk_pressure_percent.min(100))),
-        ),
+        ("memory".to_owned(), amount::kibibytes(less(host.memory_bytes, Signal::MemoryAvailable).saturating_sub(huge))),
+        ("ephemeral-storage".to_owned(), amount::plain(less(host.disk_bytes, Signal::NodefsAvailable))),
         ("pods".to_owned(), amount::plain(u64::from(config.max_pods))),
     ]);
     for (size, bytes) in &host.hugepages_bytes {
@@ -70,6 +69,8 @@ pub struct Inputs<'a> {
     pub devices: &'a BTreeMap<String, (usize, usize)>,
     /// Images.
     pub images: &'a [ImageRecord],
+    /// What the node is low on.
+    pub pressure: Pressure,
     /// The node's settings.
     pub config: &'a NodeConfig,
 }
@@ -112,12 +113,7 @@ fn condition(
 }
 
 fn conditions(i: &Inputs<'_>, old: Option<&NodeStatus>) -> Vec<NodeCondition> {
-    let h = i.host;
-    let memory = h.memory_available_bytes < i.config.memory_pressure_bytes;
-    let disk = h.disk_bytes > 0
-        && (h.disk_available_bytes < h.disk_bytes / 100 * i.config.disk_pressure_percent
-            || (h.inodes > 0 && h.inodes_free < h.inodes / 20));
-    let pids = h.pids_max > 0 && h.pids > h.pids_max / 100 * 95;
+    let Pressure { memory, disk, pid: pids } = i.pressure;
     let not_ready = match (i.runtime, i.runtime_error) {
         (_, Some(e)) => Some(format!("container runtime is down: {e}")),
         (None, None) => Some("container runtime status check may not have completed yet".into()),
@@ -339,6 +335,11 @@ mod tests {
             runtime_error: error,
             devices: &devices,
             images: &[],
+            pressure: {
+                let mut watch = crate::eviction::Watch::default();
+                watch.observe(Time::from_unix_s(1), host, &config.eviction);
+                watch.pressure(Time::from_unix_s(1), &config.eviction)
+            },
             config: &config,
         };
         let s = node_status(&i, None);

@@ -337,6 +337,9 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
         Admitted::Yes if conditions.list.iter().any(|c| c.type_ == ADMITTED) => conditions.set(ADMITTED, true, "", ""),
         _ => {}
     }
+    if let Some((_, message)) = i.ended_because.filter(|(reason, _)| reason == "Evicted") {
+        conditions.set("DisruptionTarget", true, "TerminationByKubelet", message);
+    }
     status.conditions = Some(conditions.list);
     status.phase = Some(phase.into());
     match (i.admitted, i.ended_because) {

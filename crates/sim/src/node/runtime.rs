@@ -55,6 +55,7 @@ pub(super) fn image(name: &str) -> ImageRecord {
         names: vec![name.to_owned()],
         digest: String::new(),
         size_bytes: 1 << 20,
+        pinned: false,
         uid: None,
         username: String::new(),
     }
