@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{crd, former, keys, stored};
+use crate::{admission, crd, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
@@ -78,9 +78,32 @@ impl ApiServer {
         for entry in page.entries {
             crd::finish(&self.inner, &stored::memo(&entry).name).await?;
         }
+        self.aggregate_roles().await?;
         self.repair_services().await?;
         self.ensure_kubernetes().await?;
         self.inner.phase.bootstrapped.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the rules of aggregated ClusterRoles into them.
+    async fn aggregate_roles(&self) -> Result<(), Status> {
+        let prefix = keys::of("rbac.authorization.k8s.io", "clusterroles", None);
+        let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+        let roles: Vec<_> = page.entries.iter().map(|entry| stored::parse(entry)).collect();
+        for (name, rules) in admission::aggregated(&roles.iter().collect::<Vec<_>>()) {
+            let Some(role) = roles.iter().find(|role| crate::object::name(role) == name) else { continue };
+            if role.get("rules") == Some(&rules) {
+                continue;
+            }
+            let mut role = role.clone();
+            role.insert("rules".to_owned(), rules);
+            let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}");
+            match self.call(Method::PUT, &path, Some(&Value::Object(role))).await {
+                // Whoever changed it has brought it up to date.
+                Err(status) if status.code == 409 => {}
+                other => drop(other?),
+            }
+        }
         Ok(())
     }
 

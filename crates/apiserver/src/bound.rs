@@ -2,14 +2,33 @@
 
 use std::collections::BTreeMap;
 
+use carrack_auth::authn::bootstrap_tokens::{self, BootstrapToken};
 use carrack_auth::token::{BoundObject, Found};
+use carrack_auth::{Caller, Secret};
 
 use crate::keys;
 use crate::object::meta_str;
 use crate::server::Inner;
+use crate::status::Status;
 use crate::stored;
 
 impl Inner {
+    /// Whose bootstrap token this is; none when it is no such token.
+    pub(crate) async fn bootstrap_caller(&self, token: &Secret) -> Result<Option<Caller>, Status> {
+        let Some(token) = BootstrapToken::parse(token) else { return Ok(None) };
+        let key = keys::of("", "secrets", Some(bootstrap_tokens::NAMESPACE)) + &token.secret_name();
+        let (entry, _) = self.store.get(&key).await?;
+        // Another authenticator may know it.
+        let Some(entry) = entry else { return Ok(None) };
+        match token.caller(&entry.value, self.env.now().as_second()) {
+            Ok(caller) => Ok(Some(caller)),
+            Err(why) => {
+                tracing::debug!(why, "a bootstrap token is not accepted");
+                Err(Status::unauthorized())
+            }
+        }
+    }
+
     /// Reads these objects. What cannot be read is not in the map, which means unknown.
     pub(crate) async fn bound_objects(&self, wanted: Vec<BoundObject>) -> BTreeMap<BoundObject, Option<Found>> {
         let mut all = BTreeMap::new();

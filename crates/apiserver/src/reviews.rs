@@ -146,6 +146,15 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         return Ok(refused("no tokens are accepted here".to_owned()));
     };
     let now_unix_s = cx.server.env.now().as_second();
+    match cx.server.bootstrap_caller(&Secret::new(token)).await {
+        Ok(Some(caller)) => {
+            return Ok(json!({
+                "authenticated": true, "user": user_info(&caller), "audiences": authenticator.api_audiences(),
+            }));
+        }
+        Ok(None) => {}
+        Err(status) => return Ok(refused(status.message)),
+    }
     let audiences = texts(at(review, &["spec", "audiences"]));
     let presented = match authenticator.present_token(&Secret::new(token), &audiences, now_unix_s) {
         Ok(presented) => presented,

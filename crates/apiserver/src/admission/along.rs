@@ -34,7 +34,7 @@ pub struct Along {
 pub enum Change {
     /// It comes into being. When there is one of that name already, everything is decided again.
     Create(Object),
-    /// It is replaced. The plugin has pinned it (see [`super::Needed::pinned`]).
+    /// It is replaced, if it is still as the plugin was shown it.
     Replace(Object),
     /// It goes.
     Delete,
@@ -75,7 +75,11 @@ pub(crate) fn terms(
                     absent.push(Check::Absent(Arc::clone(&key)));
                     object
                 }
-                Change::Replace(object) => object,
+                Change::Replace(object) => {
+                    // Only what is as it was read.
+                    found.pin(&key);
+                    object
+                }
             };
             let (api_version, kind) = match table::find(along.group, along.resource) {
                 Some(row) => convert::storage_type(row),

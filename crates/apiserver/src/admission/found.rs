@@ -44,6 +44,19 @@ impl Lookup for Found {
     }
 }
 
+impl Found {
+    /// Makes a precondition of an object that was read in a list: it is unchanged.
+    pub(super) fn pin(&mut self, key: &Arc<str>) {
+        let pinned = self.checks.iter().any(|check| match check {
+            Check::Unchanged(known, _) | Check::Absent(known) | Check::Exists(known) => known == key,
+        });
+        let entry = self.many.values().flat_map(|many| &many.entries).find(|entry| entry.key == *key);
+        if let (false, Some(entry)) = (pinned, entry) {
+            self.checks.push(Check::Unchanged(Arc::clone(key), entry.mod_revision));
+        }
+    }
+}
+
 /// Reads what the plugins need for this write.
 pub(crate) async fn fetch(
     store: &dyn Store,

@@ -9,6 +9,7 @@
 //! admitted on the grounds of an object that has changed meanwhile.
 
 mod along;
+mod cluster_role;
 mod consult;
 mod definition;
 mod found;
@@ -34,6 +35,7 @@ use crate::status::Status;
 
 pub use along::{Along, Change};
 pub(crate) use along::{Terms, terms};
+pub(crate) use cluster_role::aggregated;
 pub(crate) use consult::consult;
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition};
 pub(crate) use found::{Found, fetch};
@@ -195,6 +197,7 @@ pub(crate) fn built_in(network: &Network) -> Vec<Box<dyn AdmissionPlugin>> {
         Box::new(persistent::ClaimResize),
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
+        Box::new(cluster_role::Aggregation),
         Box::new(ServiceAddresses::new(network.clone())),
         Box::new(quota::ResourceQuota),
     ]

@@ -122,6 +122,7 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
+    crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);
     if !errors.is_empty() {
@@ -130,7 +131,7 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }
-    server.check_escalation(cx, &attributes.object, None).await?;
+    server.check_privileges(cx, &attributes.object, None).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))

@@ -157,6 +157,7 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
+    crate::certificates::complete(server, &mut attributes).await?;
     let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
     errors.extend(meta::check_finalizers(&attributes.object, old));
     if !errors.is_empty() {
@@ -165,7 +166,7 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }
-    server.check_escalation(cx, &attributes.object, Some(old)).await?;
+    server.check_privileges(cx, &attributes.object, Some(old)).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))

@@ -1,9 +1,10 @@
 //! Authentication: from a connection's certificate and a request's headers to a [`Caller`].
 //!
 //! In upstream's order: client certificate, then bearer token (static ones, then service account
-//! tokens), then anonymous. A token that is presented and not accepted is an error and never falls
+//! tokens), then anonymous. Bootstrap tokens are looked up by the API server, which has the secrets. A token that is presented and not accepted is an error and never falls
 //! back to anonymous.
 
+pub mod bootstrap_tokens;
 mod impersonation;
 mod static_tokens;
 #[cfg(test)]

@@ -130,6 +130,14 @@ impl Authority {
         })
     }
 
+    pub(super) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
+    pub(super) fn not_after_unix_s(&self) -> i64 {
+        self.not_after_unix_s
+    }
+
     pub(super) fn certificate(&self) -> &str {
         &self.certificate
     }

@@ -18,6 +18,7 @@
 mod files;
 mod identity;
 mod issue;
+mod request;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,10 @@ use files::Directory;
 pub(crate) use files::write_private;
 pub use identity::{Identity, Sans, Server};
 use issue::{Authority, Leaf};
+pub use request::{
+    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, SIGNER_LEGACY,
+    check_request, read_request,
+};
 
 use crate::secret::Secret;
 

@@ -116,6 +116,7 @@ impl Role {
         config.plugins = vec![Box::new(VirtAdmission)];
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
+        config.signer = Some(pki.request_signer(now_unix_s())?);
         config.network = Network {
             service_ranges: vec![endpoint.service_range],
             advertise: endpoint.addresses.first().map(|address| SocketAddr::new(*address, endpoint.bind.port())),

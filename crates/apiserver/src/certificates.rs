@@ -1,0 +1,132 @@
+//! Certificate requests: what may be asked for, kubelets approved by themselves, and the certificate
+//! made in the write that approves it.
+//!
+//! ```text
+//!   create ─► readable? allowed? ─► a kubelet that may have one? ── Approved ─┐
+//!   approval ─► Approved? ─────────────────────────────────────────────────────┴► signed, or Failed
+//! ```
+//!
+//! The signers are those of upstream's controller manager; requests for others wait for their own. An
+//! upstream controller manager beside this server finds nothing left to do.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use carrack_auth::Caller;
+use carrack_auth::pki::{
+    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, check_request, read_request,
+};
+use serde_json::{Value, json};
+
+use crate::admission::{Attributes, Operation};
+use crate::env::rfc3339_s;
+use crate::object::{Object, at, child_mut, str_at};
+use crate::server::Inner;
+use crate::status::Status;
+
+const GROUP: &str = "certificates.k8s.io";
+const REQUESTS: &str = "certificatesigningrequests";
+const MASTERS: &str = "system:masters";
+
+/// Completes a certificate request that is about to be written.
+pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    if (&*attributes.row.group, &*attributes.row.plural) != (GROUP, REQUESTS) {
+        return Ok(());
+    }
+    match (attributes.operation, attributes.subresource) {
+        (Operation::Create, "") => {
+            let facts = read(attributes)?;
+            approve_kubelet(server, attributes, &facts).await?;
+        }
+        (Operation::Update, "approval" | "status") => {}
+        _ => return Ok(()),
+    }
+    if let Some(signer) = &server.signer {
+        sign(signer, attributes);
+    }
+    Ok(())
+}
+
+fn pem(request: &Object) -> Vec<u8> {
+    STANDARD.decode(str_at(request, &["spec", "request"])).unwrap_or_default()
+}
+
+fn usages(request: &Object) -> Vec<String> {
+    let list = at(request, &["spec", "usages"]).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn read(attributes: &Attributes<'_>) -> Result<RequestFacts, Status> {
+    let object = &attributes.object;
+    let facts = read_request(&pem(object)).map_err(|why| {
+        let shown = str_at(object, &["spec", "request"]);
+        let text = format!("Invalid value: {shown:?}: {why}");
+        let fault = ("FieldValueInvalid".to_owned(), "spec.request".to_owned(), text);
+        Status::invalid(GROUP, "CertificateSigningRequest", &attributes.name, &[fault])
+    })?;
+    if str_at(object, &["spec", "signerName"]) == SIGNER_CLIENT && facts.organizations.iter().any(|o| o == MASTERS) {
+        return Err(attributes.forbidden(&format!("use of {SIGNER_CLIENT} signer with {MASTERS} group is not allowed")));
+    }
+    Ok(facts)
+}
+
+/// A kubelet's request for a client certificate is approved when its sender may have one.
+async fn approve_kubelet(server: &Inner, attributes: &mut Attributes<'_>, facts: &RequestFacts) -> Result<(), Status> {
+    let object = &attributes.object;
+    let signer = str_at(object, &["spec", "signerName"]);
+    if signer != SIGNER_KUBELET_CLIENT || check_request(signer, facts, &usages(object)).is_err() {
+        return Ok(());
+    }
+    let caller: &Caller = attributes.caller;
+    let own = caller.user == facts.common_name;
+    for (applies, subresource, message) in [
+        (own, "selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+        (true, "nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
+    ] {
+        if applies && server.may(caller, "create", GROUP, REQUESTS, subresource, "").await? {
+            let now = rfc3339_s(attributes.env.now());
+            add_condition(&mut attributes.object, "Approved", "AutoApproved", message, &now);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn has_condition(request: &Object, kind: &str) -> bool {
+    let conditions = at(request, &["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == kind)
+}
+
+fn add_condition(request: &mut Object, kind: &str, reason: &str, message: &str, now: &str) {
+    let conditions = child_mut(request, "status").entry("conditions").or_insert_with(|| json!([]));
+    if let Some(conditions) = conditions.as_array_mut() {
+        conditions.push(json!({
+            "type": kind, "status": "True", "reason": reason, "message": message,
+            "lastUpdateTime": now, "lastTransitionTime": now,
+        }));
+    }
+}
+
+/// Signs what is approved and not yet signed.
+fn sign(signer: &RequestSigner, attributes: &mut Attributes<'_>) {
+    let object = &attributes.object;
+    let name = str_at(object, &["spec", "signerName"]);
+    let open = has_condition(object, "Approved")
+        && !has_condition(object, "Denied")
+        && !has_condition(object, "Failed")
+        && at(object, &["status", "certificate"]).is_none();
+    if !open || !RequestSigner::knows(name) {
+        return;
+    }
+    let now = attributes.env.now();
+    let wanted_s = at(object, &["spec", "expirationSeconds"]).and_then(Value::as_i64);
+    let request = if attributes.operation == Operation::Create { object } else { attributes.old.unwrap_or(object) };
+    match signer.sign(&pem(request), name, &usages(request), wanted_s, now.as_second()) {
+        Ok(certificate) => {
+            let status = child_mut(&mut attributes.object, "status");
+            status.insert("certificate".to_owned(), STANDARD.encode(certificate).into());
+        }
+        Err(why) => {
+            add_condition(&mut attributes.object, "Failed", "SignerValidationFailure", &why, &rfc3339_s(now));
+        }
+    }
+}

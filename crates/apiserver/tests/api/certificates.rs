@@ -1,0 +1,130 @@
+//! Certificate requests, bootstrap tokens, and roles made of others.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use carrack_auth::pki::Pki;
+use carrack_auth::token::{DEFAULT_ISSUER, SigningKey, Verifier};
+use carrack_auth::{Authenticator, Caller};
+use http::{HeaderMap, Method};
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, now};
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// Made with `openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj …`.
+const OF_JANE: &str = include_str!("../data/jane.csr.pem");
+const OF_NODE: &str = include_str!("../data/node.csr.pem");
+
+fn request(name: &str, pem: &str, signer: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"request": STANDARD.encode(pem), "signerName": signer,
+        "usages": ["digital signature", "client auth"]}})
+}
+
+fn signing_cluster() -> Cluster {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("a PKI");
+    Cluster::with(|config| {
+        let key = SigningKey::from_pem(pki.service_account_key()).expect("a key");
+        let verifier = Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()]);
+        config.authenticator = Some(Authenticator::new(verifier));
+        config.signer = Some(pki.request_signer(1_800_000_000).expect("a signer"));
+    })
+}
+
+fn certificate(object: &Value) -> Option<String> {
+    let text = STANDARD.decode(object["status"]["certificate"].as_str()?).expect("base64");
+    Some(String::from_utf8(text).expect("text"))
+}
+
+#[test]
+fn what_is_approved_is_signed() {
+    let cluster = signing_cluster();
+    let made = cluster.post(REQUESTS, &request("jane", OF_JANE, "kubernetes.io/kube-apiserver-client")).expect(201);
+    assert_eq!(certificate(&made), None);
+    let approve =
+        json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Me", "message": "yes"}]}});
+    let approval = |caller: Caller| {
+        let headers = [("content-type", "application/merge-patch+json")];
+        cluster.request(
+            caller,
+            Method::PATCH,
+            &format!("{REQUESTS}/jane/approval"),
+            &headers,
+            approve.to_string().into(),
+        )
+    };
+    let role = json!({"metadata": {"name": "approver"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/approval"], "verbs": ["patch"]}]});
+    cluster.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).expect(201);
+    let binding = json!({"metadata": {"name": "approver"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+        "name": "approver"}, "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}]});
+    cluster.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).expect(201);
+    approval(Caller::new("bob", [""; 0])).refused(
+        403,
+        "Forbidden",
+        "user not permitted to approve requests with signerName \"kubernetes.io/kube-apiserver-client\"",
+    );
+    let approved = approval(Caller::new("admin", ["system:masters"])).expect(200);
+    assert!(certificate(&approved).is_some_and(|pem| pem.starts_with("-----BEGIN CERTIFICATE-----")), "{approved}");
+
+    cluster.post(REQUESTS, &request("bad", "nonsense", "example.com/x")).refused(
+        422,
+        "Invalid",
+        "spec.request: Invalid value",
+    );
+}
+
+#[test]
+fn a_node_introduces_itself() {
+    let cluster = signing_cluster();
+    let secret = |id: &str, text: &str| {
+        json!({"metadata": {"name": format!("bootstrap-token-{id}")}, "type": "bootstrap.kubernetes.io/token", "stringData": {
+            "token-id": id, "token-secret": text, "usage-bootstrap-authentication": "true",
+            "auth-extra-groups": "system:bootstrappers:nodes"}})
+    };
+    cluster.post("/api/v1/namespaces/kube-system/secrets", &secret("abcdef", "0123456789abcdef")).expect(201);
+    let authenticate = |token: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", format!("Bearer {token}").parse().expect("a header"));
+        now(cluster.api.authenticate(None, &headers))
+    };
+    assert_eq!(authenticate("abcdef.0123456789abcdee").map_err(|s| s.code), Err(401));
+    assert_eq!(authenticate("abcdeg.0123456789abcdef").map_err(|s| s.code), Err(401));
+    let caller = authenticate("abcdef.0123456789abcdef").expect("a caller");
+    assert_eq!(caller.user, "system:bootstrap:abcdef");
+    for (name, role) in
+        [("a", "system:node-bootstrapper"), ("b", "system:certificates.k8s.io:certificatesigningrequests:nodeclient")]
+    {
+        let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": role}, "subjects": [{"kind": "Group", "name": "system:bootstrappers:nodes", "apiGroup": "rbac.authorization.k8s.io"}]});
+        cluster.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).expect(201);
+    }
+    let body = request("node", OF_NODE, "kubernetes.io/kube-apiserver-client-kubelet").to_string();
+    let headers = [("content-type", "application/json")];
+    let made = cluster.request(caller, Method::POST, REQUESTS, &headers, body.into()).expect(201);
+    assert_eq!(made["status"]["conditions"][0]["reason"], "AutoApproved", "{made}");
+    assert!(certificate(&made).is_some());
+    // Nobody else gets a node's certificate without being asked.
+    let other =
+        cluster.post(REQUESTS, &request("other", OF_JANE, "kubernetes.io/kube-apiserver-client-kubelet")).expect(201);
+    assert!(certificate(&other).is_none() && other["status"]["conditions"].is_null(), "{other}");
+}
+
+#[test]
+fn aggregated_roles_show_their_rules() {
+    let cluster = Cluster::new();
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let view = cluster.get(&format!("{roles}/view")).expect(200);
+    assert!(view["rules"].as_array().is_some_and(|rules| rules.len() > 3), "{view}");
+    let rule = json!({"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["get"]});
+    let extra = json!({"metadata": {"name": "widgets", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}, "rules": [rule]});
+    cluster.post(roles, &extra).expect(201);
+    let has = |name: &str| {
+        let role = cluster.get(&format!("{roles}/{name}")).expect(200);
+        role["rules"].as_array().is_some_and(|rules| rules.contains(&rule))
+    };
+    assert!(has("view") && has("edit") && has("admin"));
+    cluster.delete(&format!("{roles}/widgets")).expect(200);
+    assert!(!has("view") && !has("edit") && !has("admin"));
+}
