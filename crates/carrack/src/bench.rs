@@ -6,14 +6,19 @@
 mod api;
 mod cluster;
 mod machine;
+mod pods;
 mod store;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
+use crate::cli::BuiltIn;
 use crate::cli::bench::{BenchArgs, Measure};
 use crate::output;
 use crate::progress::Progress;
+
+/// How many pods are started at once.
+const MANY: usize = 90;
 
 /// One measured quantity.
 #[derive(Debug, Clone, Serialize)]
@@ -42,7 +47,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         progress.step("writing to a store");
         results.push(Result::rate("store: durable writes by 64 writers", "1/s", store::writes_per_s().await?));
     }
-    if wanted(Measure::Up) || wanted(Measure::Vm) || wanted(Measure::Memory) {
+    if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
         let dir = cluster::Dir::new(&args.images_dir)?;
         let mut samples = Vec::new();
         let repeat = if wanted(Measure::Up) { args.repeat.max(1) } else { 1 };
@@ -60,7 +65,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             results.push(Result::time("carrack up until /readyz", Some(1000.0), samples));
         }
         let cluster = running.context("no cluster was started")?;
-        if wanted(Measure::Memory) || wanted(Measure::Vm) {
+        if [Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
             progress.step("waiting for the node");
             cluster.wait_node().await?;
         }
@@ -69,9 +74,27 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             let samples = cluster.idle_memory_mb(args.idle).await?;
             results.push(Result::of("resident memory, idle", "MB", Some(120.0), samples));
         }
+        if wanted(Measure::Pods) {
+            dir.build(BuiltIn::Busybox)?;
+            progress.step("starting pods one after another");
+            let each = pods::one_after_another(&cluster, args.repeat.max(1) * 4).await?;
+            let idle = cluster.memory_mb()?;
+            progress.step(format!("starting {MANY} pods at once"));
+            let all = pods::at_once_ms(&cluster, MANY).await?;
+            progress.step(format!("waiting {} s without work", args.idle));
+            let cpu = cluster.idle_cpu_percent(args.idle).await?;
+            let with = cluster.memory_mb()?;
+            results.push(Result::time("pod created until Running", Some(120.0), each.running_ms));
+            results.push(Result::time("of that, outside the runtime", None, each.without_runtime_ms));
+            results.push(Result::time("90 pods at once until all run", Some(8000.0), vec![all]));
+            results.push(Result::of("memory for 90 pods, all roles", "MB", None, vec![with - idle]));
+            results.push(Result::of("CPU with 90 idle pods, all roles", "%", None, vec![cpu]));
+            progress.step("removing the pods");
+            pods::remove_many(&cluster, MANY).await?;
+        }
         if wanted(Measure::Vm) {
             let mut samples = Vec::new();
-            dir.build_guest()?;
+            dir.build(BuiltIn::Demo)?;
             for round in 1..=args.repeat.max(1) {
                 progress.step(format!("starting a virtual machine ({round} of {})", args.repeat.max(1)));
                 samples.push(machine::created_to_running_ms(&cluster, round).await?);

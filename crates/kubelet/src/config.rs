@@ -43,6 +43,12 @@ pub struct NodeConfig {
     pub status_period: Duration,
     /// How old a Node status may get without a change.
     pub status_report_period: Duration,
+    /// What is kept back from pods: CPU, memory, disk and process ids, in thousandths.
+    pub reserved: crate::amount::Amounts,
+    /// Directory or file of static pods' manifests.
+    pub static_pod_path: Option<String>,
+    /// How often these are read.
+    pub file_check_period: Duration,
     /// When the node is low on something, and pods are evicted.
     pub eviction: crate::eviction::Thresholds,
     /// When images that nobody uses go.
@@ -78,6 +84,9 @@ impl Default for NodeConfig {
             lease_period: Duration::from_secs(10),
             status_period: Duration::from_secs(10),
             status_report_period: Duration::from_secs(300),
+            reserved: crate::amount::Amounts::new(),
+            static_pod_path: None,
+            file_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),
             image_gc: crate::images::Policy::default(),
             log_max_bytes: 10 << 20,

@@ -95,6 +95,8 @@ pub struct ProbeCount {
 pub enum Op {
     /// Read the local record, the device checkpoint and the facts of the machine.
     Load,
+    /// Read the manifests of static pods, completely or not at all.
+    ReadManifests,
     /// Read the facts of the machine again.
     Host,
     /// Ask the runtime for its name, version and readiness.
@@ -233,6 +235,8 @@ pub enum Reply {
     Done,
     /// Of [`Op::Load`].
     Loaded(Box<Loaded>),
+    /// Of [`Op::ReadManifests`].
+    Manifests(Vec<crate::spec::manifest::Manifest>),
     /// Of [`Op::Host`].
     Host(Box<HostFacts>),
     /// Of [`Op::RuntimeInfo`].

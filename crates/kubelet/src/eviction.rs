@@ -110,6 +110,8 @@ pub enum Least {
     Amount(u64),
     /// So many hundredths of a percent of all.
     OfAll(u64),
+    /// The same, but no more than an amount.
+    OfAllAtMost(u64, u64),
 }
 
 impl Least {
@@ -119,6 +121,7 @@ impl Least {
         match self {
             Self::Amount(n) => n,
             Self::OfAll(share) => u64::try_from(u128::from(all) * u128::from(share) / 10_000).unwrap_or(u64::MAX),
+            Self::OfAllAtMost(share, most) => Self::OfAll(share).of(all).min(most),
         }
     }
 }
@@ -137,13 +140,14 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
+    /// Upstream's shares, but on large disks no more than some gigabytes: a tenth of a terabyte is no emergency.
     fn default() -> Self {
         Self {
             hard: BTreeMap::from([
                 (Signal::MemoryAvailable, Least::Amount(100 << 20)),
-                (Signal::NodefsAvailable, Least::OfAll(1000)),
+                (Signal::NodefsAvailable, Least::OfAllAtMost(1000, 2 << 30)),
                 (Signal::NodefsInodesFree, Least::OfAll(500)),
-                (Signal::ImagefsAvailable, Least::OfAll(1500)),
+                (Signal::ImagefsAvailable, Least::OfAllAtMost(1500, 3 << 30)),
                 (Signal::ImagefsInodesFree, Least::OfAll(500)),
                 (Signal::PidAvailable, Least::OfAll(500)),
             ]),

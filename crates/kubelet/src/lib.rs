@@ -15,6 +15,7 @@ mod adapters;
 pub mod admission;
 pub mod amount;
 mod config;
+pub mod configuration;
 mod core;
 pub mod devices;
 mod effects;

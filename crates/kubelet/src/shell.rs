@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
-use crate::adapters::backend::{self, Node, ProbeCounts, Published};
+use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::stats::Stats;
 use crate::adapters::store::Store;
-use crate::adapters::{blocking, cgroups, host, logs, net, volumes};
+use crate::adapters::{blocking, cgroups, host, logs, manifests, net, now, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
@@ -42,8 +42,11 @@ struct Machine {
     plugin_dir: PathBuf,
     root: PathBuf,
     host: host::Place,
+    /// Where static pods' manifests are, and the node's name.
+    manifests: Option<(PathBuf, String)>,
     pods: Published,
     probes: ProbeCounts,
+    operations: Operations,
     devices: PublishedDevices,
     lister: Option<tokio::task::JoinHandle<()>>,
     events: Option<EventSink<In>>,
@@ -70,6 +73,7 @@ async fn carry_out(
     stats: Arc<Stats>,
     pods: Vec<Arc<k8s_openapi::api::core::v1::Pod>>,
     host: host::Place,
+    manifests: Option<(PathBuf, String)>,
     root: PathBuf,
     op: Op,
 ) -> Outcome {
@@ -92,6 +96,10 @@ async fn carry_out(
             });
             Reply::Host(Box::new(facts.await?))
         }
+        Op::ReadManifests => Reply::Manifests(match manifests {
+            Some((path, node)) => blocking(move || manifests::read(&path, &node)).await?,
+            None => Vec::new(),
+        }),
         Op::RemoveImage(id) => done(cri.remove_image(&id).await)?,
         Op::Usage => Reply::Usage(stats.usage(pods).await?),
         Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
@@ -141,6 +149,27 @@ async fn carry_out(
     })
 }
 
+/// Upstream's name for an operation of the runtime.
+fn operation(op: &Op) -> Option<&'static str> {
+    Some(match op {
+        Op::RunSandbox(_) => "run_podsandbox",
+        Op::StopSandbox(_) => "stop_podsandbox",
+        Op::RemoveSandbox(_) => "remove_podsandbox",
+        Op::CreateContainer(..) => "create_container",
+        Op::StartContainer(_) => "start_container",
+        Op::StopContainer { .. } => "stop_container",
+        Op::RemoveContainer(_) => "remove_container",
+        Op::FindImage(_) => "image_status",
+        Op::PullImage { .. } => "pull_image",
+        Op::RemoveImage(_) => "remove_image",
+        Op::ListImages => "list_images",
+        Op::Relist => "list_containers",
+        Op::RuntimeInfo => "status",
+        Op::Exec { .. } => "exec_sync",
+        _ => return None,
+    })
+}
+
 fn done(r: Result<(), OpError>) -> Outcome {
     r.map(|()| Reply::Done)
 }
@@ -179,12 +208,20 @@ impl Doer<Out, In> for Machine {
         let Some(events) = self.events.clone() else { return };
         let (cri, store, plugins) = (self.cri.clone(), self.store.clone(), self.plugins.clone());
         let (host, root, stats) = (self.host.clone(), self.root.clone(), self.stats.clone());
+        let manifests = self.manifests.clone();
         let pods = match op {
             Op::Usage => self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).to_vec(),
             _ => Vec::new(),
         };
+        let (name, operations) = (operation(&op), self.operations.clone());
         tokio::spawn(async move {
-            let outcome = carry_out(cri, store, plugins, stats, pods, host, root, op).await;
+            let began = now();
+            let outcome = carry_out(cri, store, plugins, stats, pods, host, manifests, root, op).await;
+            if let Some(name) = name {
+                let mut all = operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let (count, took) = all.entry(name).or_default();
+                (*count, *took) = (*count + 1, *took + now().since(began));
+            }
             events.send(In::Done(id, outcome));
         });
     }
@@ -206,7 +243,7 @@ pub async fn run(
     };
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
-    let probes = ProbeCounts::default();
+    let (probes, operations) = (ProbeCounts::default(), Operations::default());
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
     let mut server = None;
@@ -232,6 +269,7 @@ pub async fn run(
             pods: pods.clone(),
             probes: probes.clone(),
             stats: stats.clone(),
+            operations: operations.clone(),
             node_name: node.node_name.clone(),
         };
         server = Some((bound, Arc::new(backend)));
@@ -243,10 +281,12 @@ pub async fn run(
         stats,
         plugins: None,
         plugin_dir: root.join("device-plugins"),
+        manifests: node.static_pod_path.as_ref().map(|path| (PathBuf::from(path), node.node_name.clone())),
         host: host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) },
         root,
         pods,
         probes,
+        operations,
         devices: PublishedDevices::default(),
         lister: None,
         events: None,

@@ -69,6 +69,8 @@ pub struct SimRuntime {
     pub started: BTreeMap<Uid, Time>,
     /// Handlers that sandboxes were asked for with.
     pub sandbox_handlers: Vec<String>,
+    /// Manifests of static pods; none while they cannot be read.
+    pub manifests: Option<Vec<crate::spec::manifest::Manifest>>,
     /// What pods use, for who asks.
     pub usage: BTreeMap<Uid, crate::eviction::Usage>,
     /// User names that each pull was given.
@@ -110,6 +112,7 @@ impl SimRuntime {
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
+            manifests: Some(Vec::new()),
             usage: BTreeMap::new(),
             pulled_as: Vec::new(),
             published: Vec::new(),
@@ -188,6 +191,10 @@ impl SimRuntime {
                 self.host.image_disk_available_bytes += freed;
                 Reply::Done
             }
+            Op::ReadManifests => match &self.manifests {
+                Some(list) => Reply::Manifests(list.clone()),
+                None => return Err(OpError::Failed("the directory cannot be read".into())),
+            },
             Op::Usage => Reply::Usage(self.usage.clone()),
             Op::RunSandbox(spec) => {
                 if let Some(s) =

@@ -91,9 +91,9 @@ impl Dir {
         bail!("the API server was not ready within {} s", LIMIT.as_secs())
     }
 
-    /// Builds the demo guest's image, and loads it.
-    pub fn build_guest(&self) -> anyhow::Result<()> {
-        let built = image::build_one(&self.images, BuiltIn::Demo)?;
+    /// Builds an image, and loads it.
+    pub fn build(&self, image: BuiltIn) -> anyhow::Result<()> {
+        let built = image::build_one(&self.images, image)?;
         let load = Command::new("ctr")
             .arg("--address")
             .arg(self.layout.containerd_socket())
@@ -102,7 +102,7 @@ impl Dir {
             .stdout(Stdio::null())
             .status()
             .context("cannot run ctr")?;
-        anyhow::ensure!(load.success(), "the demo guest's image cannot be loaded");
+        anyhow::ensure!(load.success(), "the image {} cannot be loaded", built.reference);
         Ok(())
     }
 
@@ -168,9 +168,33 @@ impl Cluster {
         let mut samples = Vec::new();
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            samples.push(super::resident_mb(self.process.0.id())?);
+            samples.push(self.memory_mb()?);
         }
         Ok(samples)
+    }
+
+    /// Resident memory in MB (10^6 bytes).
+    pub fn memory_mb(&self) -> anyhow::Result<f64> {
+        super::resident_mb(self.process.0.id())
+    }
+
+    /// Use of the processor over some seconds, in percent of one core.
+    pub async fn idle_cpu_percent(&self, seconds: u64) -> anyhow::Result<f64> {
+        let seconds = u32::try_from(seconds).unwrap_or(60).max(1);
+        let before = self.cpu_ticks()?;
+        tokio::time::sleep(Duration::from_secs(u64::from(seconds))).await;
+        let ticks = u32::try_from(self.cpu_ticks()?.saturating_sub(before)).unwrap_or(u32::MAX);
+        // The kernel counts in hundredths of a second for user space.
+        Ok(f64::from(ticks) / f64::from(seconds))
+    }
+
+    fn cpu_ticks(&self) -> anyhow::Result<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id()))
+            .context("the cluster's process is gone")?;
+        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+        let ticks: Vec<u64> = fields.split(' ').skip(11).take(2).filter_map(|t| t.parse().ok()).collect();
+        anyhow::ensure!(ticks.len() == 2, "the kernel tells no times of the process");
+        Ok(ticks.iter().sum())
     }
 }
 

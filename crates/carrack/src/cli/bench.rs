@@ -92,6 +92,8 @@ pub enum Measure {
     Up,
     /// From the creation of a virtual machine until its QEMU process runs
     Vm,
+    /// Pods from creation until they run, one after another and 90 at once, and what they cost the process
+    Pods,
     /// Resident memory of the idle control plane and node agent
     Memory,
     /// Durable writes of the embedded store

@@ -152,6 +152,9 @@ pub struct KubeletArgs {
     /// What every agent takes
     #[command(flatten)]
     pub agent: AgentArgs,
+    /// Upstream's configuration file: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Address of this node; the one of the default route without it
     #[arg(long, value_name = "ADDRESS")]
     pub node_ip: Option<IpAddr>,
@@ -161,6 +164,9 @@ pub struct KubeletArgs {
     /// Socket of the container runtime; ours below the data directory without it
     #[arg(long, value_name = "SOCKET")]
     pub container_runtime_endpoint: Option<PathBuf>,
+    /// How long a pod waits for a device or another resource that is not there, in seconds, before it is rejected
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub resource_wait: u64,
     /// File that tells the boot's id instead of the kernel, for power cuts in tests
     #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
     pub boot_id_file: Option<PathBuf>,

@@ -83,6 +83,12 @@ pub struct UpArgs {
     /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
     #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
     pub log_level: String,
+    /// The kubelet's configuration: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    /// How long a pod waits for a device or another resource that is not there, in seconds, before it is rejected
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub resource_wait: u64,
     /// File that tells the boot's id instead of the kernel, for power cuts in tests
     #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
     pub boot_id_file: Option<PathBuf>,

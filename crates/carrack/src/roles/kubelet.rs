@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_auth::pki::Identity;
 use carrack_engine::Transport;
+use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::{KubeletConfig, NodeConfig, ServingTls};
 use carrack_noderuntime::Layout;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +43,10 @@ pub struct Node {
     pub listen: SocketAddr,
     /// Socket of the container runtime.
     pub runtime_endpoint: PathBuf,
+    /// What its configuration file says.
+    pub configuration: Option<Configuration>,
+    /// How long a pod waits for a resource.
+    pub resource_wait: Duration,
     /// File that tells the boot's id instead of the kernel.
     pub boot_id_file: Option<PathBuf>,
 }
@@ -56,7 +62,7 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let config = KubeletConfig {
+    let mut config = KubeletConfig {
         node: NodeConfig {
             node_name: node.name,
             node_ips: vec![node.address],
@@ -66,6 +72,7 @@ pub async fn run(
             log_dir: layout.pod_log_dir().display().to_string(),
             cgroup_root: layout.cgroup_root(),
             port: node.listen.port(),
+            resource_wait: node.resource_wait,
             ..NodeConfig::default()
         },
         runtime_endpoint: node.runtime_endpoint,
@@ -78,6 +85,9 @@ pub async fn run(
         }),
         boot_id_file: node.boot_id_file,
     };
+    if let Some(configuration) = &node.configuration {
+        configuration.apply(&mut config.node).map_err(anyhow::Error::msg)?;
+    }
     carrack_kubelet::run(config, transport, stop.cancelled_owned()).await.context("the kubelet ended")
 }
 
@@ -88,17 +98,39 @@ pub async fn run(
 pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     let layout = args.agent.data_dir.layout()?;
     let serving = serving(&args.agent)?;
+    let configuration = args.config.as_deref().map(configuration).transpose()?;
+    let (address, port, runtime) = configuration.as_ref().map_or((None, None, None), |c| {
+        let runtime = c.container_runtime_endpoint.trim_start_matches("unix://");
+        (c.address, c.port, Some(runtime).filter(|r| !r.is_empty()).map(PathBuf::from))
+    });
     let node = Node {
         name: super::node_name(args.agent.node_name.as_deref())?,
         address: args.node_ip.unwrap_or_else(network::own_address),
         labels: BTreeMap::new(),
         api_server: None,
-        listen: SocketAddr::new(args.agent.bind_address, args.port),
-        runtime_endpoint: args.container_runtime_endpoint.unwrap_or_else(|| layout.containerd_socket()),
+        listen: SocketAddr::new(address.unwrap_or(args.agent.bind_address), port.unwrap_or(args.port)),
+        runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
+        configuration,
+        resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file,
     };
     super::alone(&args.agent.role, |transport, stop| async move { run(&layout, node, serving, transport, stop).await })
         .await
+}
+
+/// Reads a configuration file of upstream's kubelet.
+///
+/// # Errors
+/// It cannot be read, or is wrong.
+pub fn configuration(path: &Path) -> anyhow::Result<Configuration> {
+    let what = || format!("the kubelet's configuration {}", path.display());
+    let bytes = std::fs::read(path).with_context(what)?;
+    let (configuration, without) =
+        carrack_kubelet::configuration::read(&bytes).map_err(anyhow::Error::msg).with_context(what)?;
+    if !without.is_empty() {
+        tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", path.display());
+    }
+    Ok(configuration)
 }
 
 /// Reads the files that an agent serves with.

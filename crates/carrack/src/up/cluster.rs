@@ -220,6 +220,8 @@ fn start_agents(
         api_server: Some((machine.node_ip.to_string(), args.https_port)),
         listen: SocketAddr::new(args.bind_address, args.kubelet_port),
         runtime_endpoint: machine.layout.containerd_socket(),
+        configuration: args.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
+        resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file.clone(),
     };
     let (api, token, layout) = (client(server, Caller::node(name)), stop.clone(), machine.layout.clone());

@@ -15,6 +15,9 @@ use crate::server::{Answer, Backend, ExecOutput, Streams, Summary};
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
 
+/// Operations of the runtime: how many, and how long they took together.
+pub(crate) type Operations = Arc<Mutex<BTreeMap<&'static str, (u64, std::time::Duration)>>>;
+
 /// How often which probe was answered how.
 pub(crate) type ProbeCounts = Arc<Mutex<BTreeMap<ProbeCount, u64>>>;
 
@@ -37,6 +40,7 @@ pub(crate) struct Node {
     pub pods: Published,
     pub probes: ProbeCounts,
     pub stats: Arc<Stats>,
+    pub operations: Operations,
     pub node_name: String,
 }
 
@@ -97,6 +101,11 @@ impl Backend for Node {
     fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {
         let counts = self.probes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.iter().map(|(probe, count)| (probe.clone(), *count)).collect()
+    }
+
+    fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
+        let all = self.operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.iter().map(|(name, (count, took))| (*name, *count, *took)).collect()
     }
 
     fn health(&self) -> Result<(), String> {

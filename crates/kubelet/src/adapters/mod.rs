@@ -9,6 +9,7 @@ mod convert;
 pub mod cri;
 pub mod host;
 pub mod logs;
+pub mod manifests;
 pub mod mounts;
 pub mod net;
 mod oom;

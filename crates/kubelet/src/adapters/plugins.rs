@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,6 +36,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PRE_START: Duration = Duration::from_secs(30);
 /// Upstream waits for an Allocate without end; a container that starts is worth two minutes.
 const ALLOCATE: Duration = Duration::from_secs(120);
+/// How often the kubelet's own socket is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 /// How soon after a list the next one is read.
 const PACE: Duration = Duration::from_millis(20);
 /// Largest message, in bytes, as upstream allows.
@@ -85,16 +87,37 @@ impl Plugins {
         }
         let path = dir.join(KUBELET_SOCKET);
         let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
-        let service = RegistrationServer::new(Register(self.clone()));
-        Ok(tokio::spawn(async move {
+        Ok(tokio::spawn(self.clone().listen(path, listener)))
+    }
+
+    /// Takes registrations, at a new socket whenever somebody removed the last one.
+    async fn listen(self, path: PathBuf, mut listener: UnixListener) {
+        loop {
+            let own = inode(&path);
             let served = tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming(UnixListenerStream::new(listener))
-                .await;
-            if let Err(error) = served {
-                tracing::error!(%error, "device plugins can no longer register");
+                .add_service(RegistrationServer::new(Register(self.clone())))
+                .serve_with_incoming(UnixListenerStream::new(listener));
+            let replaced = async {
+                while inode(&path) == own {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                Err(error) = served => tracing::error!(%error, "device plugins cannot register; listening anew"),
+                () = replaced => tracing::warn!(socket = %path.display(), "the socket was removed; listening anew"),
+                else => {}
             }
-        }))
+            listener = loop {
+                match UnixListener::bind(&path) {
+                    Ok(listener) => break listener,
+                    // Another kubelet's socket, or no directory: not to be taken away, but told.
+                    Err(error) => {
+                        tracing::error!(%error, socket = %path.display(), "device plugins cannot register");
+                        tokio::time::sleep(LOOK * 10).await;
+                    }
+                }
+            };
+        }
     }
 
     fn plugins(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Connected>> {
@@ -236,6 +259,11 @@ impl Plugins {
         let r = proto::PreStartContainerRequest { devices_ids: ids.into_iter().collect() };
         within(PRE_START, client.pre_start_container(r)).await.map(drop)
     }
+}
+
+/// Which file is at a path; none where there is none.
+fn inode(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|m| m.ino())
 }
 
 async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, OpError> {

@@ -93,6 +93,15 @@ async fn a_plugin_registers_lists_allocates_dies_and_comes_back() {
     let third = up(&mut events).await;
     listed(&mut events, third).await;
     assert!(plugins.allocate(RESOURCE, third, ids(&["a"])).await.is_ok());
+
+    // Somebody removes the kubelet's socket: it is made anew, and the plugin registers there.
+    fs::remove_file(dir.join(KUBELET_SOCKET)).unwrap();
+    loop {
+        if let In::PluginUp { epoch, .. } = next(&mut events).await {
+            assert!(epoch > third);
+            break;
+        }
+    }
     keeper.abort();
 }
 

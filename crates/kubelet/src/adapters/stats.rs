@@ -29,9 +29,11 @@ pub struct Stats {
     cri: Arc<Cri>,
     root: PathBuf,
     log_dir: PathBuf,
-    /// By what: when, nanoseconds of a core until then, and the rate found then.
-    last: Mutex<BTreeMap<String, (Time, u64, Option<u64>)>>,
+    last: Mutex<BTreeMap<String, Sample>>,
 }
+
+/// When, nanoseconds of a core until then, and the rate found then.
+type Sample = (Time, u64, Option<u64>);
 
 impl Stats {
     /// For the kubelet's directory and the pods' logs.

@@ -11,6 +11,7 @@ mod node;
 mod pressure;
 mod report;
 mod sources;
+mod statics;
 mod stop;
 mod sync;
 mod worker;
@@ -30,12 +31,13 @@ use crate::eviction;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
-use crate::spec::pod;
+use crate::spec::{manifest, pod};
 use crate::status::node as node_status;
 use crate::volumes::{VolumeKind, Volumes};
 
 use node::NodeState;
 use sources::SourceCache;
+use statics::Statics;
 use worker::{PodRuntime, Worker};
 
 /// Effects of this core.
@@ -54,6 +56,7 @@ enum Owner {
     Logs,
     Usage,
     RemoveImage,
+    Manifests,
     Pod(Uid, PodOp),
 }
 
@@ -77,6 +80,7 @@ enum PodOp {
 enum Call {
     Status(Uid),
     Delete(Uid),
+    Mirror((String, String)),
     Register,
     NodeLabels,
     NodeStatus,
@@ -96,6 +100,8 @@ enum Wake {
     Checkpoint,
     Logs,
     Host,
+    Manifests,
+    Mirrors,
     Pod(Uid),
 }
 
@@ -144,6 +150,7 @@ pub struct KubeletCore {
     boot_unrecorded: bool,
     volumes: Volumes,
     sources: SourceCache,
+    statics: Statics,
     ops: BTreeMap<OpId, Owner>,
     calls: BTreeMap<CallId, Call>,
     wakes: BTreeSet<(Time, Wake)>,
@@ -154,6 +161,9 @@ pub struct KubeletCore {
     published_devices: u64,
     logs_op: Option<OpId>,
     watch: eviction::Watch,
+    /// What the log was told that the node is low on.
+    low_on: Option<eviction::Signal>,
+    host_wake: Time,
     /// What pods use is being measured, for the threshold that is crossed.
     usage_op: Option<(OpId, eviction::Crossed)>,
     known_images: crate::images::Images,
@@ -190,6 +200,7 @@ impl KubeletCore {
             boot_unrecorded: false,
             volumes: Volumes::default(),
             sources: SourceCache::default(),
+            statics: Statics::new(config.static_pod_path.is_none()),
             ops: BTreeMap::new(),
             calls: BTreeMap::new(),
             wakes: BTreeSet::new(),
@@ -199,6 +210,8 @@ impl KubeletCore {
             published_devices: 0,
             logs_op: None,
             watch: eviction::Watch::default(),
+            low_on: None,
+            host_wake: Time::default(),
             usage_op: None,
             known_images: crate::images::Images::default(),
             image_ops: BTreeSet::new(),
@@ -258,6 +271,7 @@ impl KubeletCore {
         self.nodes.start(fx);
         self.services.start(fx);
         self.relist(fx);
+        self.read_manifests(fx);
         self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
         self.op(Owner::ListImages, Op::ListImages, fx);
     }
@@ -312,6 +326,9 @@ impl KubeletCore {
                 Wake::Load => {
                     self.op(Owner::Load, Op::Load, fx);
                 }
+                Wake::Manifests => self.read_manifests(fx),
+                // Looked at after every step.
+                Wake::Mirrors => {}
                 Wake::Host => {
                     self.op(Owner::Host, Op::Host, fx);
                 }
@@ -324,6 +341,15 @@ impl KubeletCore {
 
     fn pod_changed(&mut self, delta: &Delta<Pod>) {
         let object = delta.object();
+        if let Delta::Updated(old, _) = delta
+            && manifest::mirrored(old).is_some()
+        {
+            self.mirror_changed(old, pod::uid(old) != pod::uid(object));
+        }
+        if manifest::mirrored(object).is_some() {
+            self.mirror_changed(object, matches!(delta, Delta::Removed(_)));
+            return;
+        }
         let uid = pod::uid(object);
         self.publish = true;
         self.dirty.insert(uid.clone());
@@ -367,15 +393,18 @@ impl KubeletCore {
         if !self.pods.synced() || !self.loaded {
             return;
         }
-        let known: BTreeSet<Uid> = self.pods.cache().iter().map(|p| pod::uid(p)).collect();
+        let of_api = self.pods.cache().iter().filter(|p| manifest::mirrored(p).is_none()).map(|p| pod::uid(p));
+        let known: BTreeSet<Uid> = of_api.chain(self.statics.present.iter().cloned()).collect();
         for (uid, w) in &mut self.workers {
-            if !w.confirmed && !known.contains(uid) {
+            let told = self.statics.read || !pod::is_static(&w.pod);
+            if told && !w.confirmed && !known.contains(uid) {
                 w.confirmed = true;
                 w.deleted = true;
                 self.dirty.insert(uid.clone());
             }
         }
-        for (uid, runtime) in &self.runtime {
+        // Until the manifests were read, what runs here unknown to the API may be of one.
+        for (uid, runtime) in self.runtime.iter().filter(|_| self.statics.read) {
             if self.workers.contains_key(uid) || known.contains(uid) {
                 continue;
             }
@@ -544,6 +573,7 @@ impl KubeletCore {
                     tracing::warn!(%error, "not all logs were rotated");
                 }
             }
+            Owner::Manifests => self.manifests_read(now, outcome, fx),
             Owner::Usage => self.usage_known(now, id, outcome, fx),
             Owner::RemoveImage => self.image_removed(id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
@@ -637,6 +667,7 @@ impl KubeletCore {
     ) {
         match call {
             Call::Status(uid) => self.status_answered(now, &uid, result),
+            Call::Mirror(key) => self.mirror_answered(now, &key, result),
             Call::Delete(uid) => self.delete_answered(now, &uid, result),
             other => self.node_answered(now, other, result, fx),
         }
@@ -690,6 +721,7 @@ impl Core for KubeletCore {
         self.route(now, input, fx);
         self.woken(now, fx);
         self.settle(now, fx);
+        self.follow_mirrors(now, fx);
         self.save_checkpoint(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);

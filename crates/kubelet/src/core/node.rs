@@ -280,7 +280,7 @@ impl KubeletCore {
                     }
                 }
             }
-            Call::Status(_) | Call::Delete(_) => {}
+            Call::Status(_) | Call::Delete(_) | Call::Mirror(_) => {}
         }
     }
 

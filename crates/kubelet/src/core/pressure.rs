@@ -33,11 +33,18 @@ impl KubeletCore {
     pub(super) fn check_pressure(&mut self, now: Time, fx: &mut Fx) {
         let crossed = self.watch.observe(now, &self.host, &self.config.eviction);
         let Some(first) = crossed.first().cloned() else {
+            self.low_on = None;
             self.collect_images(now, false, fx);
             return;
         };
-        self.wake(now + AGAIN, Wake::Host);
-        tracing::warn!(signal = first.signal.name(), left = first.left, least = first.least, "the node runs low");
+        // One look ahead at a time, however many lead here.
+        if self.host_wake <= now {
+            self.host_wake = now + AGAIN;
+            self.wake(self.host_wake, Wake::Host);
+        }
+        if self.low_on.replace(first.signal) != Some(first.signal) {
+            tracing::warn!(signal = first.signal.name(), left = first.left, least = first.least, "the node runs low");
+        }
         if first.signal.condition() == Condition::Disk && self.collect_images(now, true, fx) {
             // What that frees is seen first.
             return;
@@ -64,7 +71,7 @@ impl KubeletCore {
         let mut candidates = self.candidates(&crossed, &usage);
         eviction::rank(&mut candidates);
         let Some(first) = candidates.into_iter().next() else {
-            tracing::warn!(signal = crossed.signal.name(), "the node runs low, and has no pod to evict");
+            tracing::debug!(signal = crossed.signal.name(), "the node runs low, and has no pod to evict");
             return;
         };
         let Some(mut w) = self.workers.remove(&first.uid) else { return };

@@ -58,6 +58,11 @@ impl KubeletCore {
         if self.listed.is_some_and(|l| l < w.fresh_after) && !matches!(w.admission, Admission::Rejected(..)) {
             return;
         }
+        let is_static = pod::is_static(&w.pod);
+        if is_static && w.mirror.is_none() {
+            // Nobody to tell it to yet.
+            return;
+        }
         let status = self.status_of(now, uid, w);
         if w.pod.status.as_ref() == Some(&status) {
             w.last_status = Some(status);
@@ -68,10 +73,11 @@ impl KubeletCore {
             self.wake_pod(w.status.retry_at, uid);
             return;
         }
+        let told = w.mirror.as_ref().filter(|_| is_static).unwrap_or(&w.pod);
         let patch = json!({
             "metadata": {
-                "uid": uid.as_ref(),
-                "resourceVersion": w.pod.metadata.resource_version,
+                "uid": told.uid(),
+                "resourceVersion": told.metadata.resource_version,
             },
             "status": status,
         });
@@ -100,6 +106,11 @@ impl KubeletCore {
             Ok(pod) => {
                 w.status.failures = 0;
                 w.status.retry_at = Time::default();
+                if crate::spec::manifest::mirrored(&pod).is_some() {
+                    self.mirror_changed(&std::sync::Arc::new(pod), false);
+                    self.dirty.insert(uid.clone());
+                    return;
+                }
                 // Read our own write: the watch will show it, but not later than this.
                 if pod::uid(&pod) == *uid && pod.revision() >= w.pod.revision() {
                     w.pod = std::sync::Arc::new(pod);

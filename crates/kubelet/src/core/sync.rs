@@ -49,6 +49,7 @@ impl KubeletCore {
                 let Some(mut w) = self.workers.remove(&uid) else { continue };
                 self.look(now, &uid, &mut w, fx);
                 if w.gone {
+                    self.statics.dirty |= pod::is_static(&w.pod);
                     self.sources.forget(&uid);
                     self.volumes.forget(&uid);
                     self.publish = true;

@@ -170,7 +170,13 @@ struct World {
 }
 
 fn new_core() -> KubeletCore {
-    KubeletCore::new(NodeConfig { node_name: "sim".into(), ..NodeConfig::default() }, &Rng::new(1))
+    let config = NodeConfig {
+        node_name: "sim".into(),
+        static_pod_path: Some("/manifests".into()),
+        file_check_period: Duration::from_secs(3),
+        ..NodeConfig::default()
+    };
+    KubeletCore::new(config, &Rng::new(1))
 }
 
 impl World {
@@ -817,6 +823,58 @@ fn pull_secrets_reach_the_runtime_and_are_done_without() {
     assert!(w.api.events.iter().any(|e| e == "FailedToRetrieveImagePullSecret"), "{:?}", w.api.events);
 }
 
+fn manifest(image: &str) -> crate::spec::manifest::Manifest {
+    let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "n"},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": image, "imagePullPolicy": "IfNotPresent"}]}});
+    let path = "/manifests/web.json".to_owned();
+    let pod = crate::spec::manifest::read(text.to_string().as_bytes(), &path, "sim").map(Box::new);
+    crate::spec::manifest::Manifest { path, pod }
+}
+
+#[test]
+fn a_static_pod_has_a_mirror_that_follows_it() {
+    const MIRROR: &str = "/api/v1/namespaces/n/pods/web-sim";
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        let broken = crate::spec::manifest::Manifest { path: "/manifests/x".into(), pod: Err("it is nonsense".into()) };
+        w.node.manifests = Some(vec![manifest("busybox"), broken]);
+        w.run(10);
+        let first = w.api.objects[MIRROR].clone();
+        assert_eq!(first["status"]["phase"], "Running", "seed {seed}: {first}");
+        assert_eq!(w.node.containers.len(), 1);
+        assert_eq!(w.api.events.iter().filter(|e| *e == "FailedStaticPod").count(), 1);
+        let started = w.node.containers.values().next().unwrap().record.started_at;
+
+        // A mirror that somebody deletes is made again; the pod does not notice.
+        let news = w.api.remove(MIRROR);
+        w.tell(news);
+        w.run(10);
+        assert_eq!(w.api.objects[MIRROR]["status"]["phase"], "Running", "seed {seed}");
+        // Manifests that cannot be read, and a restart, change nothing either.
+        w.node.manifests = None;
+        w.restart_kubelet();
+        w.run(20);
+        assert_eq!(w.node.containers.values().next().unwrap().record.started_at, started);
+        assert!(w.api.objects.contains_key(MIRROR));
+
+        // Another manifest is another pod.
+        w.node.images.insert("other".into());
+        w.node.manifests = Some(vec![manifest("other")]);
+        w.run(20);
+        let running: Vec<_> = w.node.containers.values().filter(|c| c.record.may_run()).collect();
+        assert_eq!((running.len(), running[0].record.image.as_str()), (1, "other"), "seed {seed}");
+        let now = &w.api.objects[MIRROR];
+        assert_eq!(now["status"]["phase"], "Running", "{now}");
+        assert_ne!(now["metadata"]["annotations"], first["metadata"]["annotations"]);
+
+        w.node.manifests = Some(Vec::new());
+        w.run(20);
+        assert!(w.node.containers.is_empty() && w.node.sandboxes.is_empty(), "seed {seed}");
+        assert!(!w.api.objects.contains_key(MIRROR), "seed {seed}");
+    });
+}
+
 #[test]
 fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
     let mut w = World::new(6);
@@ -855,8 +913,8 @@ fn a_full_disk_takes_images_before_pods() {
     w.node.images.insert("unused".into());
     w.create("p", plain());
     w.run(130);
-    // A little less than the tenth that must be left: less than an image.
-    w.node.host.disk_available_bytes = (10 << 30) - (1 << 19);
+    // A little less than must be left: less than an image.
+    w.node.host.disk_available_bytes = (2 << 30) - (1 << 19);
     w.run(40);
     assert_eq!(w.node.images.iter().collect::<Vec<_>>(), ["busybox"]);
     assert_eq!(w.phase(), "Running");

@@ -128,6 +128,8 @@ pub(super) struct StatusState {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub pod: Arc<Pod>,
+    /// The API's picture of it, when it is a static pod.
+    pub mirror: Option<Arc<Pod>>,
     /// Its spec was read from the API in this life of the kubelet.
     pub confirmed: bool,
     /// It is known to be gone from the API.
@@ -187,6 +189,7 @@ impl Worker {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
             pod,
+            mirror: None,
             confirmed: false,
             deleted: false,
             admission: Admission::Undecided,

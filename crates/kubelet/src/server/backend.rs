@@ -68,6 +68,11 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Operations of the runtime by upstream's names for them: how many, and how long they took together.
+    fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
+        Vec::new()
+    }
+
     /// Whether the kubelet does its work.
     ///
     /// # Errors

@@ -86,6 +86,27 @@ pub(super) fn own(node: &str, version: &str, requests: &Requests, pods: &[Arc<Po
     page.0
 }
 
+/// What `/metrics` says of the runtime's operations.
+pub(super) fn runtime(operations: &[(&'static str, u64, std::time::Duration)]) -> String {
+    let mut page = Page::default();
+    page.family(
+        "kubelet_runtime_operations_total",
+        "counter",
+        "[ALPHA] Cumulative number of runtime operations by operation type.",
+    );
+    for (operation, count, _) in operations {
+        page.sample("kubelet_runtime_operations_total", &[("operation_type", operation)], count);
+    }
+    let name = "kubelet_runtime_operations_duration_seconds";
+    page.family(name, "summary", "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.");
+    for (operation, count, took) in operations {
+        let labels = [("operation_type", *operation)];
+        page.sample(&format!("{name}_sum"), &labels, took.as_secs_f64());
+        page.sample(&format!("{name}_count"), &labels, count);
+    }
+    page.0
+}
+
 /// `/metrics/probes`.
 pub(super) fn probes(counts: &[(ProbeCount, u64)]) -> String {
     let mut page = Page::default();

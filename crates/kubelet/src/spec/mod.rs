@@ -2,6 +2,7 @@
 
 pub mod container;
 pub mod env;
+pub mod manifest;
 pub mod pod;
 pub mod pull;
 pub mod resources;

@@ -26,11 +26,19 @@ const MAX_IMAGES: usize = 50;
 /// What the node itself can give, without devices.
 #[must_use]
 pub fn allocatable(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, Quantity> {
-    // What the hard eviction thresholds leave, as upstream has it.
-    let less = |all: u64, signal| all.saturating_sub(config.eviction.hard.get(&signal).map_or(0, |l| l.of(all)));
+    // What the hard eviction thresholds and the reservations leave, as upstream has it.
+    let reserved = |name: &str| u64::try_from(config.reserved.get(name).copied().unwrap_or(0)).unwrap_or(u64::MAX);
+    let less = |all: u64, signal: Signal| {
+        all.saturating_sub(config.eviction.hard.get(&signal).map_or(0, |l| l.of(all)))
+            .saturating_sub(reserved(signal.resource()) / 1000)
+    };
+    let cpu = match reserved("cpu") {
+        0 => amount::plain(u64::from(host.cpus)),
+        milli => Quantity(format!("{}m", (u64::from(host.cpus) * 1000).saturating_sub(milli))),
+    };
     let huge: u64 = host.hugepages_bytes.values().sum();
     let mut out = BTreeMap::from([
-        ("cpu".to_owned(), amount::plain(u64::from(host.cpus))),
+        ("cpu".to_owned(), cpu),
         ("memory".to_owned(), amount::kibibytes(less(host.memory_bytes, Signal::MemoryAvailable).saturating_sub(huge))),
         ("ephemeral-storage".to_owned(), amount::plain(less(host.disk_bytes, Signal::NodefsAvailable))),
         ("pods".to_owned(), amount::plain(u64::from(config.max_pods))),
@@ -166,6 +174,7 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
     let mut status = old.cloned().unwrap_or_default();
     let mut allocatable = allocatable(i.host, i.config);
     let mut capacity = allocatable.clone();
+    capacity.insert("cpu".into(), amount::plain(u64::from(i.host.cpus)));
     capacity.insert("memory".into(), amount::kibibytes(i.host.memory_bytes));
     capacity.insert("ephemeral-storage".into(), amount::kibibytes(i.host.disk_bytes));
     // What others advertised here by hand stays.

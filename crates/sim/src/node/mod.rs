@@ -311,6 +311,7 @@ impl Node {
             Op::StartContainer(id) => self.runtime.start(now, &id),
             Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
             Op::RemoveContainer(id) => self.runtime.remove(&id),
+            Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
             Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),

@@ -1,0 +1,435 @@
+//! Upstream's configuration file: `KubeletConfiguration` of `kubelet.config.k8s.io/v1beta1`, strictly decoded
+//! (<https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/>).
+//!
+//! A field that upstream does not have is an error. One that it has and that has no effect here is named, so that
+//! nobody relies on it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use carrack_schema::decode::{self, Format, Limits};
+use carrack_types::quantity::Quantity;
+use k8s_openapi::api::core::v1::Taint;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::config::NodeConfig;
+use crate::eviction::{Least, Signal, Thresholds};
+
+/// Upstream's other fields, which have no effect here.
+const NO_EFFECT: &[&str] = &[
+    "allowedUnsafeSysctls",
+    "authorization",
+    "cgroupDriver",
+    "cgroupsPerQOS",
+    "configMapAndSecretChangeDetectionStrategy",
+    "containerLogMaxWorkers",
+    "contentType",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "cpuManagerReconcilePeriod",
+    "crashLoopBackOff",
+    "draManagerReconcilePeriod",
+    "enableContentionProfiling",
+    "enableControllerAttachDetach",
+    "enableDebugFlagsHandler",
+    "enableDebuggingHandlers",
+    "enableProfilingHandler",
+    "enableServer",
+    "enableSystemLogHandler",
+    "enableSystemLogQuery",
+    "enforceNodeAllocatable",
+    "eventBurst",
+    "eventRecordQPS",
+    "evictionMinimumReclaim",
+    "failCgroupV1",
+    "failSwapOn",
+    "featureGates",
+    "hairpinMode",
+    "healthzBindAddress",
+    "healthzPort",
+    "httpCheckFrequency",
+    "imagePullCredentialsVerificationPolicy",
+    "imageServiceEndpoint",
+    "iptablesDropBit",
+    "iptablesMasqueradeBit",
+    "kernelMemcgNotification",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "kubeReservedCgroup",
+    "kubeletCgroups",
+    "localStorageCapacityIsolation",
+    "logging",
+    "makeIPTablesUtilChains",
+    "maxOpenFiles",
+    "maxParallelImagePulls",
+    "memoryManagerPolicy",
+    "memoryReservationPolicy",
+    "memorySwap",
+    "memoryThrottlingFactor",
+    "nodeStatusMaxImages",
+    "oomScoreAdj",
+    "podCIDR",
+    "podPidsLimit",
+    "podsPerCore",
+    "preloadedImagesVerificationAllowlist",
+    "protectKernelDefaults",
+    "providerID",
+    "qosReserved",
+    "readOnlyPort",
+    "registerNode",
+    "registryBurst",
+    "registryPullQPS",
+    "reservedMemory",
+    "reservedSystemCPUs",
+    "resolvConf",
+    "rotateCertificates",
+    "runOnce",
+    "runtimeRequestTimeout",
+    "seccompDefault",
+    "serializeImagePulls",
+    "serverTLSBootstrap",
+    "showHiddenMetricsForVersion",
+    "shutdownGracePeriod",
+    "shutdownGracePeriodByPodPriority",
+    "shutdownGracePeriodCriticalPods",
+    "singleProcessOOMKill",
+    "staticPodURL",
+    "staticPodURLHeader",
+    "streamingConnectionIdleTimeout",
+    "syncFrequency",
+    "systemCgroups",
+    "systemReservedCgroup",
+    "tlsCipherSuites",
+    "tlsCurvePreferences",
+    "tlsMinVersion",
+    "topologyManagerPolicy",
+    "topologyManagerPolicyOptions",
+    "topologyManagerScope",
+    "tracing",
+    "userNamespaces",
+    "volumePluginDir",
+    "volumeStatsAggPeriod",
+];
+
+/// A file as read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub struct Configuration {
+    static_pod_path: String,
+    pod_logs_dir: String,
+    file_check_frequency: Span,
+    /// Address to listen on.
+    pub address: Option<IpAddr>,
+    /// Port to listen on.
+    pub port: Option<u16>,
+    /// Certificate to serve with.
+    pub tls_cert_file: String,
+    /// Its key.
+    pub tls_private_key_file: String,
+    authentication: Authentication,
+    cluster_domain: String,
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Vec<IpAddr>,
+    node_status_update_frequency: Span,
+    node_status_report_frequency: Span,
+    node_lease_duration_seconds: u32,
+    #[serde(rename = "imageMinimumGCAge")]
+    image_minimum_gc_age: Span,
+    #[serde(rename = "imageMaximumGCAge")]
+    image_maximum_gc_age: Span,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    image_gc_high_threshold_percent: Option<u8>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    image_gc_low_threshold_percent: Option<u8>,
+    cgroup_root: String,
+    max_pods: Option<u32>,
+    eviction_hard: BTreeMap<String, String>,
+    eviction_soft: BTreeMap<String, String>,
+    eviction_soft_grace_period: BTreeMap<String, Span>,
+    eviction_pressure_transition_period: Span,
+    eviction_max_pod_grace_period: Option<i64>,
+    merge_default_eviction_settings: bool,
+    container_log_max_size: String,
+    container_log_max_files: Option<usize>,
+    container_log_monitor_interval: Span,
+    system_reserved: BTreeMap<String, String>,
+    kube_reserved: BTreeMap<String, String>,
+    register_with_taints: Option<Vec<Taint>>,
+    /// Socket of the container runtime.
+    pub container_runtime_endpoint: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Authentication {
+    x509: X509,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct X509 {
+    #[serde(rename = "clientCAFile")]
+    client_ca_file: String,
+}
+
+/// A span of time as Go writes it; none where it is not given or 0.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+struct Span(Option<Duration>);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no duration such as 1m30s");
+        let mut rest = text.as_str();
+        let mut total = Duration::ZERO;
+        if rest == "0" {
+            return Ok(Self(None));
+        }
+        while !rest.is_empty() {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+            let amount: f64 = rest[..end].parse().map_err(|_| bad())?;
+            let (unit, length) = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]
+                .into_iter()
+                .find(|(unit, _)| rest[end..].starts_with(unit))
+                .ok_or_else(bad)?;
+            let part = Duration::try_from_secs_f64(amount * length).map_err(|_| bad())?;
+            total = total.checked_add(part).ok_or_else(bad)?;
+            rest = &rest[end + unit.len()..];
+        }
+        if text.is_empty() { Err(bad()) } else { Ok(Self(Some(total).filter(|t| !t.is_zero()))) }
+    }
+}
+
+/// Reads a file, in YAML or JSON. The second part names the fields that are set and have no effect here.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(bytes: &[u8]) -> Result<(Configuration, Vec<String>), String> {
+    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
+    let parsed = decode::parse(bytes, format, Limits::default()).map_err(|e| e.to_string())?;
+    if let Some(finding) = parsed.findings.first() {
+        return Err(finding.to_string());
+    }
+    let Value::Object(mut fields) = parsed.value else { return Err("it is no object".into()) };
+    let kind = (fields.remove("apiVersion"), fields.remove("kind"));
+    if kind != (Some("kubelet.config.k8s.io/v1beta1".into()), Some("KubeletConfiguration".into())) {
+        return Err("it is no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into());
+    }
+    let mut without = Vec::new();
+    for name in NO_EFFECT {
+        if fields.remove(*name).is_some_and(|value| !value.is_null()) {
+            without.push((*name).to_owned());
+        }
+    }
+    fields.retain(|_, value| !value.is_null());
+    let configuration: Configuration = serde_json::from_value(Value::Object(fields)).map_err(|e| e.to_string())?;
+    configuration.check()?;
+    Ok((configuration, without))
+}
+
+fn thresholds(map: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Least>, String> {
+    let mut out = BTreeMap::new();
+    for (name, text) in map {
+        let signal = Signal::ALL.into_iter().find(|s| s.name() == name);
+        let signal = signal.ok_or_else(|| format!("{name:?} is no eviction signal that is known here"))?;
+        let bad = || format!("{text:?} is no threshold for {name}");
+        let least = match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent: f64 = percent.parse().map_err(|_| bad())?;
+                if !(0.0..=100.0).contains(&percent) {
+                    return Err(bad());
+                }
+                // 0 % and 100 % mean never, as upstream has it.
+                if percent == 0.0 || percent == 100.0 {
+                    continue;
+                }
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 10000")]
+                let share = (percent * 100.0) as u64;
+                Least::OfAll(share)
+            }
+            None => {
+                let amount: Quantity = text.parse().map_err(|_| bad())?;
+                Least::Amount(u64::try_from(amount.units()).map_err(|_| bad())?)
+            }
+        };
+        out.insert(signal, least);
+    }
+    Ok(out)
+}
+
+fn milli(map: &BTreeMap<String, String>) -> Result<crate::amount::Amounts, String> {
+    map.iter()
+        .map(|(name, text)| {
+            if !["cpu", "memory", "ephemeral-storage", "pid"].contains(&name.as_str()) {
+                return Err(format!("{name:?} cannot be reserved"));
+            }
+            let quantity = k8s_openapi::apimachinery::pkg::api::resource::Quantity(text.clone());
+            let amount = crate::amount::milli(&quantity).filter(|m| *m >= 0);
+            Ok((name.clone(), amount.ok_or_else(|| format!("{text:?} is no amount of {name}"))?))
+        })
+        .collect()
+}
+
+impl Configuration {
+    fn check(&self) -> Result<(), String> {
+        let (high, low) =
+            (self.image_gc_high_threshold_percent.unwrap_or(85), self.image_gc_low_threshold_percent.unwrap_or(80));
+        if high > 100 || low >= high {
+            return Err("imageGCHighThresholdPercent must be above imageGCLowThresholdPercent, and at most 100".into());
+        }
+        if self.container_log_max_files.is_some_and(|n| n < 2) {
+            return Err("containerLogMaxFiles must be at least 2".into());
+        }
+        for name in self.eviction_soft.keys() {
+            if !self.eviction_soft_grace_period.contains_key(name) {
+                return Err(format!("evictionSoft of {name} has no evictionSoftGracePeriod"));
+            }
+        }
+        self.apply(&mut NodeConfig::default())
+    }
+
+    /// The authority whose clients are believed, as a file.
+    #[must_use]
+    pub fn client_ca_file(&self) -> &str {
+        &self.authentication.x509.client_ca_file
+    }
+
+    /// Changes what the file sets.
+    ///
+    /// # Errors
+    /// What is no amount or threshold.
+    pub fn apply(&self, node: &mut NodeConfig) -> Result<(), String> {
+        let text = |to: &mut String, from: &str| {
+            if !from.is_empty() {
+                from.clone_into(to);
+            }
+        };
+        let span = |to: &mut Duration, from: Span| *to = from.0.unwrap_or(*to);
+        text(&mut node.log_dir, &self.pod_logs_dir);
+        text(&mut node.cluster_domain, &self.cluster_domain);
+        text(&mut node.cgroup_root, self.cgroup_root.trim_matches('/'));
+        if !self.static_pod_path.is_empty() {
+            node.static_pod_path = Some(self.static_pod_path.clone());
+        }
+        if !self.cluster_dns.is_empty() {
+            node.cluster_dns.clone_from(&self.cluster_dns);
+        }
+        span(&mut node.file_check_period, self.file_check_frequency);
+        span(&mut node.status_period, self.node_status_update_frequency);
+        span(&mut node.status_report_period, self.node_status_report_frequency);
+        if self.node_lease_duration_seconds > 0 {
+            // Renewed four times in its life, as the default is.
+            node.lease_period = Duration::from_secs(u64::from(self.node_lease_duration_seconds).div_ceil(4));
+        }
+        span(&mut node.image_gc.min_age, self.image_minimum_gc_age);
+        node.image_gc.max_unused = self.image_maximum_gc_age.0.or(node.image_gc.max_unused);
+        if let Some(high) = self.image_gc_high_threshold_percent {
+            node.image_gc.high_percent = u64::from(high);
+        }
+        if let Some(low) = self.image_gc_low_threshold_percent {
+            node.image_gc.low_percent = u64::from(low);
+        }
+        node.max_pods = self.max_pods.unwrap_or(node.max_pods);
+        self.apply_eviction(&mut node.eviction)?;
+        if !self.container_log_max_size.is_empty() {
+            let size: Option<Quantity> = self.container_log_max_size.parse().ok();
+            let size = size.and_then(|s| u64::try_from(s.units()).ok());
+            node.log_max_bytes =
+                size.ok_or_else(|| format!("{:?} is no size of a log", self.container_log_max_size))?;
+        }
+        node.log_max_files = self.container_log_max_files.unwrap_or(node.log_max_files);
+        span(&mut node.log_monitor_period, self.container_log_monitor_interval);
+        for map in [&self.system_reserved, &self.kube_reserved] {
+            crate::spec::pod::add(&mut node.reserved, &milli(map)?);
+        }
+        if let Some(taints) = &self.register_with_taints {
+            node.taints.clone_from(taints);
+        }
+        Ok(())
+    }
+
+    fn apply_eviction(&self, to: &mut Thresholds) -> Result<(), String> {
+        if !self.eviction_hard.is_empty() {
+            let own = thresholds(&self.eviction_hard)?;
+            if !self.merge_default_eviction_settings {
+                to.hard.clear();
+            }
+            to.hard.extend(own);
+        }
+        for (signal, least) in thresholds(&self.eviction_soft)? {
+            let grace = self.eviction_soft_grace_period.get(signal.name()).and_then(|s| s.0).unwrap_or_default();
+            to.soft.insert(signal, (least, grace));
+        }
+        to.max_pod_grace_s = self.eviction_max_pod_grace_period.unwrap_or(to.max_pod_grace_s);
+        to.transition = self.eviction_pressure_transition_period.0.unwrap_or(to.transition);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    #[test]
+    fn a_file_of_upstream_applies() {
+        let text = format!(
+            "{HEAD}staticPodPath: /etc/kubernetes/manifests\nclusterDNS: [10.96.0.10]\nmaxPods: 50\n\
+             syncFrequency: 0s\nfileCheckFrequency: 1m30s\ncontainerLogMaxSize: 5Mi\ncontainerLogMaxFiles: 3\n\
+             evictionHard: {{memory.available: 300Mi, nodefs.available: 7.5%, imagefs.available: 0%}}\n\
+             evictionSoft: {{memory.available: 1Gi}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n\
+             systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
+             authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
+             nodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
+        );
+        let (c, without) = read(text.as_bytes()).unwrap();
+        assert_eq!(without, ["logging", "syncFrequency"]);
+        assert_eq!(c.client_ca_file(), "/ca.crt");
+        let mut n = NodeConfig::default();
+        c.apply(&mut n).unwrap();
+        assert_eq!(n.static_pod_path.as_deref(), Some("/etc/kubernetes/manifests"));
+        assert_eq!((n.max_pods, n.log_max_bytes, n.log_max_files), (50, 5 << 20, 3));
+        assert_eq!((n.file_check_period.as_secs(), n.status_period.as_secs(), n.lease_period.as_secs()), (90, 5, 10));
+        assert_eq!(
+            n.eviction.hard,
+            BTreeMap::from([
+                (Signal::MemoryAvailable, Least::Amount(300 << 20)),
+                (Signal::NodefsAvailable, Least::OfAll(750)),
+            ])
+        );
+        assert_eq!(n.eviction.soft[&Signal::MemoryAvailable].1, Duration::from_secs(60));
+        assert_eq!((n.reserved["cpu"], n.reserved["memory"]), (1500, (1 << 30) * 1000));
+        assert_eq!((n.image_gc.high_percent, n.taints.len(), n.cgroup_root.as_str()), (90, 1, "kubepods"));
+    }
+
+    #[test]
+    fn bad_files_are_refused() {
+        for (text, problem) in [
+            ("", "version/kind"),
+            ("kind: KubeletConfiguration\n", "no KubeletConfiguration"),
+            (&format!("{HEAD}maxPodz: 1\n"), "unknown field `maxPodz`"),
+            (&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"), "duplicate"),
+            (&format!("{HEAD}maxPods: many\n"), "invalid type"),
+            (&format!("{HEAD}fileCheckFrequency: 20\n"), "invalid type"),
+            (&format!("{HEAD}fileCheckFrequency: 20x\n"), "no duration"),
+            (&format!("{HEAD}evictionHard: {{memory.free: 1Gi}}\n"), "no eviction signal"),
+            (&format!("{HEAD}evictionHard: {{memory.available: 120%}}\n"), "no threshold"),
+            (&format!("{HEAD}evictionSoft: {{memory.available: 1Gi}}\n"), "no evictionSoftGracePeriod"),
+            (&format!("{HEAD}imageGCHighThresholdPercent: 50\n"), "must be above"),
+            (&format!("{HEAD}containerLogMaxFiles: 1\n"), "at least 2"),
+            (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
+            (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
+            (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),
+        ] {
+            let error = read(text.as_bytes()).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Static pods: their manifests, and their mirrors in the API.
+//!
+//! ```text
+//!  manifest ─▶ worker (its UID is the manifest's hash) ─▶ mirror made ─▶ status told to the mirror
+//!  manifest gone or changed ─▶ the pod stops ─▶ its mirror is deleted
+//! ```
+//!
+//! Until the manifests were read once, no static pod counts as gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, EventRecord, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::worker::Worker;
+use super::{Call, Fx, KubeletCore, Owner, Wake};
+use crate::effects::{Op, Outcome, Reply};
+use crate::runtime::Uid;
+use crate::spec::{manifest, pod};
+
+/// How soon a mirror that was not made or not deleted is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What is known of the manifests.
+#[derive(Debug, Default)]
+pub(super) struct Statics {
+    /// They were read at least once, or there are none to read.
+    pub read: bool,
+    /// UIDs of their pods.
+    pub present: BTreeSet<Uid>,
+    /// What is wrong, by file, as it was told.
+    problems: BTreeMap<String, String>,
+    /// Mirrors that are being made or deleted, by namespace and name.
+    calls: BTreeSet<(String, String)>,
+    retry_at: Time,
+    /// Something changed that mirrors must follow.
+    pub dirty: bool,
+}
+
+impl Statics {
+    /// Nothing is known, but where there is nothing to read.
+    pub fn new(read: bool) -> Self {
+        Self { read, ..Self::default() }
+    }
+}
+
+impl KubeletCore {
+    pub(super) fn read_manifests(&mut self, fx: &mut Fx) {
+        if self.config.static_pod_path.is_some() {
+            self.op(Owner::Manifests, Op::ReadManifests, fx);
+        }
+    }
+
+    pub(super) fn manifests_read(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
+        self.wake(now + self.config.file_check_period, Wake::Manifests);
+        let list = match outcome {
+            Ok(Reply::Manifests(list)) => list,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the manifests of static pods cannot be read; what runs, runs on");
+                return;
+            }
+        };
+        let mut problems = BTreeMap::new();
+        let mut present = BTreeSet::new();
+        for m in list {
+            match m.pod {
+                Ok(p) => {
+                    let uid = pod::uid(&p);
+                    present.insert(uid.clone());
+                    let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(*p)));
+                    if !w.confirmed {
+                        w.confirmed = true;
+                        self.publish = true;
+                        self.dirty.insert(uid);
+                    }
+                }
+                Err(problem) => {
+                    problems.insert(m.path, problem);
+                }
+            }
+        }
+        let news: Vec<String> = problems
+            .iter()
+            .filter(|(path, problem)| self.statics.problems.get(*path) != Some(problem))
+            .map(|(path, problem)| format!("{path}: {problem}"))
+            .collect();
+        for text in news {
+            tracing::error!(manifest = text, "a static pod's manifest cannot be used");
+            if let Some(node) = self.node.seen.clone() {
+                let record = EventRecord::warning(node.as_ref(), "FailedStaticPod", format!("Static pod {text}"));
+                self.event(now, record, fx);
+            }
+        }
+        self.statics.problems = problems;
+        for uid in self.statics.present.difference(&present) {
+            if let Some(w) = self.workers.get_mut(uid) {
+                w.deleted = true;
+                self.dirty.insert(uid.clone());
+            }
+        }
+        self.statics.present = present;
+        self.statics.dirty = true;
+        if !self.statics.read {
+            self.statics.read = true;
+            self.find_gone();
+        }
+    }
+
+    /// A mirror was seen or is gone. Its status is the static pod's.
+    pub(super) fn mirror_changed(&mut self, mirror: &Arc<Pod>, gone: bool) {
+        self.statics.dirty = true;
+        let Some(uid) = manifest::mirrored(mirror).map(Uid::from) else { return };
+        let Some(w) = self.workers.get_mut(&uid) else { return };
+        if gone {
+            w.mirror.take_if(|m| m.uid() == mirror.uid());
+        } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
+            w.mirror = Some(mirror.clone());
+            w.pod = Arc::new(Pod { status: mirror.status.clone(), ..Pod::clone(&w.pod) });
+        }
+        self.dirty.insert(uid);
+    }
+
+    /// Makes the mirrors that lack, and deletes those that are of no static pod.
+    pub(super) fn follow_mirrors(&mut self, now: Time, fx: &mut Fx) {
+        if !self.statics.dirty || !self.statics.read || !self.loaded || !self.pods.synced() {
+            return;
+        }
+        if now < self.statics.retry_at {
+            self.wake(self.statics.retry_at, Wake::Mirrors);
+            return;
+        }
+        self.statics.dirty = false;
+        let key = |p: &Pod| (p.namespace().to_owned(), p.name().to_owned());
+        let mirrors: BTreeMap<(String, String), Arc<Pod>> =
+            self.pods.cache().iter().filter(|p| manifest::mirrored(p).is_some()).map(|p| (key(p), p.clone())).collect();
+        for (key, m) in &mirrors {
+            let hash = manifest::mirrored(m).unwrap_or_default();
+            // While the pod is being stopped its end is still to be told.
+            let kept = self.workers.contains_key(hash) && !m.is_deleting();
+            if !kept && self.statics.calls.insert(key.clone()) {
+                let options = DeleteOptions {
+                    uid: Some(m.uid().to_owned()),
+                    grace_period_s: Some(0),
+                    ..DeleteOptions::default()
+                };
+                let call = fx.api(ApiRequest::delete(&Pod::resource(), m.namespace(), m.name(), &options));
+                self.calls.insert(call, Call::Mirror(key.clone()));
+            }
+        }
+        let Some(node_uid) = self.node.seen.as_ref().map(|n| n.uid().to_owned()) else { return };
+        for uid in &self.statics.present {
+            let Some(w) = self.workers.get(uid).filter(|w| !w.deleted) else { continue };
+            let key = key(&w.pod);
+            if !mirrors.contains_key(&key) && self.statics.calls.insert(key.clone()) {
+                let body = manifest::mirror(&w.pod, &node_uid);
+                let call = fx.api(ApiRequest::create_value(&Pod::resource(), w.pod.namespace(), &body));
+                self.calls.insert(call, Call::Mirror(key));
+            }
+        }
+    }
+
+    pub(super) fn mirror_answered(&mut self, now: Time, key: &(String, String), result: Result<ApiResponse, ApiError>) {
+        self.statics.calls.remove(key);
+        match result {
+            // The watch shows it.
+            Ok(_) => {}
+            Err(e) if e.is_not_found() || e.is_already_exists() || e.is_conflict() => {
+                self.statics.retry_at = now + Duration::from_millis(200);
+            }
+            Err(error) => {
+                tracing::warn!(namespace = key.0, name = key.1, %error, "a mirror pod was not made or deleted");
+                self.statics.retry_at = now + RETRY;
+            }
+        }
+        if now < self.statics.retry_at {
+            self.statics.dirty = true;
+            self.wake(self.statics.retry_at, Wake::Mirrors);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Static pods: manifests on the node's own disk, decoded as strictly as the API server decodes what it is sent
+//! (<https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/>).
+
+use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::{default, table, validate};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+/// Annotation with the hash of the manifest, of a static pod.
+pub const HASH: &str = "kubernetes.io/config.hash";
+/// Annotation with the same hash, of the API's picture of a static pod.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation: where a pod comes from.
+pub const SOURCE: &str = "kubernetes.io/config.source";
+
+/// A manifest as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Its path.
+    pub path: String,
+    /// The pod, or what is wrong.
+    pub pod: Result<Box<Pod>, String>,
+}
+
+/// Reads a manifest for a node.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(bytes: &[u8], path: &str, node: &str) -> Result<Pod, String> {
+    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
+    let limits = Limits { max_bytes: 1 << 20, ..Limits::default() };
+    let parsed = decode::parse(bytes, format, limits).map_err(|e| e.to_string())?;
+    let (mut value, mut findings) = (parsed.value, parsed.findings);
+    let is = |key: &str, wanted: &str| value.get(key).and_then(Value::as_str) == Some(wanted);
+    if !is("apiVersion", "v1") || !is("kind", "Pod") {
+        return Err("it is no Pod of v1".into());
+    }
+    let info = table::find("", "pods").ok_or("pods are not known here")?;
+    let version = info.version("v1").ok_or("pods of v1 are not known here")?;
+    findings.extend(decode::conform(&mut value, version.schema()).map_err(|e| e.to_string())?);
+    if let Some(finding) = findings.first() {
+        return Err(finding.to_string());
+    }
+    let hash = hash(bytes, path, node);
+    settle(&mut value, node, &hash).ok_or("it has no metadata or no spec")?;
+    default::apply(info, "v1", &mut value);
+    if let Some(error) = validate::create(info, "v1", &value).first() {
+        return Err(error.to_string());
+    }
+    let pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    match needs_api(&pod) {
+        Some(what) => Err(format!("a static pod cannot have {what}: it runs without the API")),
+        None => Ok(pod),
+    }
+}
+
+/// Names and places it as upstream does.
+fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
+    let metadata = value.get_mut("metadata")?.as_object_mut()?;
+    let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
+    let name = format!("{name}-{}", node.to_lowercase());
+    metadata.insert("name".into(), name.into());
+    metadata.insert("uid".into(), hash.into());
+    if metadata.get("namespace").and_then(Value::as_str).is_none_or(str::is_empty) {
+        metadata.insert("namespace".into(), "default".into());
+    }
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut()?;
+    annotations.insert(HASH.into(), hash.into());
+    annotations.insert(SOURCE.into(), "file".into());
+    let spec = value.get_mut("spec")?.as_object_mut()?;
+    spec.insert("nodeName".into(), node.into());
+    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([])).as_array_mut()?;
+    tolerations.push(json!({"operator": "Exists", "effect": "NoExecute"}));
+    value.as_object_mut()?.remove("status");
+    Some(())
+}
+
+/// What only the API could give it.
+fn needs_api(pod: &Pod) -> Option<&'static str> {
+    let spec = pod.spec.as_ref()?;
+    if spec.service_account_name.as_deref().is_some_and(|s| !s.is_empty()) {
+        return Some("a service account");
+    }
+    for v in spec.volumes.iter().flatten() {
+        let projected = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        if v.secret.is_some()
+            || v.config_map.is_some()
+            || v.persistent_volume_claim.is_some()
+            || projected
+                .into_iter()
+                .any(|p| p.secret.is_some() || p.config_map.is_some() || p.service_account_token.is_some())
+        {
+            return Some("volumes of secrets, config maps, tokens or claims");
+        }
+    }
+    for c in spec.init_containers.iter().flatten().chain(&spec.containers) {
+        let env = c.env.iter().flatten().filter_map(|e| e.value_from.as_ref());
+        if c.env_from.as_ref().is_some_and(|e| !e.is_empty())
+            || env.into_iter().any(|f| f.config_map_key_ref.is_some() || f.secret_key_ref.is_some())
+        {
+            return Some("an environment of secrets or config maps");
+        }
+    }
+    None
+}
+
+/// The pod's UID: another content, file or node is another pod. FNV-1a, 128 bits.
+fn hash(bytes: &[u8], path: &str, node: &str) -> String {
+    let parts = [path.as_bytes(), &[0], node.as_bytes(), &[0], bytes];
+    let hash = parts.into_iter().flatten().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    format!("{hash:032x}")
+}
+
+/// The API's picture of a static pod.
+#[must_use]
+pub fn mirror(pod: &Pod, node_uid: &str) -> Value {
+    let meta = &pod.metadata;
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    annotations.insert(MIRROR.into(), annotations.get(HASH).cloned().unwrap_or_default());
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": meta.labels,
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "controller": true, "uid": node_uid,
+                "name": pod.spec.as_ref().and_then(|s| s.node_name.clone()),
+            }],
+        },
+        "spec": pod.spec,
+    })
+}
+
+/// The hash that a mirror pod carries; none for a pod of the API's own.
+#[must_use]
+pub fn mirrored(pod: &Pod) -> Option<&str> {
+    pod.metadata.annotations.as_ref()?.get(MIRROR).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  containers:\n  - {name: c, image: x}\n";
+
+    #[test]
+    fn a_manifest_is_named_placed_and_defaulted() {
+        let pod = read(GOOD.as_bytes(), "/m/web.yaml", "node1").unwrap();
+        assert_eq!(
+            (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref()),
+            (Some("web-node1"), Some("default"))
+        );
+        let spec = pod.spec.as_ref().unwrap();
+        assert_eq!((spec.node_name.as_deref(), spec.restart_policy.as_deref()), (Some("node1"), Some("Always")));
+        let uid = pod.metadata.uid.clone().unwrap();
+        assert_eq!(uid.len(), 32);
+        assert_eq!(read(GOOD.as_bytes(), "/m/web.yaml", "node1").unwrap().metadata.uid, Some(uid.clone()));
+        assert_ne!(read(GOOD.as_bytes(), "/m/other.yaml", "node1").unwrap().metadata.uid, Some(uid.clone()));
+        let picture: Pod = serde_json::from_value(mirror(&pod, "n")).unwrap();
+        assert_eq!(mirrored(&picture), Some(uid.as_str()));
+        assert_eq!(picture.metadata.uid, None);
+        assert_eq!(mirrored(&pod), None);
+    }
+
+    #[test]
+    fn bad_manifests_are_told_apart() {
+        let with = |spec: &str| format!("{GOOD}{spec}");
+        for (text, problem) in [
+            ("", "version/kind"),
+            ("{", "EOF"),
+            ("a: [", "YAML"),
+            ("apiVersion: v1\nkind: Service\n", "no Pod"),
+            (&GOOD.replace("image: x", "imagee: x"), "unknown field"),
+            (&GOOD.replace("name: c,", "name: C_,"), "name"),
+            (&GOOD.replace("spec:", "spec:\n  serviceAccountName: x"), "service account"),
+            (&with("  volumes:\n  - {name: v, secret: {secretName: s}}\n"), "volumes of secrets"),
+        ] {
+            let error = read(text.as_bytes(), "/m/x.yaml", "n").unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}
