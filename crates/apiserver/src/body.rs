@@ -38,11 +38,24 @@ pub enum Body {
 /// Takes over an upgraded connection.
 pub type Upgrade = Box<dyn FnOnce(hyper::upgrade::Upgraded) -> BoxFuture<'static, ()> + Send>;
 
+/// What is spoken with whom a request goes on to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// HTTPS with an agent of the cluster, both sides with certificates of its authority.
+    Agent,
+    /// Plain HTTP.
+    Http,
+    /// HTTPS with a server of any certificate.
+    Https,
+}
+
 /// Where a request goes on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeTarget {
-    /// The node's name, which its serving certificate carries.
+    /// The node's name, which its serving certificate carries; empty for what is no agent of a node.
     pub node: String,
+    /// What is spoken there.
+    pub scheme: Scheme,
     /// IP address or host name.
     pub host: String,
     /// Port.

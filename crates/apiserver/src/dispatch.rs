@@ -91,7 +91,9 @@ async fn subresource_request(
         }
         ("", "pods", "eviction") => sub::eviction::create(cx, body).await,
         ("", "serviceaccounts", "token") => sub::token::create(cx, body).await,
-        ("", "pods", "log" | "exec" | "attach" | "portforward" | "proxy") => sub::connect::pod(cx, subresource).await,
+        ("", "pods", "log" | "exec" | "attach" | "portforward") => sub::connect::pod(cx, subresource).await,
+        ("", "pods", "proxy") => sub::proxy::pod(cx).await,
+        ("", "services", "proxy") => sub::proxy::service(cx).await,
         ("", "nodes", "proxy") => sub::connect::node(cx).await,
         _ => Err(Status::no_such_path()),
     }

@@ -15,6 +15,7 @@
 
 mod accept;
 pub mod admission;
+pub mod audit;
 pub mod body;
 mod bootstrap;
 mod bound;
@@ -56,7 +57,7 @@ mod stored;
 mod sub;
 mod transport;
 
-pub use body::{Body, NodeTarget, Response};
+pub use body::{Body, NodeTarget, Response, Scheme};
 pub use catalog::Catalog;
 pub use env::{Env, name_suffix, new_uid, rfc3339_s};
 pub use local::{LocalApi, LocalGroupVersion, LocalRequest};

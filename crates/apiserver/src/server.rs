@@ -22,6 +22,7 @@ use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method};
 
 use crate::admission::{self, AdmissionPlugin};
+use crate::audit::{Audit, Notes};
 use crate::body::Response;
 use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
@@ -59,6 +60,8 @@ pub struct Config {
     pub network: Network,
     /// Makes the certificates that are asked for and approved; without it, requests wait for another signer.
     pub signer: Option<RequestSigner>,
+    /// Notes who does what.
+    pub audit: Option<Audit>,
 }
 
 impl Config {
@@ -74,6 +77,7 @@ impl Config {
             ca_pem: String::new(),
             network: Network::default(),
             signer: None,
+            audit: None,
         }
     }
 }
@@ -94,6 +98,7 @@ pub(crate) struct Inner {
     pub ca_pem: String,
     pub network: Network,
     pub signer: Option<RequestSigner>,
+    pub audit: Option<Audit>,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
     pub documents: Documents,
@@ -157,6 +162,7 @@ impl ApiServer {
                 ca_pem: config.ca_pem,
                 network: config.network,
                 signer: config.signer,
+                audit: config.audit,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 documents: Documents::default(),
@@ -204,9 +210,15 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let audit = self.inner.audit.as_ref();
+        let record = audit.and_then(|audit| audit.begin(&*self.inner.env, &caller, &info, &parts, &body));
+        let mut notes = Notes::default();
         let request =
             Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
-        let response = request.answer(caller).await.unwrap_or_else(Response::from);
+        let response = request.answer(caller, &mut notes).await.unwrap_or_else(Response::from);
+        if let Some(record) = record {
+            record.end(&notes, &response);
+        }
         self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
@@ -255,12 +267,16 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    async fn answer(self, caller: Caller) -> Result<Response, Status> {
+    async fn answer(self, caller: Caller, notes: &mut Notes) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         let impersonated =
             inner.with_authorizer(|authorizer| authn::impersonate(authorizer, &caller, self.headers)).await?;
         let caller = match impersonated {
-            Ok(other) => other.unwrap_or(caller),
+            Ok(None) => caller,
+            Ok(Some(other)) => {
+                notes.impersonated = Some(other.clone());
+                other
+            }
             Err(authn::ImpersonationError::BadRequest(why)) => return Err(Status::bad_request(why)),
             Err(authn::ImpersonationError::Forbidden { message, resource, group, name }) => {
                 let mut status = Status::forbidden(group, resource, &name, "");
@@ -268,7 +284,7 @@ impl Request<'_> {
                 return Err(status);
             }
         };
-        self.authorize(&caller).await?;
+        self.authorize(&caller, notes).await?;
         let Some(resource) = &self.info.resource else {
             return nonresource::answer(self.server, self.method, &self.info.path, self.headers, self.query).await;
         };
@@ -289,7 +305,7 @@ impl Request<'_> {
         self.resource(resource, &caller).await
     }
 
-    async fn authorize(&self, caller: &Caller) -> Result<(), Status> {
+    async fn authorize(&self, caller: &Caller, notes: &mut Notes) -> Result<(), Status> {
         let field_selector = self.query.get("fieldSelector").unwrap_or_default();
         let attributes = match &self.info.resource {
             None => Attributes::path(self.info.verb, &self.info.path),
@@ -307,6 +323,7 @@ impl Request<'_> {
         };
         let decision =
             self.server.inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
+        notes.allowed = Some((decision.allowed(), decision.reason().to_owned()));
         if decision.allowed() {
             return Ok(());
         }

@@ -247,6 +247,11 @@ impl Status {
         Status::new(503, "ServiceUnavailable", why.into())
     }
 
+    /// 504: somebody else took too long.
+    pub fn timeout(why: impl std::fmt::Display) -> Status {
+        Status::new(504, "Timeout", format!("Timeout: {why}"))
+    }
+
     /// 504: the wanted revision has not been reached yet.
     pub fn too_large_resource_version(asked: u64, newest: u64) -> Status {
         let message = format!("Too large resource version: {asked}, current: {newest}");

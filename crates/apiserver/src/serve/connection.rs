@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::reply::{Reply, to_reply};
 use super::{Shared, proxy};
+use crate::audit::Source;
 use crate::body::{self, Body};
 use crate::status::Status;
 
@@ -45,6 +46,7 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
             return;
         }
     };
+    let source = stream.get_ref().0.peer_addr().map(|address| Source(address.ip())).ok();
     let peer = match tls::peer_caller(stream.get_ref().1.peer_certificates()) {
         Ok(peer) => Ok(peer),
         Err(error) => {
@@ -66,7 +68,10 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
         .keep_alive_interval(settings.keep_alive)
         .max_concurrent_streams(settings.max_streams)
         .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(source) = source {
+            request.extensions_mut().insert(source);
+        }
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
         async move { Ok::<_, Infallible>(answer(&shared, &peer, request).await) }
     });

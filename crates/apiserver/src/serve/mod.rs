@@ -8,6 +8,7 @@
 //!                    the connection itself, handed over ◄─ Body::Upgrade ─────────────────────────┘
 //! ```
 
+mod audit_log;
 mod connection;
 mod proxy;
 mod reply;
@@ -24,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::server::ApiServer;
 
+pub use audit_log::AuditLog;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
 pub use settings::Settings;
 

@@ -6,9 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use carrack_auth::authn::WEBSOCKET_TOKEN_PREFIX;
+use carrack_auth::tls::{self, Trust};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL,
+    TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::upgrade::OnUpgrade;
@@ -21,7 +26,8 @@ use tokio_rustls::TlsConnector;
 
 use super::Shared;
 use super::reply::Reply;
-use crate::body::NodeTarget;
+use crate::body::{NodeTarget, Scheme};
+use crate::query::Query;
 use crate::status::Status;
 
 /// Longest error text that is taken from a kubelet, in bytes.
@@ -42,13 +48,19 @@ pub struct TlsNodeProxy {
     kubelets: TlsConnector,
     /// Other agents by their port.
     agents: BTreeMap<u16, TlsConnector>,
+    /// For what pods and services serve, whose certificates nobody here can judge.
+    anybody: Option<TlsConnector>,
 }
 
 impl TlsNodeProxy {
     /// With this TLS configuration towards kubelets, which holds the client certificate and whom to
     /// trust.
     pub fn new(tls: ClientConfig) -> TlsNodeProxy {
-        TlsNodeProxy { kubelets: connector(tls), agents: BTreeMap::new() }
+        TlsNodeProxy {
+            kubelets: connector(tls),
+            agents: BTreeMap::new(),
+            anybody: tls::client_config(Trust::Anybody, None).ok().map(connector),
+        }
     }
 
     /// With another configuration towards the agents that listen on this port.
@@ -66,14 +78,23 @@ fn connector(mut tls: ClientConfig) -> TlsConnector {
 
 impl NodeProxy for TlsNodeProxy {
     fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
-        let connector = self.agents.get(&target.port).unwrap_or(&self.kubelets).clone();
+        let connector = match target.scheme {
+            Scheme::Agent => Some(self.agents.get(&target.port).unwrap_or(&self.kubelets).clone()),
+            Scheme::Https if self.anybody.is_none() => {
+                return Box::pin(async { Err(std::io::Error::other("HTTPS is not to be had here")) });
+            }
+            Scheme::Https => self.anybody.clone(),
+            Scheme::Http => None,
+        };
         let target = target.clone();
         Box::pin(async move {
-            // A kubelet's certificate carries its node's name; the address it is reached at may change.
-            let name = ServerName::try_from(target.node.clone())
-                .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
             let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
             stream.set_nodelay(true)?;
+            let Some(connector) = connector else { return Ok(Box::new(stream) as Box<dyn NodeIo>) };
+            // A kubelet's certificate carries its node's name; the address it is reached at may change.
+            let name = if target.node.is_empty() { target.host } else { target.node };
+            let name = ServerName::try_from(name)
+                .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
             let stream = connector.connect(name, stream).await?;
             Ok(Box::new(stream) as Box<dyn NodeIo>)
         })
@@ -87,6 +108,8 @@ pub(super) struct Forwarded {
     body: Bytes,
     upgrades: bool,
     is_log: bool,
+    /// The first byte of the reply may be long in coming: nothing has been said yet.
+    follows: bool,
 }
 
 impl Forwarded {
@@ -107,13 +130,37 @@ impl Forwarded {
         for name in named {
             headers.remove(name);
         }
+        without_tokens(&mut headers);
+        let follows = parts.uri.query().is_some_and(|query| Query::parse(query).flag("follow"));
         Forwarded {
             method: parts.method.clone(),
             headers,
             body: body.clone(),
             upgrades,
             is_log: parts.uri.path().ends_with("/log"),
+            follows,
         }
+    }
+}
+
+/// A browser's bearer token comes as a WebSocket subprotocol; it is the API server's to see, and nobody's behind it.
+fn without_tokens(headers: &mut HeaderMap) {
+    let all: Vec<String> = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|protocol| protocol.trim().to_owned())
+        .collect();
+    if !all.iter().any(|protocol| protocol.starts_with(WEBSOCKET_TOKEN_PREFIX)) {
+        return;
+    }
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    let others: Vec<String> =
+        all.into_iter().filter(|protocol| !protocol.starts_with(WEBSOCKET_TOKEN_PREFIX)).collect();
+    // What was a header is one again.
+    if let (false, Ok(value)) = (others.is_empty(), HeaderValue::from_str(&others.join(", "))) {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
     }
 }
 
@@ -145,10 +192,17 @@ pub(super) async fn forward(
         .body(Full::new(forwarded.body))
         .map_err(Status::internal)?;
     request.headers_mut().extend(forwarded.headers);
-    let mut response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| Status::internal(format!("the kubelet did not answer: {}", carrack_engine::causes(&error))))?;
+    let answering = sender.send_request(request);
+    let answered = if forwarded.is_log && forwarded.follows {
+        answering.await
+    } else {
+        let limit = shared.settings.node_answer;
+        tokio::time::timeout(limit, answering).await.map_err(|_| {
+            Status::timeout(format!("{}:{} did not answer within {} s", target.host, target.port, limit.as_secs()))
+        })?
+    };
+    let mut response = answered
+        .map_err(|error| Status::internal(format!("the backend did not answer: {}", carrack_engine::causes(&error))))?;
     if forwarded.upgrades && response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let kubelet = hyper::upgrade::on(&mut response);
         tokio::spawn(join(client, kubelet));
@@ -212,5 +266,37 @@ async fn join(client: OnUpgrade, kubelet: OnUpgrade) {
     let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
     if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
         tracing::debug!(%error, "an upgraded connection broke off");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_authenticates_goes_on() {
+        let request = Request::builder()
+            .uri("/api/v1/namespaces/a/pods/p/exec")
+            .header("upgrade", "websocket")
+            .header("connection", "Upgrade")
+            .header("authorization", "Bearer x")
+            .header("cookie", "x")
+            .header("impersonate-user", "x")
+            .header("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.eHh4, v5.channel.k8s.io")
+            .header("sec-websocket-protocol", "v4.channel.k8s.io")
+            .body(())
+            .expect("a request");
+        let (parts, ()) = request.into_parts();
+        let forwarded = Forwarded::of(&parts, &Bytes::new());
+        let left: Vec<(&str, &str)> =
+            forwarded.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or(""))).collect();
+        assert_eq!(
+            left,
+            [
+                ("upgrade", "websocket"),
+                ("connection", "Upgrade"),
+                ("sec-websocket-protocol", "v5.channel.k8s.io, v4.channel.k8s.io")
+            ]
+        );
     }
 }

@@ -21,6 +21,8 @@ pub struct Settings {
     pub body: Duration,
     /// How long connecting to a kubelet may take.
     pub node_connect: Duration,
+    /// How long a kubelet, or what a request is proxied to, may take to begin its answer.
+    pub node_answer: Duration,
     /// How often an idle HTTP/2 connection is probed.
     pub keep_alive: Duration,
     /// How long everything goes on after shutdown was asked for, but that `/readyz` says no: until load
@@ -47,6 +49,7 @@ impl Default for Settings {
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),
             node_connect: Duration::from_secs(10),
+            node_answer: Duration::from_secs(60),
             keep_alive: Duration::from_secs(30),
             shutdown_delay: Duration::ZERO,
             drain: Duration::from_secs(10),

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::body::{Body, NodeTarget, Response, json};
+use crate::body::{Body, NodeTarget, Response, Scheme, json};
 use crate::context::Cx;
 use crate::keys;
 use crate::object::{Object, at, str_at};
@@ -43,7 +43,7 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
             format!("/{subresource}/{namespace}/{name}/{container}")
         }
         "portforward" => format!("/portForward/{namespace}/{name}"),
-        _ => return Err(Status::unavailable("proxying to pods is not offered; use port-forward")),
+        _ => return Err(Status::no_such_path()),
     };
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
@@ -57,13 +57,19 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
 pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let node = cx.name().to_owned();
     read::fetch(cx).await?;
+    let path = rest(cx);
+    target(cx, &node, path).await
+}
+
+/// What stands in the path behind `proxy`, and the query.
+pub(super) fn rest(cx: &Cx<'_>) -> String {
     let segments: Vec<String> = cx.request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
     let mut path = format!("/{}", segments.join("/"));
     if !cx.query.text().is_empty() {
         path.push('?');
         path.push_str(cx.query.text());
     }
-    target(cx, &node, path).await
+    path
 }
 
 async fn target(cx: &Cx<'_>, node: &str, path_and_query: String) -> Result<Response, Status> {
@@ -83,7 +89,7 @@ async fn target(cx: &Cx<'_>, node: &str, path_and_query: String) -> Result<Respo
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
         .unwrap_or(KUBELET_PORT);
-    Ok(json(200, Body::Node(NodeTarget { node: node.to_owned(), host, port, path_and_query })))
+    Ok(json(200, Body::Node(NodeTarget { node: node.to_owned(), scheme: Scheme::Agent, host, port, path_and_query })))
 }
 
 /// The container that the request means.

@@ -4,5 +4,6 @@ pub(crate) mod binding;
 pub(crate) mod connect;
 mod disruption;
 pub(crate) mod eviction;
+pub(crate) mod proxy;
 pub(crate) mod scale;
 pub(crate) mod token;

@@ -25,7 +25,7 @@ use crate::secret::Secret;
 use crate::token::{BoundObject, Lookup, TokenError, Verified, Verifier};
 
 /// Browsers cannot set headers on a WebSocket; they send the token as a subprotocol.
-const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+pub const WEBSOCKET_TOKEN_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Why a request's credentials are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

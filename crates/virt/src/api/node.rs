@@ -1,7 +1,7 @@
 //! Calls that the handler on the instance's node answers.
 
 use carrack_apiserver::body::json as json_reply;
-use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Status};
+use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Scheme, Status};
 use carrack_types::kubevirt::VirtualMachineInstance;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{HANDLER_PORT, HANDLER_PORT_ANNOTATION};
@@ -61,7 +61,7 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     if request.query.flag("preserveSession") {
         path.push_str("?preserveSession=true");
     }
-    let target = NodeTarget { node: node.to_owned(), host, port, path_and_query: path };
+    let target = NodeTarget { node: node.to_owned(), scheme: Scheme::Agent, host, port, path_and_query: path };
     Ok(json_reply(200, Body::Node(target)))
 }
 

@@ -1,0 +1,198 @@
+//! The audit log: who asked for what, when, and what came of it, one JSON object (`audit.k8s.io/v1
+//! Event`) a stage.
+//!
+//! What is noted is decided by the [`Policy`]; where it goes is the [`AuditSink`]'s. Secrets, tokens and
+//! their like are never noted beyond their names.
+
+mod policy;
+
+use std::sync::Arc;
+
+use carrack_auth::Caller;
+use http::HeaderMap;
+use serde_json::{Map, Value, json};
+
+use crate::body::{Body, Response};
+use crate::env::{Env, new_uid};
+use crate::route::RequestInfo;
+
+use policy::Decision;
+pub use policy::{Level, Policy, Stage};
+
+/// Bodies that are longer are left out, in bytes.
+const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Takes audit events in.
+pub trait AuditSink: Send + Sync {
+    /// Takes one event, a line of JSON without its end.
+    fn write(&self, line: &str);
+}
+
+/// Notes requests.
+#[derive(Clone)]
+pub struct Audit {
+    /// What is noted.
+    pub policy: Arc<Policy>,
+    /// Where to.
+    pub sink: Arc<dyn AuditSink>,
+}
+
+/// Where a request came from, as an extension of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Source(pub std::net::IpAddr);
+
+/// What became known of a request on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub impersonated: Option<Caller>,
+    /// Whether it was allowed, and why.
+    pub allowed: Option<(bool, String)>,
+}
+
+/// A request that is being noted.
+pub(crate) struct Record<'a> {
+    audit: &'a Audit,
+    env: &'a dyn Env,
+    decision: Decision,
+    event: Map<String, Value>,
+}
+
+impl Audit {
+    /// Begins with a request; none when it is not noted.
+    pub(crate) fn begin<'a>(
+        &'a self,
+        env: &'a dyn Env,
+        caller: &Caller,
+        info: &RequestInfo,
+        parts: &http::request::Parts,
+        body: &[u8],
+    ) -> Option<Record<'a>> {
+        let decision = self.policy.decide(caller, info);
+        if decision.level == Level::None {
+            return None;
+        }
+        let mut event = Map::new();
+        let mut put = |key: &str, value: Value| event.insert(key.to_owned(), value);
+        put("kind", "Event".into());
+        put("apiVersion", "audit.k8s.io/v1".into());
+        put("level", decision.level.text().into());
+        put("auditID", audit_id(env, &parts.headers).into());
+        put("requestURI", parts.uri.path_and_query().map_or(info.path.as_str(), |uri| uri.as_str()).into());
+        put("verb", info.verb.into());
+        put("user", user(caller));
+        if let Some(Source(address)) = parts.extensions.get::<Source>() {
+            put("sourceIPs", json!([address.to_string()]));
+        }
+        if let Some(agent) = parts.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()) {
+            put("userAgent", agent.into());
+        }
+        if let Some(reference) = reference(info) {
+            put("objectRef", reference);
+        }
+        put("requestReceivedTimestamp", micros(env).into());
+        let mut record = Record { audit: self, env, decision, event };
+        record.stage(Stage::RequestReceived, None);
+        if record.decision.level >= Level::Request && !matches!(info.verb, "get" | "list" | "watch") {
+            record.body("requestObject", body);
+        }
+        Some(record)
+    }
+}
+
+impl Record<'_> {
+    /// Ends with a reply.
+    pub(crate) fn end(mut self, notes: &Notes, response: &Response) {
+        if let Some(other) = &notes.impersonated {
+            self.event.insert("impersonatedUser".to_owned(), user(other));
+        }
+        if let Some((allowed, reason)) = &notes.allowed {
+            let decision = if *allowed { "allow" } else { "forbid" };
+            self.event.insert(
+                "annotations".to_owned(),
+                json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason}),
+            );
+        }
+        let stage = match response.body() {
+            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => Stage::ResponseStarted,
+            Body::Full(bytes) if self.decision.level >= Level::RequestResponse => {
+                self.body("responseObject", bytes);
+                Stage::ResponseComplete
+            }
+            Body::Parts(parts) if self.decision.level >= Level::RequestResponse => {
+                if parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_BODY_BYTES {
+                    self.body("responseObject", &parts.concat());
+                }
+                Stage::ResponseComplete
+            }
+            Body::Full(_) | Body::Parts(_) => Stage::ResponseComplete,
+        };
+        self.stage(stage, Some(response.status().as_u16()));
+    }
+
+    fn body(&mut self, field: &str, bytes: &[u8]) {
+        if bytes.len() > MAX_BODY_BYTES {
+            return;
+        }
+        // What is no JSON is left out.
+        let Ok(mut object) = serde_json::from_slice::<Value>(bytes) else { return };
+        if self.decision.omit_managed_fields
+            && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            metadata.remove("managedFields");
+        }
+        self.event.insert(field.to_owned(), object);
+    }
+
+    fn stage(&mut self, stage: Stage, code: Option<u16>) {
+        if self.decision.omit_stages.contains(&stage) {
+            return;
+        }
+        self.event.insert("stage".to_owned(), stage.text().into());
+        self.event.insert("stageTimestamp".to_owned(), micros(self.env).into());
+        if let Some(code) = code {
+            self.event.insert("responseStatus".to_owned(), json!({"metadata": {}, "code": code}));
+        }
+        // Writing a tree of JSON values to memory cannot fail.
+        self.audit.sink.write(&serde_json::to_string(&self.event).unwrap_or_default());
+    }
+}
+
+/// The client's own id of the request, or a new one.
+fn audit_id(env: &dyn Env, headers: &HeaderMap) -> String {
+    let given = headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
+    given.map_or_else(|| new_uid(env), str::to_owned)
+}
+
+fn micros(env: &dyn Env) -> String {
+    env.now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+fn user(caller: &Caller) -> Value {
+    let mut user = json!({"username": caller.user, "groups": caller.groups});
+    if !caller.uid.is_empty() {
+        user["uid"] = caller.uid.clone().into();
+    }
+    if !caller.extra.is_empty() {
+        user["extra"] = json!(caller.extra);
+    }
+    user
+}
+
+fn reference(info: &RequestInfo) -> Option<Value> {
+    let request = info.resource.as_ref()?;
+    let mut reference = Map::new();
+    let fields = [
+        ("resource", Some(request.resource.as_str())),
+        ("namespace", request.namespace.as_deref()),
+        ("name", request.name.as_deref()),
+        ("apiGroup", Some(request.group.as_str())),
+        ("apiVersion", Some(request.version.as_str())),
+        ("subresource", request.subresource.as_deref()),
+    ];
+    for (field, value) in fields {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            reference.insert(field.to_owned(), value.into());
+        }
+    }
+    Some(Value::Object(reference))
+}
