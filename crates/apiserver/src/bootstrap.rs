@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{admission, crd, former, keys, stored};
+use crate::{admission, crd, flow, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
@@ -78,6 +78,11 @@ impl ApiServer {
         for entry in page.entries {
             crd::finish(&self.inner, &stored::memo(&entry).name).await?;
         }
+        let levels = flow::bootstrap().into_iter().map(|(plural, object)| async move {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
+        });
+        together(levels.collect()).await?;
         self.aggregate_roles().await?;
         self.repair_services().await?;
         self.ensure_kubernetes().await?;

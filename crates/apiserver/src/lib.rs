@@ -28,6 +28,7 @@ mod discovery;
 mod dispatch;
 mod env;
 mod expiry;
+mod flow;
 mod follow;
 mod former;
 mod health;

@@ -27,6 +27,7 @@ use crate::body::Response;
 use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
 use crate::env::Env;
+use crate::flow::FlowFold;
 use crate::follow::{Fold, Follower};
 use crate::health::Phase;
 use crate::keys;
@@ -101,6 +102,7 @@ pub(crate) struct Inner {
     pub audit: Option<Audit>,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
+    flow: Follower<FlowFold>,
     pub documents: Documents,
     pub metrics: Metrics,
     pub phase: Phase,
@@ -164,6 +166,7 @@ impl ApiServer {
                 signer: config.signer,
                 audit: config.audit,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
+                flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 documents: Documents::default(),
                 metrics: Metrics::default(),
@@ -377,6 +380,11 @@ impl Inner {
     /// Asks the authorizer, brought up to date.
     pub(crate) async fn with_authorizer<R>(&self, ask: impl FnOnce(&Authorizer) -> R) -> Result<R, Status> {
         Ok(self.authorizer.with(&*self.store, |fold| ask(&fold.authorizer)).await?)
+    }
+
+    /// Asks the priority levels, brought up to date.
+    pub(crate) async fn with_flow<R>(&self, ask: impl FnOnce(&FlowFold) -> R) -> Result<R, Status> {
+        Ok(self.flow.with(&*self.store, |fold| ask(fold)).await?)
     }
 
     /// The group served by code, if it is one.

@@ -309,6 +309,32 @@ async fn the_engine_reaches_it_over_http2() {
 }
 
 #[tokio::test]
+async fn a_flood_does_not_drown_a_heartbeat() {
+    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_millis(200), ..Settings::default() };
+    let running = Running::start(settings).await;
+    running.pod_on("n1").await;
+    // A level without a seat of its own, where all others are kept: as if a flood had taken them.
+    let admin = running.api.client_as("admin", ["system:masters"]);
+    let mut patch = ApiRequest::new(
+        carrack_engine::Method::Get,
+        "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/global-default",
+    );
+    let reply = admin.send(patch.clone()).await.expect("the level");
+    let mut level: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    level["spec"]["limited"] = json!({"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}});
+    patch.method = carrack_engine::Method::Put;
+    patch.body = level.to_string().into();
+    admin.send(patch).await.expect("changed");
+    let refused = running.connect(None).await.send_request(get("/version")).await.expect("reply");
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().ok()), (429, Some("1")));
+    let node = || Some(Identity::Node { node: "n1".to_owned() });
+    let response = running.connect(node()).await.send_request(get("/api/v1/nodes/n1")).await.expect("reply");
+    assert_eq!(response.status(), 200);
+    assert!(response.headers()["x-kubernetes-pf-prioritylevel-uid"].len() > 10);
+    assert_eq!(running.send(None, get("/readyz")).await.0, 200);
+}
+
+#[tokio::test]
 async fn exec_passes_through_to_the_kubelet() {
     let running = Running::start(Settings::default()).await;
     running.pod_on("n1").await;

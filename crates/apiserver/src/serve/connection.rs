@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::flow::Gate;
 use super::reply::{Reply, to_reply};
 use super::{Shared, proxy};
 use crate::audit::Source;
@@ -117,8 +118,17 @@ async fn exchange(
     let (parts, incoming) = request.into_parts();
     let body = read(shared, incoming).await?;
     let forwarded = proxy::Forwarded::of(&parts, &body);
-    let response = shared.server.handle(Request::from_parts(parts, body), caller).await;
-    let (head, body) = response.into_parts();
+    let seat = Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await?;
+    let handling = shared.server.handle(Request::from_parts(parts, body), caller);
+    let response = match tokio::time::timeout(shared.settings.request, handling).await {
+        Ok(response) => response,
+        Err(_) => return Err(Status::timeout("request did not complete within the allotted timeout")),
+    };
+    let (mut head, body) = response.into_parts();
+    if let Some(seat) = &seat {
+        seat.mark(&mut head.headers);
+    }
+    drop(seat);
     match body {
         Body::Node(target) => proxy::forward(shared, target, forwarded, upgrade).await,
         Body::Upgrade(handler) => {

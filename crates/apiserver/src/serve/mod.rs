@@ -10,6 +10,7 @@
 
 mod audit_log;
 mod connection;
+mod flow;
 mod proxy;
 mod reply;
 mod settings;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub server: ApiServer,
     pub nodes: Arc<dyn NodeProxy>,
     pub settings: Settings,
+    /// Where requests wait for their turn.
+    gate: Arc<flow::Gate>,
     /// Becomes true at shutdown.
     pub ending: watch::Receiver<bool>,
 }
@@ -54,7 +57,8 @@ pub async fn serve(
     let (end, ending) = watch::channel(false);
     let connections = Arc::new(Semaphore::new(settings.max_connections));
     let drain = settings.drain;
-    let shared = Arc::new(Shared { server, nodes, settings, ending });
+    let gate = Arc::new(flow::Gate::new(settings.max_in_flight, settings.max_wait));
+    let shared = Arc::new(Shared { server, nodes, settings, gate, ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let graceful = GracefulShutdown::new();
     let delay = shared.settings.shutdown_delay;

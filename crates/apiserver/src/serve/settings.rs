@@ -13,6 +13,13 @@ pub struct Settings {
     pub max_connections: usize,
     /// Most requests at a time on one HTTP/2 connection.
     pub max_streams: u32,
+    /// Most requests that are worked on at a time, divided among the priority levels; watches and other
+    /// long-lived ones are not counted.
+    pub max_in_flight: usize,
+    /// How long a request may wait for its turn.
+    pub max_wait: Duration,
+    /// How long a request may be worked on.
+    pub request: Duration,
     /// How long a TLS handshake may take.
     pub handshake: Duration,
     /// How long a request's head may take.
@@ -45,6 +52,9 @@ impl Default for Settings {
             max_head_bytes: 1 << 20,
             max_connections: 4096,
             max_streams: 250,
+            max_in_flight: 600,
+            max_wait: Duration::from_secs(15),
+            request: Duration::from_secs(60),
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
             body: Duration::from_secs(60),

@@ -177,9 +177,10 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
 fn certificate_requests_name_their_sender() {
     let cluster = Cluster::new();
     let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let pem = base64::engine::general_purpose::STANDARD.encode(include_str!("../data/jane.csr.pem"));
     let request = json!({
         "metadata": {"name": "c"},
-        "spec": {"request": "LS0t", "signerName": "example.com/s", "usages": ["client auth"], "username": "somebody-else"},
+        "spec": {"request": pem, "signerName": "example.com/s", "usages": ["client auth"], "username": "somebody-else"},
     });
     let made = cluster.post(path, &request).expect(201);
     assert_eq!(made["spec"]["username"], "admin");

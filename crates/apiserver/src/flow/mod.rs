@@ -1,0 +1,253 @@
+//! Priority and fairness: which level a request belongs to, and whether it is served now.
+//!
+//! FlowSchemas say which priority level a request has, PriorityLevelConfigurations what the level is
+//! given; both are objects that are followed, and there from the start with upstream's values. The
+//! deciding part is [`seats`]; requests wait in the HTTPS shell. Requests of roles in the same process
+//! do not pass here. <https://kubernetes.io/docs/concepts/cluster-administration/flow-control/>
+
+mod objects;
+pub(crate) mod seats;
+
+use std::collections::BTreeMap;
+
+use carrack_auth::Caller;
+use carrack_store::Entry;
+use serde_json::Value;
+
+use crate::follow::Fold;
+use crate::keys;
+use crate::object::{Object, at, meta_str, name, str_at};
+use crate::query::Query;
+use crate::route::RequestInfo;
+use crate::stored;
+
+pub(crate) use objects::bootstrap;
+use seats::LevelConfig;
+
+pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const SCHEMAS: &str = "flowschemas";
+const LEVELS: &str = "prioritylevelconfigurations";
+
+/// Where a request belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Class {
+    /// The priority level's name.
+    pub level: String,
+    /// UIDs of schema and level, which replies name.
+    pub schema_uid: String,
+    pub level_uid: String,
+    /// A hash of whose request it is, within the schema.
+    pub flow: u64,
+}
+
+/// Follows the objects.
+#[derive(Default)]
+pub(crate) struct FlowFold {
+    schemas: BTreeMap<String, Object>,
+    levels: BTreeMap<String, Object>,
+    /// The schemas' keys, in the order in which they are tried.
+    order: Vec<String>,
+    /// Counts changes.
+    pub generation: u64,
+}
+
+impl FlowFold {
+    pub(crate) fn prefixes() -> Vec<String> {
+        vec![keys::of(GROUP, SCHEMAS, None), keys::of(GROUP, LEVELS, None)]
+    }
+
+    /// Which schema and level a request has; none while the objects are not there.
+    pub(crate) fn classify(&self, caller: &Caller, info: &RequestInfo) -> Option<Class> {
+        let schema = self.order.iter().filter_map(|key| self.schemas.get(key)).find(|s| matches(s, caller, info))?;
+        let level_name = str_at(schema, &["spec", "priorityLevelConfiguration", "name"]);
+        let level = self.levels.values().find(|level| name(level) == level_name)?;
+        let whose = match str_at(schema, &["spec", "distinguisherMethod", "type"]) {
+            "ByUser" => caller.user.as_str(),
+            "ByNamespace" => info.resource.as_ref().and_then(|r| r.namespace.as_deref()).unwrap_or_default(),
+            _ => "",
+        };
+        Some(Class {
+            level: level_name.to_owned(),
+            schema_uid: meta_str(schema, "uid").to_owned(),
+            level_uid: meta_str(level, "uid").to_owned(),
+            flow: hash(&[name(schema), whose]),
+        })
+    }
+
+    /// What the levels are given of so many seats.
+    pub(crate) fn levels(&self, total: usize) -> BTreeMap<String, LevelConfig> {
+        let limited = |level: &Object, field: &str| at(level, &["spec", "limited", field]).and_then(Value::as_u64);
+        let shares = |level: &Object| match str_at(level, &["spec", "type"]) {
+            "Exempt" => 0,
+            _ => limited(level, "nominalConcurrencyShares").unwrap_or(30).min(1_000_000),
+        };
+        let sum: u64 = self.levels.values().map(shares).sum::<u64>().max(1);
+        let as_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let config = |level: &Object| {
+            let queuing = |field: &str| {
+                at(level, &["spec", "limited", "limitResponse", "queuing", field]).and_then(Value::as_u64)
+            };
+            let queues = str_at(level, &["spec", "limited", "limitResponse", "type"]) == "Queue";
+            let nominal = as_usize((total as u64 * shares(level)).div_ceil(sum));
+            LevelConfig {
+                exempt: str_at(level, &["spec", "type"]) == "Exempt",
+                nominal,
+                lendable: nominal * as_usize(limited(level, "lendablePercent").unwrap_or(0).min(100)) / 100,
+                queues: if queues { as_usize(queuing("queues").unwrap_or(64).min(1024)) } else { 0 },
+                queue_length: as_usize(queuing("queueLengthLimit").unwrap_or(50).min(10_000)),
+                hand_size: as_usize(queuing("handSize").unwrap_or(8).min(64)),
+            }
+        };
+        self.levels.values().map(|level| (name(level).to_owned(), config(level))).collect()
+    }
+}
+
+impl Fold for FlowFold {
+    fn clear(&mut self) {
+        *self = FlowFold { generation: self.generation + 1, ..FlowFold::default() };
+    }
+
+    fn apply(&mut self, key: &str, entry: Option<&Entry>) {
+        let map = if key.starts_with(&keys::of(GROUP, SCHEMAS, None)) { &mut self.schemas } else { &mut self.levels };
+        match entry {
+            Some(entry) => drop(map.insert(key.to_owned(), stored::parse(entry))),
+            None => drop(map.remove(key)),
+        }
+    }
+
+    fn settle(&mut self) {
+        self.generation += 1;
+        let precedence =
+            |schema: &Object| at(schema, &["spec", "matchingPrecedence"]).and_then(Value::as_i64).unwrap_or(1000);
+        let mut order: Vec<(i64, String)> =
+            self.schemas.iter().map(|(key, schema)| (precedence(schema), key.clone())).collect();
+        order.sort();
+        self.order = order.into_iter().map(|(_, key)| key).collect();
+    }
+}
+
+/// FNV-1a, which needs no state and is the same everywhere.
+fn hash(texts: &[&str]) -> u64 {
+    texts
+        .iter()
+        .flat_map(|text| text.bytes().chain([0]))
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value[field].as_array().into_iter().flatten()
+}
+
+/// Whether a list of texts names this, or everything.
+fn names(value: &Value, field: &str, what: &str) -> bool {
+    items(value, field).filter_map(Value::as_str).any(|item| item == "*" || item == what)
+}
+
+fn matches(schema: &Object, caller: &Caller, info: &RequestInfo) -> bool {
+    let rules = at(schema, &["spec", "rules"]).and_then(Value::as_array).into_iter().flatten();
+    rules.into_iter().any(|rule| {
+        items(rule, "subjects").any(|subject| is_subject(subject, caller))
+            && match &info.resource {
+                Some(_) => items(rule, "resourceRules").any(|rule| matches_resource(rule, info)),
+                None => items(rule, "nonResourceRules").any(|rule| matches_path(rule, info)),
+            }
+    })
+}
+
+fn is_subject(subject: &Value, caller: &Caller) -> bool {
+    let text = |kind: &str, field: &str| subject[kind][field].as_str().unwrap_or_default().to_owned();
+    match subject["kind"].as_str().unwrap_or_default() {
+        "User" => matches!(text("user", "name").as_str(), "*") || text("user", "name") == caller.user,
+        "Group" => text("group", "name") == "*" || caller.in_group(&text("group", "name")),
+        "ServiceAccount" => {
+            let (namespace, name) = (text("serviceAccount", "namespace"), text("serviceAccount", "name"));
+            match caller.user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
+                Some((own_namespace, own)) => own_namespace == namespace && (name == "*" || own == name),
+                None => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn matches_resource(rule: &Value, info: &RequestInfo) -> bool {
+    let Some(request) = &info.resource else { return false };
+    let resource = match request.subresource.as_deref() {
+        Some(subresource) => format!("{}/{subresource}", request.resource),
+        None => request.resource.clone(),
+    };
+    let place = match request.namespace.as_deref() {
+        None => rule["clusterScope"] == Value::Bool(true),
+        Some(namespace) => names(rule, "namespaces", namespace),
+    };
+    place
+        && names(rule, "verbs", info.verb)
+        && names(rule, "apiGroups", &request.group)
+        && names(rule, "resources", &resource)
+}
+
+fn matches_path(rule: &Value, info: &RequestInfo) -> bool {
+    let fits = |pattern: &str| match pattern.strip_suffix('*') {
+        Some(prefix) => info.path.starts_with(prefix),
+        None => pattern == info.path,
+    };
+    names(rule, "verbs", info.verb) && items(rule, "nonResourceURLs").filter_map(Value::as_str).any(fits)
+}
+
+/// Whether a request asks for a reply that goes on: it takes no seat for that.
+pub(crate) fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
+    let subresource = info.resource.as_ref().and_then(|r| r.subresource.as_deref()).unwrap_or_default();
+    info.verb == "watch"
+        || matches!(subresource, "exec" | "attach" | "portforward" | "proxy")
+        || (subresource == "log" && query.flag("follow"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    #[test]
+    fn requests_have_their_level() {
+        let mut fold = FlowFold::default();
+        for (plural, object) in bootstrap() {
+            let object = object.as_object().cloned().expect("an object");
+            let key = keys::of(GROUP, plural, None) + name(&object);
+            if plural == SCHEMAS {
+                fold.schemas.insert(key, object)
+            } else {
+                fold.levels.insert(key, object)
+            };
+        }
+        fold.settle();
+        let lease = "/apis/coordination.k8s.io/v1/namespaces";
+        for (caller, method, path, want) in [
+            (Caller::new("admin", ["system:masters"]), Method::GET, "/api/v1/pods".to_owned(), "exempt"),
+            (Caller::anonymous(), Method::GET, "/readyz".to_owned(), "exempt"),
+            (Caller::node("n1"), Method::PUT, "/api/v1/nodes/n1/status".to_owned(), "node-high"),
+            (Caller::node("n1"), Method::PUT, format!("{lease}/kube-node-lease/leases/n1"), "node-high"),
+            (Caller::node("n1"), Method::GET, "/api/v1/namespaces/a/secrets/s".to_owned(), "system"),
+            (
+                Caller::new("system:kube-controller-manager", [""; 0]),
+                Method::PUT,
+                format!("{lease}/kube-system/leases/m"),
+                "leader-election",
+            ),
+            (Caller::new("system:kube-scheduler", [""; 0]), Method::GET, "/api/v1/pods".to_owned(), "workload-high"),
+            (Caller::service_account("kube-system", "x", "u"), Method::GET, "/api/v1/pods".to_owned(), "workload-high"),
+            (Caller::service_account("a", "x", "u"), Method::GET, "/api/v1/pods".to_owned(), "workload-low"),
+            (Caller::new("jane", [""; 0]), Method::GET, "/api/v1/namespaces/a/pods".to_owned(), "global-default"),
+            (Caller::new("jane", [""; 0]), Method::GET, "/apis".to_owned(), "global-default"),
+        ] {
+            let info = RequestInfo::parse(&method, &path, &Query::parse(""));
+            let class = fold.classify(&caller, &info).expect("a class");
+            assert_eq!(class.level, want, "{} {method} {path}", caller.user);
+        }
+        let levels = fold.levels(600);
+        assert!(levels["exempt"].exempt);
+        let nominal: usize = levels.values().map(|level| level.nominal).sum();
+        assert!((600..610).contains(&nominal), "{nominal}");
+        assert_eq!((levels["leader-election"].nominal, levels["leader-election"].lendable), (25, 0));
+    }
+}

@@ -1,0 +1,150 @@
+//! Where requests wait for their seat; [`crate::flow`] decides.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use carrack_auth::Caller;
+use http::HeaderValue;
+use tokio::sync::oneshot;
+
+use crate::flow::seats::{Arrival, Seats, Ticket};
+use crate::flow::{Class, is_long_running};
+use crate::query::Query;
+use crate::route::RequestInfo;
+use crate::server::ApiServer;
+use crate::status::Status;
+
+/// What clients are told that find no room.
+const REFUSED: &str = "too many requests, please try again later";
+
+/// The seats and who waits for one.
+pub(super) struct Gate {
+    total: usize,
+    wait: Duration,
+    next: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    seats: Seats,
+    generation: u64,
+    waiting: BTreeMap<Ticket, oneshot::Sender<()>>,
+}
+
+/// A seat that is held; it is free again when this goes.
+pub(super) struct Seat {
+    gate: Arc<Gate>,
+    class: Class,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Waits(Ticket),
+    Served,
+}
+
+impl Gate {
+    pub(super) fn new(total: usize, wait: Duration) -> Gate {
+        Gate { total, wait, next: AtomicU64::new(0), inner: Mutex::default() }
+    }
+
+    /// Waits for a seat; none when the request needs none.
+    pub(super) async fn enter(
+        gate: &Arc<Gate>,
+        server: &ApiServer,
+        caller: &Caller,
+        method: &http::Method,
+        uri: &http::Uri,
+    ) -> Result<Option<Seat>, Status> {
+        let query = Query::parse(uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(method, uri.path(), &query);
+        if is_long_running(&info, &query) {
+            return Ok(None);
+        }
+        let total = gate.total;
+        let known = gate.inner.lock().unwrap_or_else(PoisonError::into_inner).generation;
+        let (class, generation, levels) = server
+            .inner
+            .with_flow(|fold| {
+                let levels = (fold.generation != known).then(|| fold.levels(total));
+                (fold.classify(caller, &info), fold.generation, levels)
+            })
+            .await?;
+        let Some(class) = class else { return Ok(None) };
+        let ticket = gate.next.fetch_add(1, Ordering::Relaxed);
+        let (mut seat, told) = {
+            let mut inner = gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(levels) = levels {
+                inner.generation = generation;
+                let served = inner.seats.configure(total, levels);
+                inner.wake(served);
+            }
+            match inner.seats.arrive(&class.level, class.flow, ticket) {
+                Arrival::Served => return Ok(Some(Seat { gate: Arc::clone(gate), class, state: State::Served })),
+                Arrival::Refused => return Err(refused(&class)),
+                Arrival::Waits => {
+                    let (tell, told) = oneshot::channel();
+                    inner.waiting.insert(ticket, tell);
+                    (Seat { gate: Arc::clone(gate), class, state: State::Waits(ticket) }, told)
+                }
+            }
+        };
+        // A client that goes away meanwhile drops the seat, and so its place in the queue.
+        match tokio::time::timeout(gate.wait, told).await {
+            Ok(Ok(())) => {
+                seat.state = State::Served;
+                Ok(Some(seat))
+            }
+            _ => Err(refused(&seat.class)),
+        }
+    }
+}
+
+fn refused(class: &Class) -> Status {
+    tracing::debug!(level = class.level, "a request finds no seat");
+    Status::too_many_requests(REFUSED, 1)
+}
+
+impl Inner {
+    fn wake(&mut self, served: Vec<Ticket>) {
+        let mut next = served;
+        while let Some(ticket) = next.pop() {
+            // Who has gone without telling gives the seat back by its drop.
+            if let Some(tell) = self.waiting.remove(&ticket) {
+                _ = tell.send(());
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Names what decided, as upstream's replies do.
+    pub(super) fn mark(&self, headers: &mut http::HeaderMap) {
+        for (name, uid) in [
+            ("x-kubernetes-pf-flowschema-uid", &self.class.schema_uid),
+            ("x-kubernetes-pf-prioritylevel-uid", &self.class.level_uid),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(uid) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut inner = self.gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Waits(ticket) = self.state {
+            inner.waiting.remove(&ticket);
+            if inner.seats.give_up(&self.class.level, ticket) {
+                return;
+            }
+        }
+        let served = inner.seats.leave(&self.class.level);
+        inner.wake(served);
+    }
+}
