@@ -19,6 +19,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         list_invariants: args.list_invariants,
         trace: args.trace,
         faults: !args.no_faults,
+        workloads: args.workloads,
     };
     let mut out = std::io::stdout().lock();
     let held = simulate(&request, &mut out)?;

@@ -8,6 +8,7 @@
 //! - [`PodGc`]: pods that nobody else would delete.
 //! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
 //! - [`DisruptionController`]: how many pods may be evicted now.
+//! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
 
 mod custom;
 mod disruption;
@@ -21,6 +22,7 @@ mod root_ca;
 mod service_account;
 #[cfg(test)]
 mod testing;
+pub mod workloads;
 
 use carrack_engine::Controller;
 use carrack_types::resource::Resource;
@@ -47,7 +49,7 @@ pub struct Config {
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
 #[must_use]
 pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
-    vec![
+    let cluster: Vec<Box<dyn Controller>> = vec![
         Box::new(GarbageCollector::new(config.collected.clone())),
         Box::new(NamespaceController::new(config.collected.clone())),
         Box::new(ServiceAccountController),
@@ -58,5 +60,6 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
         Box::new(DisruptionController),
-    ]
+    ];
+    cluster.into_iter().chain(workloads::all()).collect()
 }

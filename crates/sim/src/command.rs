@@ -26,11 +26,22 @@ pub struct Request {
     pub trace: bool,
     /// Whether anything fails.
     pub faults: bool,
+    /// Play workloads on nodes that only pretend, instead of machines and pods on whole ones.
+    pub workloads: bool,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self { seed: 1, runs: 1, plant: None, list_plants: false, list_invariants: false, trace: false, faults: true }
+        Self {
+            seed: 1,
+            runs: 1,
+            plant: None,
+            list_plants: false,
+            list_invariants: false,
+            trace: false,
+            faults: true,
+            workloads: false,
+        }
     }
 }
 
@@ -58,7 +69,13 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             std::io::Error::other(format!("there is no planted bug {name:?}; there are: {}", known.join(", ")))
         })?),
     };
-    let options = Options { plant, keep_trace: request.trace, faults: request.faults, ..Options::default() };
+    let options = Options {
+        plant,
+        keep_trace: request.trace,
+        faults: request.faults,
+        workloads: request.workloads,
+        ..Options::default()
+    };
     let begun = Instant::now();
     let (mut simulated, mut steps) = (Duration::ZERO, 0);
     for seed in (0..request.runs).map(|n| request.seed.wrapping_add(n)) {
@@ -100,6 +117,9 @@ fn replay(outcome: &Outcome, request: &Request) -> String {
     let mut command = format!("carrack sim --seed {} --trace", outcome.seed);
     if let Some(plant) = &request.plant {
         command.push_str(&format!(" --plant {plant}"));
+    }
+    if request.workloads {
+        command.push_str(" --workloads");
     }
     if !request.faults {
         command.push_str(" --no-faults");

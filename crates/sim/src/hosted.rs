@@ -1,6 +1,7 @@
 //! A process: a real core, its effects, and how it is made.
 
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
+use carrack_hollow::HollowNodes;
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::{DEFAULT_SCHEDULER_NAME, Profile, Scheduler};
 use carrack_types::resource::Resource;
@@ -30,6 +31,7 @@ pub(crate) enum Hosted {
     User(Box<User>, Effects<Never>),
     Scheduler(Box<Scheduler>, Effects<Never>),
     Manager(Box<Manager>, Effects<Never>),
+    Hollow(Box<HollowNodes>, Effects<Never>),
     Kubelet(Box<KubeletCore>, Effects<carrack_kubelet::Out>),
     Handler(Box<Handler>, Effects<carrack_virt::handler::Out>),
 }
@@ -72,6 +74,7 @@ impl Hosted {
                 manager(carrack_virt::controllers::manager(&config, rng), elector("virt-controller"), settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
+            Role::Hollow => Self::Hollow(Box::new(HollowNodes::new(crate::controllers::nodes(), &rng)), Effects::new()),
             Role::Kubelet(node) => {
                 let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
                 let core = KubeletCore::new(config, &rng);
@@ -96,6 +99,7 @@ impl Hosted {
             Self::User(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Scheduler(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Manager(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
+            Self::Hollow(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Kubelet(core, fx) => {
                 let into = |own| match own {
                     OwnIn::Kubelet(news) => Some(*news),
@@ -164,7 +168,7 @@ fn collected() -> Vec<Resource> {
     carrack_schema::table::builtin()
         .iter()
         .filter(|row| !row.is_virtual && row.plural != "events" && !row.is_custom)
-        .filter(|row| matches!(&*row.group, "" | "apps" | "coordination.k8s.io"))
+        .filter(|row| matches!(&*row.group, "" | "apps" | "batch" | "coordination.k8s.io"))
         .filter(|row| ["list", "watch", "delete"].iter().all(|verb| row.allows(verb)))
         .filter_map(|row| {
             Some(Resource {

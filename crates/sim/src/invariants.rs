@@ -9,6 +9,7 @@ use carrack_kubelet::devices;
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
+use crate::controllers::Bounds;
 use crate::node::Node;
 use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
 use crate::replicas;
@@ -59,6 +60,15 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "gone-means-stopped",
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
     },
+    Invariant {
+        name: "rollouts-keep-their-bounds",
+        sentence: "A workload never has more pods that count than its size and surge allow, nor fewer available ones than it promises while nothing fails by itself; a template that is to be recreated never runs beside another.",
+    },
+    Invariant {
+        name: "one-pod-for-one-place",
+        sentence: "A DaemonSet has one pod on a node that counts, a StatefulSet makes pods in their order, and an index of a Job has one pod that counts.",
+    },
+    Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",
@@ -91,6 +101,7 @@ pub(crate) struct Checker {
     offered: BTreeMap<String, BTreeMap<String, Quantity>>,
     /// UIDs of pods that somebody deleted by force: their objects go before they have stopped.
     pub forced: BTreeSet<String>,
+    bounds: Bounds,
 }
 
 /// What a pod asks for.
@@ -108,6 +119,7 @@ impl Checker {
         breaches: &mut Vec<Breach>,
     ) {
         for change in changes {
+            self.bounds.changed(change, observer, breaches);
             match change.resource {
                 "pod" => self.pod(change, observer, nodes, breaches),
                 "node" => self.node(change.object()),
@@ -238,10 +250,17 @@ pub(crate) fn holdings(place: &str, allocations: &devices::Allocations, breaches
     }
 }
 
+/// Whether a pod belongs to a virtual machine's instance.
+fn is_launcher(pod: &Value) -> bool {
+    let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().any(|o| o["controller"] == true && o["kind"] == "VirtualMachineInstance")
+}
+
 /// An owned object was just made.
 fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let owner = controller(change.object());
-    if owner.is_empty() {
+    // Workloads have bounds of their own.
+    if owner.is_empty() || change.resource == "pod" && !is_launcher(change.object()) {
         return;
     }
     let most = match change.resource {

@@ -16,6 +16,7 @@
 
 mod chance;
 mod command;
+mod controllers;
 mod hosted;
 mod invariants;
 mod net;

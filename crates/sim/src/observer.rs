@@ -24,12 +24,19 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 7] = [
+const LOOKED_AT: [(&str, &str); 14] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/configmaps/", "configmap"),
     ("/registry/secrets/", "secret"),
     ("/registry/namespaces/", "namespace"),
+    ("/registry/deployments/", "deployment"),
+    ("/registry/replicasets/", "replicaset"),
+    ("/registry/statefulsets/", "statefulset"),
+    ("/registry/daemonsets/", "daemonset"),
+    ("/registry/controllers/", "replicationcontroller"),
+    ("/registry/jobs/", "job"),
+    ("/registry/cronjobs/", "cronjob"),
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
 ];

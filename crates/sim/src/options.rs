@@ -25,6 +25,8 @@ pub struct Options {
     pub keep_trace: bool,
     /// Whether virtual machines are part of the work.
     pub machines: bool,
+    /// Whether the work is Deployments and the other workloads alone, on nodes that only pretend.
+    pub workloads: bool,
 }
 
 impl Default for Options {
@@ -36,6 +38,7 @@ impl Default for Options {
             liveness: Duration::from_secs(900),
             keep_trace: false,
             machines: true,
+            workloads: false,
         }
     }
 }

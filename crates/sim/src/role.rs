@@ -11,6 +11,8 @@ pub(crate) enum Role {
     Controllers,
     VirtController,
     Replicas,
+    /// The kubelets of nodes that only pretend.
+    Hollow,
     Kubelet(u8),
     VirtHandler(u8),
 }
@@ -26,6 +28,7 @@ impl Role {
             Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
             // A controller of the simulator's own; see `replicas`.
             Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
+            Self::Hollow => Caller::new("sim:hollow", [GROUP_MASTERS]),
             Self::Kubelet(node) => Caller::node(&node_name(node)),
             Self::VirtHandler(node) => Caller::virt_handler(&node_name(node)),
         }
@@ -45,6 +48,7 @@ impl std::fmt::Display for Role {
             Self::Controllers => f.write_str("controllers"),
             Self::VirtController => f.write_str("virt-controller"),
             Self::Replicas => f.write_str("replicas"),
+            Self::Hollow => f.write_str("hollow"),
             Self::Kubelet(node) => write!(f, "kubelet/{node}"),
             Self::VirtHandler(node) => write!(f, "virt-handler/{node}"),
         }

@@ -17,6 +17,8 @@ pub(crate) enum Want {
     Pod { restarts: bool },
     /// The config map has its children.
     Parent,
+    /// The workload is as its spec says, and its pods are of its template.
+    Workload,
     /// The machine's guest runs.
     Up,
     /// The machine is there, and no guest of it runs.
@@ -53,6 +55,7 @@ pub(crate) fn lacking(
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
             (Want::Pod { restarts }, Some(pod)) => pod_lacks(pod, *restarts, observer),
+            (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),
             (Want::Down, Some(machine)) => (observer.get("vmi", name).is_some() || guests_of(name, nodes) > 0)
                 .then(|| format!("is {:?} and not stopped", text(machine, "/status/printableStatus"))),

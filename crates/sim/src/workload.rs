@@ -23,16 +23,16 @@ use crate::wants::Want;
 
 /// One thing that a person does.
 #[derive(Clone, Debug)]
-struct Act {
-    at: Duration,
-    what: What,
+pub(crate) struct Act {
+    pub at: Duration,
+    pub what: What,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+pub(crate) enum What {
     Create { resource: Resource, object: Value, want: Option<(&'static str, Want)> },
     Delete { resource: Resource, namespace: String, name: String, options: DeleteOptions, kind: &'static str },
-    Patch { resource: Resource, namespace: String, name: String, patch: Value, kind: &'static str, want: Want },
+    Patch { resource: Resource, namespace: String, name: String, patch: Value, kind: &'static str, want: Option<Want> },
 }
 
 /// How long a person waits before repeating something.
@@ -56,12 +56,19 @@ impl User {
     /// People whose work the seed chooses.
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
+        if options.workloads {
+            return Self::with(crate::controllers::acts(&mut rng.fork("workloads"), options.safety));
+        }
         parents(&mut rng.fork("parents"), options.safety, &mut acts);
         namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);
         pods(&mut rng.fork("pods"), options.safety, &mut acts);
         if options.machines {
             machines(&mut rng.fork("machines"), options.safety, &mut acts);
         }
+        Self::with(acts)
+    }
+
+    fn with(mut acts: Vec<Act>) -> Self {
         acts.sort_by_key(|act| act.at);
         Self {
             acts,
@@ -145,10 +152,10 @@ impl User {
                 }
                 self.wants.insert((kind, key), Want::Gone);
             }
-            What::Patch { namespace, name, kind, want, .. } => {
+            What::Patch { namespace, name, kind, want: Some(want), .. } => {
                 self.wants.insert((kind, format!("{namespace}/{name}")), want.clone());
             }
-            What::Create { want: None, .. } => {}
+            What::Create { want: None, .. } | What::Patch { want: None, .. } => {}
         }
         self.next += 1;
         self.go_on(now, fx);
@@ -193,7 +200,7 @@ fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
     Act { at, what: What::Create { resource: ConfigMap::resource(), object, want: Some(("configmap", Want::Parent)) } }
 }
 
-fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
+pub(crate) fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
     let options = DeleteOptions::default();
     Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }
 }
@@ -292,7 +299,7 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
                 name: name.clone(),
                 patch: json!({"spec": {"runStrategy": strategy}}),
                 kind: "vm",
-                want,
+                want: Some(want),
             };
             if at < safety {
                 acts.push(Act { at, what });

@@ -124,6 +124,15 @@ fn workloads() -> Table {
             ],
         ),
         (
+            "replication-controller",
+            vec![
+                rule("get list watch update", CORE, "replicationcontrollers"),
+                rule("update", CORE, "replicationcontrollers/status replicationcontrollers/finalizers"),
+                rule("list watch patch create delete", CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
             "deployment-controller",
             vec![
                 rule("get list watch update", old_apps, "deployments"),
@@ -168,6 +177,17 @@ fn workloads() -> Table {
                 events(),
             ],
         ),
+        (
+            "cronjob-controller",
+            vec![
+                rule("get list watch update", BATCH, "cronjobs"),
+                rule("get list watch create update delete patch", BATCH, "jobs"),
+                rule("update", BATCH, "cronjobs/status cronjobs/finalizers"),
+                rule("list watch delete", CORE, "pods"),
+                events(),
+            ],
+        ),
+        ("ttl-after-finished-controller", vec![rule("get list watch delete", BATCH, "jobs"), events()]),
     ]
 }
 
@@ -217,16 +237,6 @@ fn others() -> Table {
             vec![rule("escalate get list watch update patch", &["rbac.authorization.k8s.io"], "clusterroles")],
         ),
         (
-            "cronjob-controller",
-            vec![
-                rule("get list watch update", BATCH, "cronjobs"),
-                rule("get list watch create update delete patch", BATCH, "jobs"),
-                rule("update", BATCH, "cronjobs/status cronjobs/finalizers"),
-                rule("list watch delete", CORE, "pods"),
-                events(),
-            ],
-        ),
-        (
             "certificate-controller",
             vec![
                 rule("get list watch delete", certificates, "certificatesigningrequests"),
@@ -247,6 +257,5 @@ fn others() -> Table {
             "resourcequota-controller",
             vec![rule("list watch", ALL, "*"), rule("update", CORE, "resourcequotas/status"), events()],
         ),
-        ("ttl-after-finished-controller", vec![rule("get list watch delete", BATCH, "jobs"), events()]),
     ]
 }

@@ -39,6 +39,9 @@ pub struct SimArgs {
     /// Print every line of the trace
     #[arg(long)]
     pub trace: bool,
+    /// Deployments and the other workloads on hollow nodes, instead of machines and pods on whole ones
+    #[arg(long)]
+    pub workloads: bool,
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,

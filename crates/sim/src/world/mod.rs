@@ -57,6 +57,8 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// What happened.
     pub trace: Trace,
+    /// The state of all workloads in the end, by kind and name, without what chance decides.
+    pub end: BTreeMap<String, serde_json::Value>,
 }
 
 /// A broken invariant.
@@ -172,7 +174,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             let trace = Trace::new(BEGIN, false);
             let failure = Failure { invariant: "liveness", message: why, timeline: String::new() };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
-            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace };
+            let end = BTreeMap::new();
+            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end };
         }
     };
     let mut steps = 0;
@@ -190,7 +193,9 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         world.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
         Failure { invariant, message, timeline: world.trace.timeline() }
     });
-    Outcome { seed, trace_hash: world.trace.hash(), simulated: now.since(BEGIN), steps, failure, trace: world.trace }
+    let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
+    let end = crate::controllers::end(&world.observer);
+    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, end }
 }
 
 impl World {
@@ -198,7 +203,7 @@ impl World {
         let root = Rng::new(seed);
         let swarm = Swarm::draw(&root, options);
         let mut server = Server::new(BEGIN, &root.fork("server"));
-        let definitions: Vec<_> = if options.machines {
+        let definitions: Vec<_> = if options.machines && !options.workloads {
             carrack_types::kubevirt::crd::crds()
                 .into_iter()
                 .map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd))
@@ -237,10 +242,13 @@ impl World {
         self.mark(format_args!("seed {seed}: {swarm:?}"));
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
-        if self.options.machines {
+        if self.options.workloads {
+            roles.retain(|role| *role != Role::Replicas);
+            roles.push(Role::Hollow);
+        } else if self.options.machines {
             roles.push(Role::VirtController);
         }
-        for number in 1..=swarm.nodes {
+        for number in 1..=if self.options.workloads { 0 } else { swarm.nodes } {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node);
             node.blind = self.bug() == Some(Bug::BlindHandler);

@@ -1,0 +1,80 @@
+//! Annotations between a Deployment and its ReplicaSets; `kubectl rollout` reads them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Wanted;
+
+/// The revision of a ReplicaSet, and of the Deployment's newest one.
+pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Revisions that a ReplicaSet had before it was rolled back to.
+const HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// Replicas of the Deployment when the set was scaled last.
+pub(crate) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+/// The same with the surge.
+pub(crate) const MAX: &str = "deployment.kubernetes.io/max-replicas";
+/// Annotations that do not go from a Deployment to its sets.
+const OWN: [&str; 6] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    REVISION,
+    HISTORY,
+    DESIRED,
+    MAX,
+    "deprecated.deployment.rollback.to",
+];
+/// How long the history of revisions may grow, in bytes.
+const HISTORY_MAX: usize = 2000;
+
+/// An annotation that is a number.
+pub(crate) fn number<T: std::str::FromStr>(meta: &ObjectMeta, key: &str) -> Option<T> {
+    meta.annotations.as_ref()?.get(key)?.parse().ok()
+}
+
+/// The revision; 0 where there is none.
+pub(crate) fn revision(meta: &ObjectMeta) -> i64 {
+    number(meta, REVISION).unwrap_or(0)
+}
+
+fn insert(meta: &mut ObjectMeta, key: &str, value: String) {
+    meta.annotations.get_or_insert_default().insert(key.to_owned(), value);
+}
+
+/// Says for which size of the Deployment a set was scaled.
+pub(crate) fn set_sizes(meta: &mut ObjectMeta, wanted: Wanted<'_>) {
+    insert(meta, DESIRED, wanted.replicas.to_string());
+    insert(meta, MAX, wanted.replicas.saturating_add(wanted.max_surge()).to_string());
+}
+
+/// Takes over the Deployment's annotations, and gives the set its revision: never a smaller one than it has.
+pub(crate) fn follow(meta: &mut ObjectMeta, deployment: &ObjectMeta, to: i64) {
+    for (key, value) in deployment.annotations.iter().flatten() {
+        if !OWN.contains(&key.as_str()) {
+            insert(meta, key, value.clone());
+        }
+    }
+    let from = revision(meta);
+    if from >= to {
+        return;
+    }
+    insert(meta, REVISION, to.to_string());
+    if from > 0 {
+        let old = meta.annotations.as_ref().and_then(|a| a.get(HISTORY)).cloned().unwrap_or_default();
+        let mut history: Vec<&str> = old.split(',').filter(|r| !r.is_empty()).collect();
+        let last = from.to_string();
+        history.push(&last);
+        while history.join(",").len() > HISTORY_MAX {
+            history.remove(0);
+        }
+        let history = history.join(",");
+        insert(meta, HISTORY, history);
+    }
+}
+
+/// The annotations of the set of a template that is new.
+pub(crate) fn of_new(wanted: Wanted<'_>, to: i64) -> BTreeMap<String, String> {
+    let mut meta = ObjectMeta::default();
+    follow(&mut meta, &wanted.deployment.metadata, to);
+    set_sizes(&mut meta, wanted);
+    meta.annotations.unwrap_or_default()
+}

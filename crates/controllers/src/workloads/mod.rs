@@ -1,0 +1,32 @@
+//! Controllers that keep pods: of a number, of an order, of each node, until an end, at times.
+//!
+//! Each is a pure reconcile. What they share is small: whose a pod is ([`claim`]), what a pod is like ([`pods`]), what
+//! children are called ([`names`]). None counts what it expects to
+//! see: the engine holds a key until the caches show what was written for it.
+//!
+//! A reconcile first settles whose the pods are, and plans nothing else while something is to be settled; then it makes or
+//! removes children; and only when there is nothing to make or remove it writes the status. So a status is never written from
+//! a count that the same plan is about to change.
+
+mod claim;
+mod conditions;
+mod deployment;
+mod names;
+mod pods;
+mod replica_set;
+mod scale;
+
+pub use deployment::DeploymentController;
+pub use replica_set::{ReplicaController, ReplicaSets, ReplicationControllers};
+
+use carrack_engine::Controller;
+
+/// The most children that one plan makes or removes. Writes of a plan go one after another and the first that fails ends it,
+/// so that a quota that is full costs one request and not this many.
+const BURST: usize = 500;
+
+/// All controllers of workloads.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Controller>> {
+    vec![Box::new(ReplicaSets::default()), Box::new(ReplicationControllers::default()), Box::new(DeploymentController)]
+}

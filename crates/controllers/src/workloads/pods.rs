@@ -1,0 +1,167 @@
+//! What a pod is like, which pod goes first, and a pod from a template.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{Time, controller_ref};
+use carrack_types::resource::{Kind, Object as _};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Annotation that says how much a pod's deletion costs; the cheapest goes first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The pod's phase.
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending")
+}
+
+/// Whether its containers have ended for good.
+pub(crate) fn terminal(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Whether it counts as a replica: it has not ended, and is not asked to.
+pub(crate) fn active(pod: &Pod) -> bool {
+    !terminal(pod) && !pod.is_deleting()
+}
+
+/// Its condition of a kind.
+pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
+    condition(pod, "Ready").filter(|c| c.status == "True")
+}
+
+/// Whether it is ready.
+pub(crate) fn ready(pod: &Pod) -> bool {
+    ready_condition(pod).is_some()
+}
+
+/// Whether it has been ready for so long; if not, how long it still has to be.
+pub(crate) fn available(pod: &Pod, min_ready_s: i32, now: Time) -> Result<(), Option<Duration>> {
+    let condition = ready_condition(pod).ok_or(None)?;
+    let needed = Duration::from_secs(u64::try_from(min_ready_s).unwrap_or(0));
+    let since = condition.last_transition_time.as_ref().map_or(now, Time::from);
+    let left = needed.saturating_sub(now.since(since));
+    if left.is_zero() { Ok(()) } else { Err(Some(left)) }
+}
+
+/// The node that it is bound to; empty for none.
+pub(crate) fn node(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    let containers = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    containers.map(|c| c.restart_count).max().unwrap_or(0)
+}
+
+fn deletion_cost(pod: &Pod) -> i32 {
+    pod.metadata
+        .annotations
+        .iter()
+        .flatten()
+        .find(|(k, _)| *k == DELETION_COST)
+        .and_then(|(_, v)| v.parse().ok())
+        .unwrap_or(0)
+}
+
+/// How old something is, in powers of two of a second: what is about as old as another goes in no particular order.
+fn age(since: Option<Time>, now: Time) -> u32 {
+    since.map_or(0, |at| now.since(at).as_secs().checked_ilog2().unwrap_or(0))
+}
+
+/// Which of two pods goes first when there are too many: the less goes before the greater. Follows upstream's
+/// `ActivePodsWithRanks`: unbound before bound, pending before running, not ready before ready, the cheaper, those with more
+/// company on their node, the one that is ready for a shorter time, with more restarts, and the younger one.
+pub(crate) fn goes_before(a: &Pod, b: &Pod, company: &BTreeMap<String, usize>, now: Time) -> Ordering {
+    let phase_rank = |pod: &Pod| match phase(pod) {
+        "Pending" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    };
+    let with = |pod: &Pod| company.get(node(pod)).copied().unwrap_or(0);
+    let ready_for =
+        |pod: &Pod| age(ready_condition(pod).and_then(|c| c.last_transition_time.as_ref()).map(Time::from), now);
+    let old = |pod: &Pod| age(pod.metadata.creation_timestamp.as_ref().map(Time::from), now);
+    (!node(a).is_empty())
+        .cmp(&!node(b).is_empty())
+        .then_with(|| phase_rank(a).cmp(&phase_rank(b)))
+        .then_with(|| ready(a).cmp(&ready(b)))
+        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| with(b).cmp(&with(a)))
+        .then_with(|| ready_for(a).cmp(&ready_for(b)))
+        .then_with(|| restarts(b).cmp(&restarts(a)))
+        .then_with(|| old(a).cmp(&old(b)))
+        .then_with(|| a.uid().cmp(b.uid()))
+}
+
+/// A pod of a template, with `owner` as its controller.
+pub(crate) fn from_template<O: Kind>(owner: &O, template: &PodTemplateSpec, name: String) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            namespace: owner.meta().namespace.clone(),
+            generate_name: Some(format!("{}-", owner.name())),
+            name: Some(name),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![controller_ref(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// The labels of a template.
+pub(crate) fn template_labels(template: &PodTemplateSpec) -> Option<&BTreeMap<String, String>> {
+    template.metadata.as_ref().and_then(|m| m.labels.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_less_useful_pod_goes_first() {
+        let pod = |v: Value| serde_json::from_value::<Pod>(v).expect("a pod");
+        let ready_since = |t: &str| json!([{"type": "Ready", "status": "True", "lastTransitionTime": t}]);
+        let running = |conditions: Value| {
+            json!({"metadata": {"uid": "b"}, "spec": {"nodeName": "n", "containers": []},
+            "status": {"phase": "Running", "conditions": conditions}})
+        };
+        // Each goes before all that come after it.
+        let mut restarted = running(ready_since("2026-01-01T00:00:00Z"));
+        restarted["status"]["containerStatuses"] =
+            json!([{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 3}]);
+        let mut cheap = running(ready_since("2026-01-01T00:00:00Z"));
+        cheap["metadata"]["annotations"] = json!({DELETION_COST: "-1"});
+        let mut crowded = running(ready_since("2026-01-01T00:00:00Z"));
+        crowded["spec"]["nodeName"] = "crowded".into();
+        let order = [
+            json!({"status": {"phase": "Pending"}}),
+            json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Pending"}}),
+            running(json!([])),
+            cheap,
+            crowded,
+            running(ready_since("2026-01-01T00:59:00Z")),
+            restarted,
+            running(ready_since("2026-01-01T00:00:00Z")),
+        ]
+        .map(pod);
+        let company = BTreeMap::from([("crowded".to_owned(), 2), ("n".to_owned(), 1)]);
+        let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
+        for (i, a) in order.iter().enumerate() {
+            for (j, b) in order.iter().enumerate() {
+                assert_eq!(goes_before(a, b, &company, now), i.cmp(&j), "{i} and {j}");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What must be so of workloads in the end.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::acts::VERSION;
+use crate::observer::{Observer, controller, deleting, key_of, terminal, text, uid};
+
+fn number(object: &Value, pointer: &str) -> i64 {
+    object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
+}
+
+fn version(object: &Value, at: &str) -> String {
+    object
+        .pointer(&format!("{at}/metadata/annotations"))
+        .and_then(|a| a[VERSION].as_str())
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The pods of a workload: of an object, or of a ReplicaSet of it.
+pub(super) fn pods_of<'a>(object: &'a Value, observer: &'a Observer) -> impl Iterator<Item = &'a Value> {
+    let sets: Vec<&str> = observer.all("replicaset").filter(|s| controller(s) == uid(object)).map(uid).collect();
+    observer.all("pod").filter(move |p| controller(p) == uid(object) || sets.contains(&controller(p)))
+}
+
+fn ready(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+/// What is not as the object's spec says.
+pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<String> {
+    if number(object, "/status/observedGeneration") < number(object, "/metadata/generation") {
+        return Some("has a status from before its spec".to_owned());
+    }
+    let replicas = number(object, "/spec/replicas");
+    let counts: &[&str] = match kind {
+        "deployment" => &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"],
+        "replicationcontroller" => &["replicas", "readyReplicas", "availableReplicas"],
+        _ => &[],
+    };
+    for count in counts {
+        let is = number(object, &format!("/status/{count}"));
+        if is != replicas {
+            return Some(format!("has {is} {count} of {replicas}"));
+        }
+    }
+    let pods: Vec<&Value> = pods_of(object, observer).collect();
+    let wanted = version(object, "/spec/template");
+    let good = |p: &Value| ready(p) && !deleting(p) && (kind == "replicationcontroller" || version(p, "") == wanted);
+    if let Some(pod) = pods.iter().find(|p| !good(p)) {
+        return Some(format!("has the pod {}, which is not what it should be", key_of(pod)));
+    }
+    (i64::try_from(pods.len()) != Ok(replicas)).then(|| format!("has {} pods of {replicas}", pods.len()))
+}
+
+/// The state of all workloads without what chance decides: names, addresses, times.
+pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
+    let kinds = ["deployment", "replicationcontroller", "statefulset", "daemonset", "job"];
+    let objects = kinds.iter().flat_map(|kind| observer.all(kind).map(move |o| (*kind, o)));
+    objects
+        .map(|(kind, object)| {
+            let mut pods: Vec<Value> = pods_of(object, observer)
+                .filter(|p| !terminal(p))
+                .map(|p| json!([version(p, ""), text(p, "/status/phase"), ready(p)]))
+                .collect();
+            pods.sort_by_key(Value::to_string);
+            let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+            let mut conditions: Vec<Value> =
+                conditions.into_iter().flatten().map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
+            conditions.sort_by_key(Value::to_string);
+            let status = object.get("status").and_then(Value::as_object);
+            let counts: BTreeMap<&String, &Value> = status.into_iter().flatten().filter(|(_, v)| v.is_i64()).collect();
+            (format!("{kind} {}", key_of(object)), json!({"pods": pods, "conditions": conditions, "status": counts}))
+        })
+        .collect()
+}
