@@ -5,6 +5,7 @@
 
 mod api;
 mod cluster;
+mod controllers;
 mod machine;
 mod pods;
 mod store;
@@ -46,6 +47,42 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     if wanted(Measure::Store) {
         progress.step("writing to a store");
         results.push(Result::rate("store: durable writes by 64 writers", "1/s", store::writes_per_s().await?));
+    }
+    if wanted(Measure::Controllers) {
+        progress.step(format!("rolling out {} Deployments", args.deployments));
+        let (stages, peak_mb) = controllers::run(args.deployments).await?;
+        for stage in stages {
+            let names = match stage.name {
+                "rolled out" => [
+                    "rolled out",
+                    "  by controllers, each pod",
+                    "  events, each pod",
+                    "  all writes, each pod",
+                    "  CPU",
+                ],
+                "updated" => [
+                    "updated",
+                    "  by controllers, each new pod",
+                    "  events, each new pod",
+                    "  all writes, each new pod",
+                    "  CPU, update",
+                ],
+                _ => [
+                    "deleted",
+                    "  by controllers, each pod gone",
+                    "  events, each pod gone",
+                    "  all writes, each pod gone",
+                    "  CPU, deletion",
+                ],
+            };
+            let values =
+                [stage.seconds, stage.controller_writes, stage.controller_events, stage.all_writes, stage.cpu_s];
+            let units = ["s", "writes", "events", "writes", "s"];
+            for ((name, unit), value) in names.into_iter().zip(units).zip(values) {
+                results.push(Result::of(name, unit, None, vec![value]));
+            }
+        }
+        results.push(Result::of("peak of memory, whole control plane", "MB", None, vec![peak_mb]));
     }
     if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
         let dir = cluster::Dir::new(&args.images_dir)?;
@@ -139,6 +176,11 @@ fn resident_mb(pid: u32) -> anyhow::Result<f64> {
     Ok(kib * 1024.0 / 1e6)
 }
 
+/// A number with its unit; small ones with their parts.
+fn amount(value: f64, unit: &str) -> String {
+    if value < 100.0 { format!("{value:.2} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
 fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -156,8 +198,8 @@ fn table(results: &[Result]) -> String {
         text.push_str(&format!(
             "{:<38} {:>12} {:>12} {:>12}\n",
             result.name,
-            format!("{:.0} {}", result.median, result.unit),
-            format!("{:.0} {}", result.worst, result.unit),
+            amount(result.median, result.unit),
+            amount(result.worst, result.unit),
             bound
         ));
     }

@@ -201,6 +201,12 @@ impl View<'_> {
     pub fn steady_since(&self, source: &Source) -> Option<Time> {
         self.informers.get(source)?.steady_since()
     }
+    /// How new the cache of a kind is: the revision that it shows everything up to. Revisions of all kinds count the writes
+    /// of one store.
+    #[must_use]
+    pub fn revision<K: Kind>(&self) -> u64 {
+        self.informers.get(&Source::of::<K>()).map_or(0, |i| i.revision())
+    }
     /// One object.
     #[must_use]
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {

@@ -49,6 +49,14 @@ enum Barrier {
     Gone(Source, Key, String),
 }
 
+impl Barrier {
+    fn source(&self) -> &Source {
+        match self {
+            Self::AtLeast(source, _) | Self::Gone(source, ..) => source,
+        }
+    }
+}
+
 struct Run {
     writes: VecDeque<Write>,
     /// How many writes are done.
@@ -56,6 +64,8 @@ struct Run {
     /// Events that wait for so many writes to be done.
     told: VecDeque<(usize, EventRecord)>,
     barriers: Vec<Barrier>,
+    /// How many calls and timers it waits for.
+    pending: usize,
     requeue_after: Option<Duration>,
     failed: bool,
 }
@@ -205,7 +215,7 @@ impl Manager {
         if !deltas.is_empty() {
             self.observe(&source, &deltas, fx);
         }
-        self.release(now);
+        self.release(now, &source);
         true
     }
 
@@ -231,13 +241,14 @@ impl Manager {
         }
     }
 
-    /// Lets go of keys whose barrier is reached.
-    fn release(&mut self, now: Time) {
+    /// Lets go of keys whose barrier is reached now that a cache has got on.
+    fn release(&mut self, now: Time, source: &Source) {
         for i in 0..self.hosted.len() {
+            let concerns = |b: &Barrier| b.source() == source || !self.informers.contains_key(b.source());
             let keys: Vec<Key> = self.hosted[i]
                 .runs
                 .iter()
-                .filter(|(_, run)| run.writes.is_empty())
+                .filter(|(_, run)| run.writes.is_empty() && run.barriers.iter().any(concerns))
                 .map(|(key, _)| key.clone())
                 .collect();
             for key in keys {
@@ -259,10 +270,8 @@ impl Manager {
 
     /// Ends a run that has no more writes, if its barrier is reached.
     fn try_finish(&mut self, now: Time, i: usize, key: &Key) {
-        let probing = self.calls.values().any(|(c, k, _)| *c == i && k == key)
-            || self.probes.values().any(|(c, k)| *c == i && k == key);
         let Some(run) = self.hosted[i].runs.get(key) else { return };
-        if probing || !run.writes.is_empty() || !run.barriers.iter().all(|b| self.reached(b)) {
+        if run.pending > 0 || !run.writes.is_empty() || !run.barriers.iter().all(|b| self.reached(b)) {
             return;
         }
         let hosted = &mut self.hosted[i];
@@ -319,6 +328,7 @@ impl Manager {
             done: 0,
             told: told.into(),
             barriers: Vec::new(),
+            pending: 0,
             requeue_after: plan.requeue_after,
             failed: plan.error.is_some(),
         };
@@ -331,9 +341,24 @@ impl Manager {
         match next {
             Some(request) => {
                 let id = fx.api(request);
-                self.calls.insert(id, (i, key.clone(), CallKind::Write));
+                self.note_call(id, i, key, CallKind::Write);
             }
             None => self.try_finish(now, i, key),
+        }
+    }
+
+    /// Notes a call that a run waits for.
+    fn note_call(&mut self, id: CallId, i: usize, key: &Key, kind: CallKind) {
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.pending += 1;
+        }
+        self.calls.insert(id, (i, key.clone(), kind));
+    }
+
+    /// A call or a timer that a run waited for has come.
+    fn one_less(&mut self, i: usize, key: &Key) {
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.pending = run.pending.saturating_sub(1);
         }
     }
 
@@ -383,7 +408,7 @@ impl Manager {
             (CallKind::Write, Err(error)) if error.is_already_exists() && matches!(write, Write::Create { .. }) => {
                 let target = write.key();
                 let id = fx.api(ApiRequest::get(write.resource(), &target.namespace, &target.name));
-                self.calls.insert(id, (i, key, CallKind::CheckChild));
+                self.note_call(id, i, &key, CallKind::CheckChild);
             }
             (CallKind::Write, Err(error)) if error.is_not_found() && matches!(write, Write::Delete { .. }) => {
                 self.wrote(now, i, &key, &write, None, fx);
@@ -508,7 +533,7 @@ impl Manager {
                 // Held until the reply says which revision to wait for.
                 run.barriers.push(Barrier::AtLeast(source, u64::MAX));
             }
-            self.calls.insert(id, (i, key, CallKind::Probe));
+            self.note_call(id, i, &key, CallKind::Probe);
         }
     }
 
@@ -527,6 +552,7 @@ impl Manager {
                     Barrier::AtLeast(_, r) if *r == u64::MAX => {
                         if revision == 0 {
                             self.probes.insert(fx.timer(now + PROBE_RETRY), (i, key.clone()));
+                            run.pending += 1;
                             return;
                         }
                         *r = revision;
@@ -547,7 +573,7 @@ impl Manager {
         });
         if let Some(source) = source {
             let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
-            self.calls.insert(id, (i, key, CallKind::Probe));
+            self.note_call(id, i, &key, CallKind::Probe);
         }
     }
 }
@@ -562,6 +588,7 @@ impl Core for Manager {
         } else if let Input::Timer(id) = &input
             && let Some((i, key)) = self.probes.remove(id)
         {
+            self.one_less(i, &key);
             self.probe_again(i, key, fx);
         } else if !self.recorder.step(now, &input, fx)
             && !self.elector.as_mut().is_some_and(|e| e.step(now, &input, fx))
@@ -569,6 +596,7 @@ impl Core for Manager {
             && let Input::Api { id, result } = input
             && let Some(call) = self.calls.remove(&id)
         {
+            self.one_less(call.0, &call.1);
             self.answered(now, call, result, fx);
         }
         if let Some(elector) = &self.elector

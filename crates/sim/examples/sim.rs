@@ -1,4 +1,4 @@
-//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [--trace] [--no-faults]`.
+//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [--trace] [--no-faults] [--workloads]`.
 
 use carrack_sim::{Request, simulate};
 
@@ -9,6 +9,7 @@ fn main() -> std::io::Result<()> {
         seed: number(0),
         runs: number(1),
         plant: words.get(2).cloned(),
+        workloads: flags.iter().any(|f| f == "--workloads"),
         trace: flags.iter().any(|f| f == "--trace"),
         faults: !flags.iter().any(|f| f == "--no-faults"),
         list_invariants: flags.iter().any(|f| f == "--list-invariants"),

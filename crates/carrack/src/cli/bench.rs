@@ -37,6 +37,9 @@ pub struct BenchArgs {
     /// What is done to an API server
     #[command(flatten)]
     pub api: ApiArgs,
+    /// How many Deployments the controllers roll out
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub deployments: usize,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
@@ -98,4 +101,6 @@ pub enum Measure {
     Memory,
     /// Durable writes of the embedded store
     Store,
+    /// Deployments of 10 pods on hollow nodes: writes, CPU and memory of the control plane
+    Controllers,
 }

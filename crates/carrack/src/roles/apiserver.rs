@@ -165,6 +165,17 @@ impl Role {
     }
 }
 
+/// An API server on a store of its own, for measuring: no socket, no tokens, no plugins.
+///
+/// # Errors
+/// The store cannot be opened.
+pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
+    let store = EmbeddedStore::open(store_dir, Options::default())
+        .with_context(|| format!("cannot open a store in {}", store_dir.display()))?;
+    let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
+    Ok(ApiServer::new(Config::new(Arc::new(store), Arc::new(env))))
+}
+
 /// `carrack apiserver`
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Controllers that keep pods: of a number, of an order, of each node, until an end, at times.
 //!
 //! Each is a pure reconcile. What they share is small: whose a pod is ([`claim`]), what a pod is like ([`pods`]), what
-//! children are called ([`names`]). None counts what it expects to
+//! children are called ([`names`]), and how old forms of a template are kept ([`revisions`]). None counts what it expects to
 //! see: the engine holds a key until the caches show what was written for it.
 //!
 //! A reconcile first settles whose the pods are, and plans nothing else while something is to be settled; then it makes or
@@ -10,14 +10,23 @@
 
 mod claim;
 mod conditions;
+mod cron_job;
+mod daemon_set;
 mod deployment;
+mod job;
 mod names;
 mod pods;
 mod replica_set;
+mod revisions;
 mod scale;
+mod stateful_set;
 
+pub use cron_job::CronJobController;
+pub use daemon_set::DaemonSetController;
 pub use deployment::DeploymentController;
+pub use job::{JobController, TtlController};
 pub use replica_set::{ReplicaController, ReplicaSets, ReplicationControllers};
+pub use stateful_set::StatefulSetController;
 
 use carrack_engine::Controller;
 
@@ -28,5 +37,14 @@ const BURST: usize = 500;
 /// All controllers of workloads.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Controller>> {
-    vec![Box::new(ReplicaSets::default()), Box::new(ReplicationControllers::default()), Box::new(DeploymentController)]
+    vec![
+        Box::new(ReplicaSets::default()),
+        Box::new(ReplicationControllers::default()),
+        Box::new(DeploymentController),
+        Box::new(StatefulSetController),
+        Box::new(DaemonSetController),
+        Box::new(JobController),
+        Box::new(TtlController),
+        Box::new(CronJobController),
+    ]
 }

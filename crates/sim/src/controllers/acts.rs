@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ReplicationController;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, ReplicationController};
 use serde_json::{Value, json};
 
 use crate::chance::between;
@@ -22,6 +23,11 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration) -> Vec<Act> {
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
     replication_controller(rng, safety, &mut acts);
+    stateful_set(&mut rng.fork("stateful"), safety, &mut acts);
+    daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
+    for n in 0..1 + rng.below(3) {
+        job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
+    }
     acts
 }
 
@@ -65,7 +71,7 @@ impl Work<'_> {
 /// A template of pods of an app, in a version.
 fn template(app: &str, version: u64) -> Value {
     json!({"metadata": {"labels": {"app": app}, "annotations": {VERSION: version.to_string()}},
-        "spec": {"automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
+        "spec": {"automountServiceAccountToken": false, "tolerations": [{"key": "sim", "operator": "Exists"}], "terminationGracePeriodSeconds": 1,
             "containers": [{"name": "main", "image": "sim/run", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
 
@@ -126,5 +132,107 @@ fn replication_controller(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) 
     work.create(spec, acts);
     while rng.one_in(2) && work.wait(rng) {
         work.patch(json!({"replicas": rng.below(5)}), acts);
+    }
+}
+
+fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (start(rng, safety), "stateful");
+    let mut work = Work { resource: StatefulSet::resource(), kind: "statefulset", name, at, safety };
+    let policy = if rng.one_in(3) { "Parallel" } else { "OrderedReady" };
+    let strategy =
+        json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1 + rng.below(2)}});
+    let mut version = 1;
+    work.create(
+        json!({"replicas": 1 + rng.below(4), "serviceName": name, "podManagementPolicy": policy, "updateStrategy": strategy,
+            "ordinals": {"start": rng.below(2)}, "selector": {"matchLabels": {"app": name}}, "revisionHistoryLimit": 1,
+            "template": template(name, version)}),
+        acts,
+    );
+    for _ in 0..rng.below(4) {
+        if !work.wait(rng) {
+            return;
+        }
+        if rng.one_in(2) {
+            work.patch(json!({"replicas": rng.below(5)}), acts);
+        } else {
+            version += 1;
+            work.patch(new_version(version), acts);
+        }
+    }
+}
+
+/// A DaemonSet, on nodes that come to refuse pods and take them again.
+fn daemon_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (start(rng, safety), "daemon");
+    let mut work = Work { resource: DaemonSet::resource(), kind: "daemonset", name, at, safety };
+    let surge = rng.below(3);
+    let unavailable = if surge == 0 { 1 + rng.below(2) } else { 0 };
+    let strategy =
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+    let mut version = 1;
+    let mut template = template(name, version);
+    // Others bear the taints that come and go.
+    template["spec"]["tolerations"] = json!([]);
+    let selector = json!({"matchLabels": {"app": name}});
+    work.create(json!({"selector": selector, "updateStrategy": strategy, "template": template}), acts);
+    while rng.one_in(2) && work.wait(rng) {
+        version += 1;
+        work.patch(new_version(version), acts);
+    }
+    for number in 0..super::NODES {
+        let mut at = start(rng, safety);
+        while rng.one_in(2) && at < safety {
+            let effect = if rng.one_in(2) { "NoExecute" } else { "NoSchedule" };
+            let taints = if rng.one_in(2) { json!([{"key": "sim", "effect": effect}]) } else { json!([]) };
+            let what = What::Patch {
+                resource: Node::resource(),
+                namespace: String::new(),
+                name: super::nodes().name(number),
+                patch: json!({"spec": {"taints": taints}}),
+                kind: "node",
+                want: None,
+            };
+            acts.push(Act { at, what });
+            at += between(rng, Duration::from_secs(1), safety / 3);
+        }
+    }
+    // In the end all nodes take pods, so that Deployments have room wherever they are.
+    for number in 0..super::NODES {
+        let what = What::Patch {
+            resource: Node::resource(),
+            namespace: String::new(),
+            name: super::nodes().name(number),
+            patch: json!({"spec": {"taints": null}}),
+            kind: "node",
+            want: None,
+        };
+        acts.push(Act { at: safety, what });
+    }
+}
+
+/// A Job whose pods end by themselves, well or not.
+fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
+    let at = start(rng, safety);
+    let mut work = Work { resource: Job::resource(), kind: "job", name, at, safety };
+    let fails = rng.one_in(3);
+    let mut template = template(name, 1);
+    template["metadata"]["annotations"][carrack_hollow::EXIT_CODE] = u8::from(fails).to_string().into();
+    template["metadata"]["annotations"][carrack_hollow::EXIT_AFTER_S] = rng.below(5).to_string().into();
+    template["spec"]["restartPolicy"] = "Never".into();
+    let indexed = rng.one_in(2);
+    let mut spec = json!({"completions": 1 + rng.below(6), "parallelism": 1 + rng.below(4), "backoffLimit": rng.below(3),
+        "completionMode": if indexed { "Indexed" } else { "NonIndexed" }, "template": template});
+    if indexed && fails && rng.one_in(2) {
+        spec["backoffLimitPerIndex"] = rng.below(2).into();
+        spec["backoffLimit"] = i32::MAX.into();
+    }
+    work.create(spec, acts);
+    if rng.one_in(3) && work.wait(rng) {
+        work.patch(json!({"suspend": true}), acts);
+        work.at += Duration::from_secs(1 + rng.below(5));
+        work.patch(json!({"suspend": false}), acts);
+    }
+    if rng.one_in(4) && work.wait(rng) {
+        work.delete(acts);
     }
 }

@@ -21,11 +21,22 @@ struct Rolling {
     recreate: bool,
 }
 
+/// Ends of a Job's pods, by their UIDs.
+#[derive(Debug, Default)]
+struct Ends {
+    succeeded: BTreeSet<String>,
+    failed: BTreeSet<String>,
+    /// The most pods at a time that its specs allowed.
+    parallelism: i64,
+}
+
 /// Bounds of all workloads.
 #[derive(Default)]
 pub(crate) struct Bounds {
     /// By UID.
     deployments: BTreeMap<String, Rolling>,
+    /// By UID.
+    jobs: BTreeMap<String, Ends>,
 }
 
 fn number(object: &Value, pointer: &str) -> i64 {
@@ -41,12 +52,33 @@ fn counts(pod: &Value) -> bool {
     !terminal(pod) && !deleting(pod)
 }
 
+fn label<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.pointer("/metadata/labels").and_then(|l| l[key].as_str()).unwrap_or_default()
+}
+
+/// Kind of the controlling owner.
+fn owner_kind(object: &Value) -> &str {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o["kind"].as_str()).unwrap_or_default()
+}
+
+fn size(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
 impl Bounds {
     /// A change that was just committed.
     pub(crate) fn changed(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         match (change.resource, &change.after) {
             ("deployment", Some(deployment)) => self.deployment(deployment),
-            ("pod", _) if !controller(change.object()).is_empty() => self.pod(change.object(), observer, breaches),
+            ("job", Some(job)) => self.job(job, breaches),
+            ("pod", _) => match owner_kind(change.object()) {
+                "ReplicaSet" => self.rolled(change.object(), observer, breaches),
+                "DaemonSet" => daemon(change, observer, breaches),
+                "StatefulSet" => stateful(change, observer, breaches),
+                "Job" => self.worked(change, observer, breaches),
+                _ => {}
+            },
             _ => {}
         }
     }
@@ -56,17 +88,14 @@ impl Bounds {
         let part = |field: &str| number(object, &format!("/spec/strategy/rollingUpdate/{field}"));
         let recreate = text(object, "/spec/strategy/type") == "Recreate";
         let (most, least) = (replicas + part("maxSurge"), replicas - part("maxUnavailable"));
-        let bounds = self.deployments.entry(uid(object).to_owned()).or_insert(Rolling {
-            most,
-            least_available: least,
-            reached: false,
-            recreate,
-        });
+        let fresh = Rolling { most, least_available: least, reached: false, recreate };
+        let bounds = self.deployments.entry(uid(object).to_owned()).or_insert(fresh);
         bounds.most = bounds.most.max(most);
         bounds.least_available = bounds.least_available.min(least);
     }
 
-    fn pod(&mut self, pod: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
+    /// A pod of a Deployment changed.
+    fn rolled(&mut self, pod: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(set) = observer.all("replicaset").find(|s| uid(s) == controller(pod)) else { return };
         let Some(deployment) = observer.all("deployment").find(|d| uid(d) == controller(set)) else { return };
         let Some(bounds) = self.deployments.get_mut(uid(deployment)) else { return };
@@ -74,22 +103,114 @@ impl Bounds {
             return;
         }
         let name = key_of(deployment);
-        let breach = |what: String| Breach::new("rollouts-keep-their-bounds", what);
+        let mut breach = |what: String| breaches.push(Breach::new("rollouts-keep-their-bounds", what));
         let pods: Vec<&Value> = pods_of(deployment, observer).collect();
-        let have = i64::try_from(pods.iter().filter(|p| counts(p)).count()).unwrap_or(i64::MAX);
+        let have = size(pods.iter().filter(|p| counts(p)).count());
         if have > bounds.most {
-            breaches.push(breach(format!("{name} has {have} pods that count, of {} at most", bounds.most)));
+            breach(format!("{name} has {have} pods that count, of {} at most", bounds.most));
         }
         let running: BTreeSet<&str> = pods.iter().filter(|p| !terminal(p)).map(|p| controller(p)).collect();
         if bounds.recreate && running.len() > 1 {
-            breaches.push(breach(format!("{name} is to be recreated, and has pods of {} templates", running.len())));
+            breach(format!("{name} is to be recreated, and has pods of {} templates", running.len()));
         }
-        let available = i64::try_from(pods.iter().filter(|p| counts(p) && is_ready(p)).count()).unwrap_or(0);
-        if available >= bounds.least_available {
+        let available = size(pods.iter().filter(|p| counts(p) && is_ready(p)).count());
+        // Pods of a node that has fallen silent are taken for not ready.
+        if !observer.all("node").all(is_ready) {
+            bounds.reached = false;
+        } else if available >= bounds.least_available {
             bounds.reached = true;
         } else if bounds.reached && !bounds.recreate {
             let least = bounds.least_available;
-            breaches.push(breach(format!("{name} has {available} available pods, of {least} at least")));
+            breach(format!("{name} has {available} available pods, of {least} at least"));
         }
+    }
+
+    /// A Job's status has every end once.
+    fn job(&mut self, job: &Value, breaches: &mut Vec<Breach>) {
+        let ends = self.jobs.entry(uid(job).to_owned()).or_default();
+        ends.parallelism = ends.parallelism.max(number(job, "/spec/parallelism"));
+        let listed = |kind: &str| {
+            let list = job.pointer(&format!("/status/uncountedTerminatedPods/{kind}")).and_then(Value::as_array);
+            size(list.map_or(0, Vec::len))
+        };
+        let indexed = text(job, "/spec/completionMode") == "Indexed";
+        for (kind, seen) in [("succeeded", &ends.succeeded), ("failed", &ends.failed)] {
+            let told = number(job, &format!("/status/{kind}")) + listed(kind);
+            // Of one index only one end counts, and it is counted by the index.
+            let wrong = if indexed && kind == "succeeded" { told > size(seen.len()) } else { told > size(seen.len()) };
+            if wrong {
+                let what = format!("{} counts {told} pods that {kind}, of {} that did", key_of(job), seen.len());
+                breaches.push(Breach::new("ends-count-once", what));
+            }
+        }
+    }
+
+    /// A pod of a Job changed.
+    fn worked(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let pod = change.object();
+        let ends = self.jobs.entry(controller(pod).to_owned()).or_default();
+        match text(pod, "/status/phase") {
+            "Succeeded" => _ = ends.succeeded.insert(uid(pod).to_owned()),
+            "Failed" => _ = ends.failed.insert(uid(pod).to_owned()),
+            // One that is asked to end counts as failed at once.
+            _ if deleting(pod) => _ = ends.failed.insert(uid(pod).to_owned()),
+            _ => {}
+        }
+        if change.before.is_some() {
+            return;
+        }
+        let Some(job) = observer.all("job").find(|j| uid(j) == controller(pod)) else { return };
+        let living: Vec<&Value> = pods_of(job, observer).filter(|p| counts(p)).collect();
+        let index = |p: &Value| label(p, "batch.kubernetes.io/job-completion-index").to_owned();
+        let twins = living.iter().filter(|p| !index(p).is_empty() && index(p) == index(pod)).count();
+        if twins > 1 {
+            let what = format!("{} has {twins} pods of index {}", key_of(job), index(pod));
+            breaches.push(Breach::new("one-pod-for-one-place", what));
+        }
+        if size(living.len()) > ends.parallelism {
+            let what = format!("{} has {} pods at a time, of {} at most", key_of(job), living.len(), ends.parallelism);
+            breaches.push(Breach::new("rollouts-keep-their-bounds", what));
+        }
+    }
+}
+
+/// The node that a daemon's pod is for.
+fn target(pod: &Value) -> &str {
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    text(pod, &format!("{terms}/0/matchFields/0/values/0"))
+}
+
+/// A pod was made for a node: none of the same revision is there, and no other at all without a surge.
+fn daemon(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let pod = change.object();
+    if change.before.is_some() {
+        return;
+    }
+    let Some(set) = observer.all("daemonset").find(|s| uid(s) == controller(pod)) else { return };
+    let surges = number(set, "/spec/updateStrategy/rollingUpdate/maxSurge") > 0;
+    let hash = |p: &Value| label(p, "controller-revision-hash").to_owned();
+    let twins = pods_of(set, observer)
+        .filter(|p| uid(p) != uid(pod) && target(p) == target(pod))
+        .filter(|p| if surges { counts(p) && hash(p) == hash(pod) } else { !terminal(p) })
+        .count();
+    if twins > 0 {
+        let what = format!("{} has another pod on {} beside {}", key_of(set), target(pod), key_of(pod));
+        breaches.push(Breach::new("one-pod-for-one-place", what));
+    }
+}
+
+/// A pod of an ordered set was made: all before it are there.
+fn stateful(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let pod = change.object();
+    let Some(set) = observer.all("statefulset").find(|s| uid(s) == controller(pod)) else { return };
+    if change.before.is_some() || text(set, "/spec/podManagementPolicy") == "Parallel" {
+        return;
+    }
+    let ordinal = |p: &Value| label(p, "apps.kubernetes.io/pod-index").parse::<i64>().unwrap_or(0);
+    let there: BTreeSet<i64> = pods_of(set, observer).map(ordinal).collect();
+    let first = number(set, "/spec/ordinals/start");
+    if let Some(missing) = (first..ordinal(pod)).find(|o| !there.contains(o)) {
+        let what = format!("{} is made, and ordinal {missing} is not there", key_of(pod));
+        breaches.push(Breach::new("one-pod-for-one-place", what));
     }
 }

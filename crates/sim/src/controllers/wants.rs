@@ -32,28 +32,52 @@ fn ready(pod: &Value) -> bool {
 
 /// What is not as the object's spec says.
 pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<String> {
+    if kind == "job" {
+        return job_lacks(object, observer);
+    }
     if number(object, "/status/observedGeneration") < number(object, "/metadata/generation") {
         return Some("has a status from before its spec".to_owned());
     }
-    let replicas = number(object, "/spec/replicas");
+    let wanted = match kind {
+        "daemonset" => observer.all("node").count().try_into().unwrap_or(0),
+        _ => number(object, "/spec/replicas"),
+    };
     let counts: &[&str] = match kind {
         "deployment" => &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"],
-        "replicationcontroller" => &["replicas", "readyReplicas", "availableReplicas"],
-        _ => &[],
+        "statefulset" => &["replicas", "updatedReplicas", "currentReplicas", "readyReplicas", "availableReplicas"],
+        "daemonset" => &[
+            "desiredNumberScheduled",
+            "currentNumberScheduled",
+            "updatedNumberScheduled",
+            "numberReady",
+            "numberAvailable",
+        ],
+        _ => &["replicas", "readyReplicas", "availableReplicas"],
     };
     for count in counts {
         let is = number(object, &format!("/status/{count}"));
-        if is != replicas {
-            return Some(format!("has {is} {count} of {replicas}"));
+        if is != wanted {
+            return Some(format!("has {is} {count} of {wanted}"));
         }
     }
     let pods: Vec<&Value> = pods_of(object, observer).collect();
-    let wanted = version(object, "/spec/template");
-    let good = |p: &Value| ready(p) && !deleting(p) && (kind == "replicationcontroller" || version(p, "") == wanted);
+    let version_wanted = version(object, "/spec/template");
+    let good =
+        |p: &Value| ready(p) && !deleting(p) && (kind == "replicationcontroller" || version(p, "") == version_wanted);
     if let Some(pod) = pods.iter().find(|p| !good(p)) {
         return Some(format!("has the pod {}, which is not what it should be", key_of(pod)));
     }
-    (i64::try_from(pods.len()) != Ok(replicas)).then(|| format!("has {} pods of {replicas}", pods.len()))
+    (i64::try_from(pods.len()) != Ok(wanted)).then(|| format!("has {} pods of {wanted}", pods.len()))
+}
+
+fn job_lacks(job: &Value, observer: &Observer) -> Option<String> {
+    let conditions = job.pointer("/status/conditions").and_then(Value::as_array);
+    let over = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
+    if !over("Complete") && !over("Failed") {
+        return Some("is not over".to_owned());
+    }
+    let left = pods_of(job, observer).find(|p| !terminal(p) || p.pointer("/metadata/finalizers").is_some());
+    left.map(|pod| format!("is over, and its pod {} is not", key_of(pod)))
 }
 
 /// The state of all workloads without what chance decides: names, addresses, times.
@@ -72,7 +96,10 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
                 conditions.into_iter().flatten().map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
             conditions.sort_by_key(Value::to_string);
             let status = object.get("status").and_then(Value::as_object);
-            let counts: BTreeMap<&String, &Value> = status.into_iter().flatten().filter(|(_, v)| v.is_i64()).collect();
+            // How often a Job's pods fail depends on when it is suspended.
+            let told = |field: &String| kind != "job" || field == "succeeded";
+            let counts: BTreeMap<&String, &Value> =
+                status.into_iter().flatten().filter(|(field, v)| v.is_i64() && told(field)).collect();
             (format!("{kind} {}", key_of(object)), json!({"pods": pods, "conditions": conditions, "status": counts}))
         })
         .collect()

@@ -1,0 +1,227 @@
+//! Makes Jobs at times.
+//!
+//! Behaviour follows kube-controller-manager (pkg/controller/cronjob). A Job is named after its CronJob and the minute that it
+//! is for, so that one time has one Job, whatever is done twice.
+
+mod schedule;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{
+    Controller, DeleteOptions, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write, controller_ref,
+};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::claim::{controlled, watch};
+use super::conditions::{self, Condition as _};
+use super::job::is_finished;
+use schedule::{Schedule, TOO_MANY};
+
+/// Annotation of a Job with the time that it is for.
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// The controller of CronJobs.
+pub struct CronJobController;
+
+impl Controller for CronJobController {
+    fn name(&self) -> &'static str {
+        "cronjob"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<CronJob>();
+        // A CronJob has no selector: it has the Jobs that it made.
+        watch::<Job, CronJob>(setup, |_, _| false);
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else { return Plan::none() };
+        let spec = &cron.spec;
+        let jobs: Vec<Arc<Job>> = controlled::<Job>(view, cron.as_ref()).cloned().collect();
+        let mut status = cron.status.clone().unwrap_or_default();
+        let plan = follow(cron, &jobs, &mut status).then(clean_up(spec, cron, &jobs));
+        let plan = if cron.is_deleting() || spec.suspend == Some(true) {
+            plan
+        } else {
+            plan.then(run(cron, spec, &jobs, &mut status, now))
+        };
+        if cron.status.clone().unwrap_or_default() == status {
+            return plan;
+        }
+        plan.then(Plan::none().update_status(&CronJob { status: Some(status), ..CronJob::clone(cron) }))
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else { return Plan::none() };
+        let (reason, doing) = match refusal.write {
+            Write::Create { .. } => ("FailedCreate", "creating"),
+            Write::Delete { .. } => ("FailedDelete", "deleting"),
+            _ => return Plan::none(),
+        };
+        let message = format!("Error {doing} job: {}", refusal.error.message);
+        Plan::none().event(EventRecord::warning(cron.as_ref(), reason, message))
+    }
+}
+
+fn reference(job: &Job) -> ObjectReference {
+    let resource = Job::resource();
+    ObjectReference {
+        api_version: Some(resource.api_version()),
+        kind: Some(resource.kind.into_owned()),
+        namespace: job.metadata.namespace.clone(),
+        name: job.metadata.name.clone(),
+        uid: job.metadata.uid.clone(),
+        resource_version: job.metadata.resource_version.clone(),
+        field_path: None,
+    }
+}
+
+/// The time that a Job is for.
+fn scheduled(job: &Job) -> Option<Time> {
+    Time::parse(job.metadata.annotations.as_ref()?.get(SCHEDULED)?)
+}
+
+/// Brings the list of active Jobs, and the times of the last ones, up to date.
+fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) -> Plan {
+    let mut plan = Plan::none();
+    let mut active = status.active.take().unwrap_or_default();
+    let listed = |active: &[ObjectReference], job: &Job| active.iter().any(|r| r.uid.as_deref() == Some(job.uid()));
+    for job in jobs {
+        let finished = is_finished(job);
+        if !finished && !listed(&active, job) {
+            active.push(reference(job));
+        }
+        if let Some(at) = scheduled(job)
+            && status.last_schedule_time.as_ref().is_none_or(|last| Time::from(last) < at)
+        {
+            status.last_schedule_time = Some(at.meta());
+        }
+        let completed = job.status.as_ref().and_then(|s| s.completion_time.as_ref()).filter(|_| finished);
+        if let Some(at) = completed
+            && status.last_successful_time.as_ref().is_none_or(|last| Time::from(last) < Time::from(at))
+        {
+            status.last_successful_time = Some(at.clone());
+        }
+        if finished && listed(&active, job) {
+            active.retain(|r| r.uid.as_deref() != Some(job.uid()));
+            let conditions = job.status.as_ref().and_then(|s| s.conditions.as_ref());
+            let complete = conditions::find(conditions, "Complete").is_some_and(|c| c.status() == "True");
+            let how = if complete { "Complete" } else { "Failed" };
+            let message = format!("Saw completed job: {}, condition: {how}", job.name());
+            plan = plan.event(EventRecord::normal(cron, "SawCompletedJob", message));
+        }
+    }
+    active.retain(|r| {
+        let there = jobs.iter().any(|j| r.uid.as_deref() == Some(j.uid()));
+        if !there {
+            let message = format!("Active job went missing: {}", r.name.as_deref().unwrap_or_default());
+            plan.events.push(EventRecord::normal(cron, "MissingJob", message));
+        }
+        there
+    });
+    status.active = Some(active).filter(|a| !a.is_empty());
+    plan
+}
+
+/// Removes Jobs that are over, beyond the history that is kept.
+fn clean_up(spec: &CronJobSpec, cron: &CronJob, jobs: &[Arc<Job>]) -> Plan {
+    let complete = |j: &Job| {
+        let conditions = j.status.as_ref().and_then(|s| s.conditions.as_ref());
+        conditions::find(conditions, "Complete").is_some_and(|c| c.status() == "True")
+    };
+    let mut plan = Plan::none();
+    for (wanted, keep) in
+        [(true, spec.successful_jobs_history_limit.unwrap_or(3)), (false, spec.failed_jobs_history_limit.unwrap_or(1))]
+    {
+        let over = |j: &&Arc<Job>| is_finished(j) && !j.is_deleting() && complete(j) == wanted;
+        let mut over: Vec<&Arc<Job>> = jobs.iter().filter(over).collect();
+        let start = |j: &Job| j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
+        over.sort_by(|a, b| start(a).cmp(&start(b)).then_with(|| a.name().cmp(b.name())));
+        let excess = over.len().saturating_sub(usize::try_from(keep).unwrap_or(0));
+        plan = over.into_iter().take(excess).fold(plan, |plan, job| remove(plan, cron, job));
+    }
+    plan
+}
+
+fn remove(plan: Plan, cron: &CronJob, job: &Job) -> Plan {
+    let options = DeleteOptions { propagation: Some("Background"), ..DeleteOptions::default() };
+    let told = EventRecord::normal(cron, "SuccessfulDelete", format!("Deleted job {}", job.name()));
+    plan.delete_with(&Job::resource(), job, options).told(told)
+}
+
+/// Makes the Job of the latest time that has come, unless it is too late for it or another one is in the way.
+fn run(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJobStatus, now: Time) -> Plan {
+    let warn = |reason: &str, message: String| Plan::none().event(EventRecord::warning(cron, reason, message));
+    if let Some(zone) = &spec.time_zone
+        && let Err(error) = jiff::tz::TimeZone::get(zone)
+    {
+        return warn("UnknownTimeZone", format!("invalid timeZone: {zone:?}: {error}"));
+    }
+    let schedule = match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
+        Ok(schedule) => schedule,
+        Err(error) => {
+            return warn("UnparseableSchedule", format!("unparseable schedule: {:?} : {error}", spec.schedule));
+        }
+    };
+    let created = cron.metadata.creation_timestamp.as_ref().map_or(now, Time::from);
+    let last = status.last_schedule_time.as_ref().map_or(created, Time::from);
+    let deadline = spec.starting_deadline_seconds.map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
+    let since = deadline.map_or(last, |d| last.max(now - d));
+    let Some(first) = schedule.next(since) else {
+        return warn("UnparseableSchedule", format!("unparseable schedule: {:?} : it never comes", spec.schedule));
+    };
+    // Looked at again when the next time has come. A clock that goes back makes that later, and nothing else.
+    let next = schedule.next(since.max(now)).unwrap_or(first);
+    let again = Plan::none().requeue_after(next.since(now) + Duration::from_millis(100));
+    let Some(missed) = schedule.missed(since, now) else { return again };
+    let mut plan = again;
+    if missed.count > TOO_MANY {
+        let advice = "Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        let message = format!("too many missed start times. {advice}");
+        plan = plan.then(warn("TooManyMissedTimes", message));
+    }
+    if deadline.is_some_and(|d| now.since(missed.latest) > d) {
+        let message = format!("Missed scheduled time to start a job: {}", missed.latest.rfc3339());
+        return plan.then(warn("MissSchedule", message));
+    }
+    let name = format!("{}-{}", cron.name(), missed.latest.unix_s().div_euclid(60));
+    if jobs.iter().any(|j| j.name() == name) {
+        status.last_schedule_time = Some(missed.latest.meta());
+        return plan;
+    }
+    let running: Vec<&Arc<Job>> = jobs.iter().filter(|j| !is_finished(j)).collect();
+    match spec.concurrency_policy.as_deref() {
+        Some("Forbid") if !running.is_empty() => {
+            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            return plan.event(EventRecord::normal(cron, "JobAlreadyActive", message));
+        }
+        Some("Replace") if !running.is_empty() => {
+            // The next one comes when they are gone.
+            return running.into_iter().filter(|j| !j.is_deleting()).fold(plan, |plan, job| remove(plan, cron, job));
+        }
+        _ => {}
+    }
+    status.last_schedule_time = Some(missed.latest.meta());
+    let message = format!("Created job {name}");
+    plan.create(&job(cron, spec, name, missed.latest)).told(EventRecord::normal(cron, "SuccessfulCreate", message))
+}
+
+/// The Job of a time.
+fn job(cron: &CronJob, spec: &CronJobSpec, name: String, at: Time) -> Job {
+    let template = spec.job_template.metadata.clone().unwrap_or_default();
+    let mut annotations = template.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.to_owned(), at.rfc3339());
+    Job {
+        metadata: ObjectMeta {
+            namespace: cron.metadata.namespace.clone(),
+            name: Some(name),
+            labels: template.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![controller_ref(cron)]),
+            ..ObjectMeta::default()
+        },
+        spec: spec.job_template.spec.clone(),
+        status: None,
+    }
+}

@@ -1,0 +1,157 @@
+//! Keeps one pod on each node that takes it.
+//!
+//! ```text
+//!   revisions: the template's, made or numbered first
+//!     └──▶ place: on each node make what is missing, remove what is too many, has ended, or may not stay
+//!            └──▶ update: replace pods of other revisions, within surge or unavailable
+//!                   └──▶ old revisions beyond the history go; status
+//! ```
+//!
+//! Behaviour follows kube-controller-manager (pkg/controller/daemon). A pod is tied to its node by affinity, bound by the
+//! scheduler, and named after the set's UID, the node and the revision, so that making it twice makes it once.
+
+mod place;
+mod status;
+mod update;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_types::resource::Object as _;
+use carrack_types::selector::selects;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec};
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::claim::{Claim, Labels, claim, watch};
+use super::scale::scaled;
+use super::{pods, revisions};
+use revisions::Found;
+
+/// The controller of DaemonSets.
+pub struct DaemonSetController;
+
+/// A DaemonSet with what is known of it.
+pub(crate) struct Known<'a> {
+    pub set: &'a DaemonSet,
+    pub spec: &'a DaemonSetSpec,
+    /// The hash of the template's revision.
+    pub hash: String,
+    /// The pods by the node that they are for.
+    pub by_node: BTreeMap<String, Vec<Arc<Pod>>>,
+    /// The nodes: whether a pod is to run there, and whether one that does may go on.
+    pub nodes: Vec<(Arc<Node>, bool, bool)>,
+    pub now: Time,
+}
+
+impl Known<'_> {
+    /// The pods for a node.
+    pub fn on(&self, node: &str) -> &[Arc<Pod>] {
+        self.by_node.get(node).map_or(&[], Vec::as_slice)
+    }
+    /// Whether a pod is of the template's revision.
+    pub fn is_new(&self, pod: &Pod) -> bool {
+        pod.label(revisions::LABEL) == Some(&self.hash)
+    }
+    pub fn is_available(&self, pod: &Pod) -> bool {
+        pods::available(pod, self.spec.min_ready_seconds.unwrap_or(0), self.now).is_ok()
+    }
+    /// How many nodes are to have a pod.
+    pub fn desired(&self) -> i32 {
+        i32::try_from(self.nodes.iter().filter(|(_, runs, _)| *runs).count()).unwrap_or(i32::MAX)
+    }
+    /// How many pods may come beside old ones, and how many nodes may have no available one.
+    pub fn bounds(&self) -> (i32, i32) {
+        let strategy = self.spec.update_strategy.as_ref();
+        if strategy.and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
+            return (0, 0);
+        }
+        let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
+        let surge = rolling.and_then(|r| r.max_surge.as_ref()).map_or(0, |v| scaled(v, self.desired(), true)).max(0);
+        let unavailable =
+            rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(1, |v| scaled(v, self.desired(), true)).max(0);
+        (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
+    }
+    /// Whether pods of other revisions are replaced.
+    pub fn rolls(&self) -> bool {
+        self.spec.update_strategy.as_ref().and_then(|s| s.type_.as_deref()) != Some("OnDelete")
+    }
+}
+
+impl Controller for DaemonSetController {
+    fn name(&self) -> &'static str {
+        "daemonset"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<DaemonSet>();
+        let chooses =
+            |set: &DaemonSet, labels: Labels<'_>| set.spec.as_ref().is_some_and(|s| selects(&s.selector, labels));
+        watch::<Pod, DaemonSet>(setup, chooses);
+        watch::<ControllerRevision, DaemonSet>(setup, chooses);
+        // Every set looks at a node that is new, gone, or another than before; a heartbeat renews a Lease and not a Node.
+        setup.watch::<Node>(|_, view| view.cache::<DaemonSet>().keys().cloned().collect());
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else { return Plan::none() };
+        let Some(spec) = set.spec.as_ref() else { return Plan::none() };
+        if spec.selector.match_labels.is_none() && spec.selector.match_expressions.is_none() {
+            let message = "This daemon set is selecting all pods. A non-empty selector is required.";
+            return Plan::none().event(EventRecord::warning(set.as_ref(), "SelectingAll", message));
+        }
+        if set.is_deleting() {
+            return Plan::none();
+        }
+        let collisions = set.status.as_ref().and_then(|s| s.collision_count);
+        let revisions = match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions) {
+            Found::Settled(revisions) => revisions,
+            Found::ToSettle(plan) => return plan,
+            Found::Collision => return status::collided(set.as_ref()),
+        };
+        let chooses = |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref());
+        let pods = match claim::<DaemonSet, Pod>(view, set.as_ref(), chooses, |_| true) {
+            Claim::Settled(pods) => pods,
+            Claim::ToSettle(plan) => return plan,
+        };
+        let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in &pods {
+            by_node.entry(place::target(pod)).or_default().push(pod.clone());
+        }
+        let model = place::model(set.as_ref(), spec);
+        let nodes = view.cache::<Node>().iter().map(|node| {
+            let (runs, stays) = place::suits(&model, node);
+            (node.clone(), runs, stays)
+        });
+        let known = Known {
+            set,
+            spec,
+            hash: revisions::hash(&revisions.current).to_owned(),
+            by_node,
+            nodes: nodes.collect(),
+            now,
+        };
+        let plan = place::plan(view, &known);
+        if !plan.writes.is_empty() {
+            return plan;
+        }
+        let update = if known.rolls() { update::plan(view, &known) } else { Plan::none() };
+        if !update.writes.is_empty() {
+            return update;
+        }
+        let in_use = |r: &ControllerRevision| {
+            r.uid() == revisions.current.uid()
+                || pods.iter().any(|p| p.label(revisions::LABEL) == Some(revisions::hash(r)))
+        };
+        let keep = spec.revision_history_limit.unwrap_or(10);
+        plan.then(update).then(revisions::clean_up(&revisions.all, keep, in_use)).then(status::write(&known))
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else { return Plan::none() };
+        let (reason, doing) = match refusal.write {
+            Write::Create { .. } => ("FailedCreate", "creating"),
+            Write::Delete { .. } => ("FailedDelete", "deleting"),
+            _ => return Plan::none(),
+        };
+        let message = format!("Error {doing}: {}", refusal.error.message);
+        Plan::none().event(EventRecord::warning(set.as_ref(), reason, message))
+    }
+}

@@ -1,0 +1,194 @@
+//! Makes pods that a Job needs, and removes those that it does not need any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Plan, Time, View};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::batch::v1::JobStatus;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+
+use super::super::{BURST, names, pods};
+use super::{Known, TRACKING, indexes, let_go, tally, verdict};
+
+/// How long a pod waits that replaces one which failed: twice as long after each failure.
+const BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(600);
+
+/// Removes pods that are not to count as failed: they let go of the finalizer first.
+fn remove<'a>(known: &Known<'_>, pods: impl Iterator<Item = &'a Arc<Pod>>) -> Plan {
+    pods.take(BURST).fold(Plan::none(), |plan, pod| {
+        let told = EventRecord::normal(known.job, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
+        let_go(plan, pod).delete(pod.as_ref()).told(told)
+    })
+}
+
+/// Ends all pods of a Job that is suspended.
+pub(super) fn stop(known: &Known<'_>) -> Plan {
+    remove(known, known.active())
+}
+
+/// Makes or removes pods.
+pub(super) fn plan(known: &Known<'_>, status: &JobStatus, view: &View<'_>) -> Plan {
+    let surplus = surplus(known);
+    if !surplus.is_empty() {
+        return remove(known, surplus.iter());
+    }
+    let parallelism = known.spec.parallelism.unwrap_or(1).max(0);
+    let (succeeded, _) = verdict::totals(status);
+    let active = i32::try_from(known.active().count()).unwrap_or(i32::MAX);
+    let left = match known.spec.completions {
+        None if succeeded > 0 => active,
+        None => parallelism,
+        Some(completions) => {
+            let text = status.failed_indexes.as_deref().unwrap_or_default();
+            let given_up = indexes::parse(text, completions).len();
+            completions - succeeded - i32::try_from(given_up).unwrap_or(i32::MAX)
+        }
+    };
+    let wanted = left.min(parallelism).max(0);
+    if active > wanted {
+        let mut order: Vec<&Arc<Pod>> = known.active().collect();
+        order.sort_by(|a, b| pods::goes_before(a, b, &BTreeMap::new(), known.now));
+        return remove(known, order.into_iter().take(usize::try_from(active - wanted).unwrap_or(0)));
+    }
+    let ending = if known.replaces_ended_only() { i32::try_from(known.terminating()).unwrap_or(i32::MAX) } else { 0 };
+    let missing = usize::try_from(wanted - active - ending).unwrap_or(0).min(BURST);
+    if missing == 0 {
+        return Plan::none();
+    }
+    let made =
+        if known.is_indexed() { make_indexed(known, status, view, missing) } else { make_any(known, view, missing) };
+    if made.writes.is_empty() {
+        return made;
+    }
+    // Ends that somebody else counted meanwhile would be run once more.
+    Plan::none().confirm_unchanged(known.job).then(made)
+}
+
+/// Pods of an Indexed Job that are of no index, or of one that another pod has.
+fn surplus(known: &Known<'_>) -> Vec<Arc<Pod>> {
+    if !known.is_indexed() {
+        return Vec::new();
+    }
+    let completions = known.spec.completions.unwrap_or(0);
+    let mut seen = BTreeSet::new();
+    let takes_place = |pod: &&Arc<Pod>| indexes::of_pod(pod).is_some_and(|i| i < completions && seen.insert(i));
+    let kept: Vec<String> = known.active().filter(takes_place).map(|p| p.uid().to_owned()).collect();
+    known.active().filter(|p| !kept.iter().any(|uid| uid == p.uid())).cloned().collect()
+}
+
+fn make_any(known: &Known<'_>, view: &View<'_>, missing: usize) -> Plan {
+    let all: Vec<&Arc<Pod>> = known.pods.iter().collect();
+    if let Some(left) = backoff(known, &all) {
+        return Plan::none().requeue_after(left);
+    }
+    let base = known.job.name();
+    let free = names::free::<Pod>(view, (known.job.namespace(), base), known.job.uid(), "pod");
+    free.take(missing).fold(Plan::none(), |plan, name| create(plan, known, pod(known, name)))
+}
+
+fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing: usize) -> Plan {
+    let completions = known.spec.completions.unwrap_or(0);
+    let over = |text: Option<&String>| indexes::parse(text.map_or("", String::as_str), completions);
+    let done = over(status.completed_indexes.as_ref());
+    let failed = over(status.failed_indexes.as_ref());
+    let lives = |p: &Arc<Pod>| pods::active(p) || known.end_of(p).is_none();
+    let taken: BTreeSet<i32> = known.pods.iter().filter(|p| lives(p)).filter_map(|p| indexes::of_pod(p)).collect();
+    let free = (0..completions).filter(|i| !done.contains(i) && !failed.contains(i) && !taken.contains(i));
+    let mut plan = Plan::none();
+    let mut left = missing;
+    for index in free {
+        if left == 0 {
+            break;
+        }
+        left -= 1;
+        let earlier: Vec<&Arc<Pod>> = match known.spec.backoff_limit_per_index {
+            Some(_) => known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index)).collect(),
+            None => known.pods.iter().collect(),
+        };
+        if let Some(wait) = backoff(known, &earlier) {
+            plan = plan.requeue_after(wait);
+            continue;
+        }
+        let base = format!("{}-{index}", known.job.name());
+        let purpose = format!("index {index}");
+        let name = names::free::<Pod>(view, (known.job.namespace(), &base), known.job.uid(), &purpose).next();
+        if let Some(name) = name {
+            plan = create(plan, known, indexed(known, pod(known, name), index));
+        }
+    }
+    plan
+}
+
+fn create(plan: Plan, known: &Known<'_>, pod: Pod) -> Plan {
+    let told = EventRecord::normal(known.job, "SuccessfulCreate", format!("Created pod: {}", pod.name()));
+    plan.create(&pod).told(told)
+}
+
+/// When a pod's containers ended.
+fn ended_at(pod: &Pod) -> Option<Time> {
+    let status = pod.status.as_ref()?;
+    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    let times = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(Time::from));
+    let condition = || pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(Time::from);
+    times.max().or_else(condition).or_else(|| pod.metadata.creation_timestamp.as_ref().map(Time::from))
+}
+
+/// How long to wait yet before making another pod: after failures since the last success.
+fn backoff(known: &Known<'_>, pods: &[&Arc<Pod>]) -> Option<Duration> {
+    let ends = |wanted: bool| {
+        pods.iter().filter(move |p| known.end_of(p) == Some(wanted)).filter_map(|p| ended_at(p)).collect::<Vec<_>>()
+    };
+    let success = ends(true).into_iter().max();
+    let failures: Vec<Time> = ends(false).into_iter().filter(|at| success.is_none_or(|s| *at > s)).collect();
+    let last = failures.iter().max()?;
+    let doublings = u32::try_from(failures.len() - 1).unwrap_or(u32::MAX).min(16);
+    let wait = BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF);
+    // A clock that went back makes the wait no longer than it is.
+    let left = wait.saturating_sub(known.now.since(*last));
+    (!left.is_zero()).then_some(left)
+}
+
+/// A pod of the Job.
+fn pod(known: &Known<'_>, name: String) -> Pod {
+    let mut pod = pods::from_template(known.job, &known.spec.template, name);
+    pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    let (uid, name) = (known.job.uid(), known.job.name());
+    for (key, value) in [("controller-uid", uid), ("job-name", name)] {
+        labels.entry(format!("batch.kubernetes.io/{key}")).or_insert_with(|| value.to_owned());
+        labels.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    pod
+}
+
+/// Tells a pod its index: by annotation, label, environment and host name.
+fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
+    let text = index.to_string();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(indexes::INDEX.to_owned(), text.clone());
+    if known.spec.backoff_limit_per_index.is_some() {
+        annotations.insert(tally::FAILURES.to_owned(), tally::failures_of_index(known, index).to_string());
+    }
+    pod.metadata.labels.get_or_insert_default().insert(indexes::INDEX.to_owned(), text);
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname = Some(format!("{}-{index}", known.job.name()));
+    let source = ObjectFieldSelector {
+        api_version: Some("v1".into()),
+        field_path: format!("metadata.labels['{}']", indexes::INDEX),
+    };
+    let variable = EnvVar {
+        name: "JOB_COMPLETION_INDEX".into(),
+        value_from: Some(EnvVarSource { field_ref: Some(source), ..EnvVarSource::default() }),
+        ..EnvVar::default()
+    };
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        let env = container.env.get_or_insert_default();
+        if env.iter().all(|e| e.name != variable.name) {
+            env.push(variable.clone());
+        }
+    }
+    pod
+}

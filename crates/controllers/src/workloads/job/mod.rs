@@ -1,0 +1,183 @@
+//! Runs pods until enough of them have succeeded, or too many have failed.
+//!
+//! Every pod of a Job holds a finalizer until its end is written in the Job's status, so that no end is lost and none counts
+//! twice:
+//!
+//! ```text
+//!   pod ends ──▶ its UID goes into status.uncountedTerminatedPods ──▶ its finalizer goes
+//!                                                                        │ seen to be gone
+//!                                             counted, and the UID leaves the list ◀─┘
+//! ```
+//!
+//! A reconcile counts first ([`tally`]); with nothing left to count it decides how the Job goes on ([`verdict`]) and makes or
+//! removes pods ([`manage`]). Behaviour follows kube-controller-manager (pkg/controller/job).
+
+mod indexes;
+mod manage;
+mod policy;
+mod tally;
+mod ttl;
+mod verdict;
+
+use std::sync::Arc;
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::selector::selects;
+use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use super::claim::{Claim, Labels, claim, controller_of, watch};
+use super::{conditions, pods};
+use conditions::Condition as _;
+
+pub use ttl::TtlController;
+
+/// The controller of Jobs.
+pub struct JobController;
+
+/// The finalizer that holds a pod until its end is counted.
+pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+/// Index of pods that hold the finalizer, by the namespace and name of their Job.
+const BY_JOB: &str = "job-tracked";
+
+/// A Job with what is known of it.
+pub(crate) struct Known<'a> {
+    pub job: &'a Job,
+    pub spec: &'a JobSpec,
+    pub pods: Vec<Arc<Pod>>,
+    pub now: Time,
+}
+
+impl Known<'_> {
+    pub fn status(&self) -> JobStatus {
+        self.job.status.clone().unwrap_or_default()
+    }
+    pub fn is_indexed(&self) -> bool {
+        self.spec.completion_mode.as_deref() == Some("Indexed")
+    }
+    pub fn is_suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
+    }
+    /// Whether a pod is replaced only once it has ended, and not when it is asked to end.
+    pub fn replaces_ended_only(&self) -> bool {
+        self.spec.pod_replacement_policy.as_deref() == Some("Failed")
+    }
+    /// Whether a pod has ended well, or not; none while it goes on.
+    pub fn end_of(&self, pod: &Pod) -> Option<bool> {
+        match pods::phase(pod) {
+            "Succeeded" => Some(true),
+            "Failed" => Some(false),
+            _ if pod.is_deleting() && !self.replaces_ended_only() => Some(false),
+            _ => None,
+        }
+    }
+    pub fn active(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.iter().filter(|p| pods::active(p))
+    }
+    pub fn terminating(&self) -> usize {
+        self.pods.iter().filter(|p| p.is_deleting() && !pods::terminal(p)).count()
+    }
+    pub fn condition(&self, kind: &str) -> bool {
+        let conditions = self.job.status.as_ref().and_then(|s| s.conditions.as_ref());
+        conditions::find(conditions, kind).is_some_and(|c| c.status() == "True")
+    }
+}
+
+/// Whether a pod holds the finalizer.
+pub(crate) fn tracked(pod: &Pod) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|f| f == TRACKING)
+}
+
+/// Adds: the pod lets go of the finalizer.
+pub(crate) fn let_go(plan: Plan, pod: &Pod) -> Plan {
+    if !tracked(pod) {
+        return plan;
+    }
+    let others: Vec<&String> = pod.metadata.finalizers.iter().flatten().filter(|f| *f != TRACKING).collect();
+    plan.patch(pod, json!({"metadata": {"finalizers": others}}))
+}
+
+/// Whether a Job is over.
+pub(crate) fn is_finished(job: &Job) -> bool {
+    let conditions = job.status.as_ref().and_then(|s| s.conditions.as_ref());
+    ["Complete", "Failed"].iter().any(|kind| conditions::find(conditions, kind).is_some_and(|c| c.status() == "True"))
+}
+
+fn by_job(pod: &Pod) -> Vec<String> {
+    let owner = controller_of::<Job>(pod).filter(|_| tracked(pod));
+    owner.map(|o| Key::new(pod.namespace(), o.name.clone()).to_string()).into_iter().collect()
+}
+
+/// Whether a Job's selector chooses these labels. A Job without a selector has the pods that it made.
+fn chooses(job: &Job, labels: Labels<'_>) -> bool {
+    job.spec.as_ref().and_then(|s| s.selector.as_ref()).is_some_and(|s| selects(s, labels))
+}
+
+impl Controller for JobController {
+    fn name(&self) -> &'static str {
+        "job"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<Job>();
+        watch::<Pod, Job>(setup, chooses);
+        setup.index::<Pod>(BY_JOB, by_job);
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let job = view.get::<Job>(&key.namespace, &key.name);
+        let plan = abandoned(key, job.map(|j| j.uid()), view);
+        if !plan.writes.is_empty() {
+            return plan;
+        }
+        let Some(job) = job else { return Plan::none() };
+        let Some(spec) = job.spec.as_ref() else { return Plan::none() };
+        // Somebody else's work.
+        if spec.managed_by.as_deref().is_some_and(|m| m != "kubernetes.io/job-controller") {
+            return Plan::none();
+        }
+        let fits = |pod: &Pod| spec.selector.is_none() || chooses(job, pod.metadata.labels.as_ref());
+        let adopts = |pod: &Pod| spec.selector.is_some() && pods::active(pod);
+        let pods = match claim::<Job, Pod>(view, job.as_ref(), fits, adopts) {
+            Claim::Settled(pods) => pods,
+            Claim::ToSettle(plan) => return plan,
+        };
+        let known = Known { job, spec, pods, now };
+        if is_finished(job) || job.is_deleting() {
+            return known.pods.iter().filter(|p| tracked(p)).fold(Plan::none(), |plan, pod| let_go(plan, pod));
+        }
+        // What is to be counted rests on pods at least as new as the Job's status.
+        let plan = tally::plan(&known, view);
+        if !plan.writes.is_empty() {
+            return plan;
+        }
+        plan.then(verdict::plan(&known, view))
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let Some(job) = view.get::<Job>(&key.namespace, &key.name) else { return Plan::none() };
+        let (reason, doing) = match refusal.write {
+            Write::Create { .. } => ("FailedCreate", "creating"),
+            Write::Delete { .. } => ("FailedDelete", "deleting"),
+            _ => return Plan::none(),
+        };
+        let message = format!("Error {doing}: {}", refusal.error.message);
+        Plan::none().event(EventRecord::warning(job.as_ref(), reason, message))
+    }
+}
+
+/// Pods of a Job of this name that is gone let go: nobody will count them any more. That it is gone is proved by a live read.
+fn abandoned(key: &Key, uid: Option<&str>, view: &View<'_>) -> Plan {
+    let named = key.to_string();
+    let pods = view.cache::<Pod>().by_index(BY_JOB, &named);
+    let mut gone: Option<String> = None;
+    let mut plan = Plan::none();
+    for pod in pods {
+        let Some(owner) = pod.controller_uid().filter(|owner| Some(*owner) != uid) else { continue };
+        if gone.as_deref() != Some(owner) {
+            plan = plan.confirm_absent(&Job::resource(), key.clone(), owner);
+            gone = Some(owner.to_owned());
+        }
+        plan = let_go(plan, pod);
+    }
+    plan
+}

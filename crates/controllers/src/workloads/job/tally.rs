@@ -1,0 +1,137 @@
+//! Counts ends of pods, each once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use carrack_engine::{Plan, View};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus, UncountedTerminatedPods};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::super::conditions::{self, Condition as _};
+use super::policy::{self, Meaning};
+use super::{Known, indexes, let_go, tracked, verdict};
+
+/// The most UIDs in the status at a time, and so the most pods that are counted by one write.
+const BATCH: usize = 500;
+
+/// Writes what is to be counted; then the pods that are written down let go.
+pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
+    let old = known.status();
+    let mut status = old.clone();
+    let mut uncounted = status.uncounted_terminated_pods.take().unwrap_or_default();
+    count_released(known, view, &mut status, &mut uncounted);
+    let released = note_ended(known, &mut status, &mut uncounted);
+    let is_empty = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
+    uncounted.succeeded = uncounted.succeeded.filter(|l| !l.is_empty());
+    uncounted.failed = uncounted.failed.filter(|l| !l.is_empty());
+    let waits = !is_empty(&uncounted.succeeded) || !is_empty(&uncounted.failed);
+    // An empty list is what upstream leaves once it has counted something.
+    status.uncounted_terminated_pods = (waits || old.uncounted_terminated_pods.is_some()).then_some(uncounted);
+    let mut plan = Plan::none();
+    if status != old {
+        verdict::present(known, &mut status);
+        plan = plan.update_status(&Job { status: Some(status), ..known.job.clone() });
+    }
+    released.iter().fold(plan, |plan, pod| let_go(plan, pod))
+}
+
+/// Moves those that have let go from the lists to the counts. A pod that is not there has let go only if the cache of pods is
+/// at least as new as the status that names it.
+fn count_released(known: &Known<'_>, view: &View<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) {
+    let current = view.revision::<Pod>() >= known.job.revision();
+    let held = |uid: &String| match known.pods.iter().find(|p| p.uid() == uid) {
+        Some(pod) => tracked(pod),
+        None => !current,
+    };
+    let count = |list: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
+        let Some(list) = list else { return };
+        let before = list.len();
+        list.retain(held);
+        let released = i32::try_from(before - list.len()).unwrap_or(0);
+        if released > 0 {
+            *counter = Some(counter.unwrap_or(0).saturating_add(released));
+        }
+    };
+    count(&mut uncounted.succeeded, &mut status.succeeded);
+    count(&mut uncounted.failed, &mut status.failed);
+}
+
+/// Writes down pods that have ended. Returns all that may let go.
+fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) -> Vec<Arc<Pod>> {
+    let completions = known.spec.completions.unwrap_or(0);
+    let mut completed = indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
+    let mut failed_indexes = status.failed_indexes.as_deref().map(|t| indexes::parse(t, completions));
+    let rules = known.spec.pod_failure_policy.as_ref().map_or(&[][..], |p| p.rules.as_slice());
+    let mut released = Vec::new();
+    for pod in known.pods.iter().filter(|p| tracked(p)) {
+        let Some(succeeded) = known.end_of(pod) else { continue };
+        if released.len() >= BATCH {
+            break;
+        }
+        released.push(pod.clone());
+        let uid = pod.uid().to_owned();
+        let listed = |list: &Option<Vec<String>>| list.iter().flatten().any(|u| *u == uid);
+        if listed(&uncounted.succeeded) || listed(&uncounted.failed) {
+            continue;
+        }
+        if succeeded {
+            match indexes::of_pod(pod).filter(|_| known.is_indexed()) {
+                // The index is enough to know it by.
+                Some(index) if index < completions => _ = completed.insert(index),
+                Some(_) => {}
+                None if known.is_indexed() => {}
+                None => uncounted.succeeded.get_or_insert_default().push(uid),
+            }
+            continue;
+        }
+        let meaning = policy::meaning(rules, pod);
+        if meaning == Meaning::Ignored {
+            continue;
+        }
+        if let Some(limit) = known.spec.backoff_limit_per_index
+            && let Some(index) = indexes::of_pod(pod).filter(|i| *i < completions && !completed.contains(i))
+        {
+            let failures = failures_of_index(known, index);
+            let failed = failed_indexes.get_or_insert_default();
+            if meaning == Meaning::FailsIndex || i32::try_from(failures).unwrap_or(i32::MAX) > limit {
+                failed.insert(index);
+            }
+        }
+        if let Meaning::FailsJob(message) = meaning
+            && !known.condition("FailureTarget")
+        {
+            let target = JobCondition::new("FailureTarget", "True", "PodFailurePolicy", message, known.now);
+            conditions::set(&mut status.conditions, target);
+        }
+        uncounted.failed.get_or_insert_default().push(uid);
+    }
+    if known.is_indexed() {
+        let text = indexes::write(&completed);
+        if !text.is_empty() || status.completed_indexes.is_some() {
+            status.completed_indexes = Some(text).filter(|t| !t.is_empty());
+        }
+        let succeeded = i32::try_from(completed.len()).unwrap_or(i32::MAX);
+        status.succeeded = Some(succeeded).filter(|n| *n > 0).or(status.succeeded.map(|_| 0));
+        status.failed_indexes = failed_indexes.map(|set| indexes::write(&set)).or(status.failed_indexes.take());
+    }
+    released
+}
+
+/// How often an index has failed, as its pods say: each tells how many failures there were before it.
+pub(super) fn failures_of_index(known: &Known<'_>, index: i32) -> usize {
+    let failed: BTreeSet<&str> = known
+        .pods
+        .iter()
+        .filter(|p| indexes::of_pod(p) == Some(index) && known.end_of(p) == Some(false))
+        .map(|p| p.uid())
+        .collect();
+    let told = known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index)).filter_map(|p| {
+        let before: usize = p.metadata.annotations.as_ref()?.get(FAILURES)?.parse().ok()?;
+        Some(before + usize::from(known.end_of(p) == Some(false)))
+    });
+    told.max().unwrap_or(0).max(failed.len())
+}
+
+/// Annotation with how often a pod's index had failed before it.
+pub(super) const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";

@@ -1,0 +1,180 @@
+//! How a Job goes on: whether it has succeeded or failed, is suspended, or needs pods.
+
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Plan, Time, View};
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::super::conditions::{self, Condition as _};
+use super::super::pods;
+use super::{Known, indexes, manage, policy, tracked};
+
+const MET: &str = "SuccessCriteriaMet";
+const TARGET: &str = "FailureTarget";
+
+fn condition(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Time) -> JobCondition {
+    JobCondition::new(kind, status, reason, message.into(), now)
+}
+
+/// Fills in what a status says of the pods as they are.
+pub(super) fn present(known: &Known<'_>, status: &mut JobStatus) {
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let active = known.active().count();
+    status.active = Some(count(active)).filter(|n| *n > 0);
+    status.ready = Some(count(known.active().filter(|p| pods::ready(p)).count()));
+    status.terminating = Some(count(known.terminating()));
+}
+
+/// Pods that have succeeded and failed so far, those that are not counted yet included.
+pub(super) fn totals(status: &JobStatus) -> (i32, i32) {
+    let listed = |list: Option<&Vec<String>>| i32::try_from(list.map_or(0, Vec::len)).unwrap_or(i32::MAX);
+    let uncounted = status.uncounted_terminated_pods.as_ref();
+    let sum = |n: Option<i32>, list| n.unwrap_or(0).saturating_add(listed(list));
+    (
+        sum(status.succeeded, uncounted.and_then(|u| u.succeeded.as_ref())),
+        sum(status.failed, uncounted.and_then(|u| u.failed.as_ref())),
+    )
+}
+
+/// Decides, with nothing left to write down of pods that have ended.
+pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
+    let old = known.status();
+    let mut status = old.clone();
+    let mut plan = suspend(known, &mut status);
+    if status.start_time.is_none() && !known.is_suspended() {
+        status.start_time = Some(known.now.meta());
+    }
+    let is_finishing = known.condition(MET) || known.condition(TARGET);
+    if !is_finishing {
+        let (end, again) = judge(known, &status);
+        if let Some(after) = again {
+            plan = plan.requeue_after(after);
+        }
+        if let Some(end) = end {
+            conditions::set(&mut status.conditions, end);
+        }
+    }
+    present(known, &mut status);
+    let has = |kind: &str| conditions::find(status.conditions.as_ref(), kind).filter(|c| c.status() == "True").cloned();
+    if let Some(target) = has(MET).or_else(|| has(TARGET)) {
+        let rest = known.active().fold(Plan::none(), |plan, pod| plan.delete(pod.as_ref()));
+        let counted = !known.pods.iter().any(|p| tracked(p)) && waiting(&status) == 0;
+        if rest.writes.is_empty() && known.terminating() == 0 && counted {
+            plan = plan.then(finish(known, &mut status, &target));
+        }
+        return write(known, &old, status, rest.then(plan));
+    }
+    let work = if known.is_suspended() { manage::stop(known) } else { manage::plan(known, &status, view) };
+    if work.writes.is_empty() {
+        return write(known, &old, status, plan.then(work));
+    }
+    // What is said of a Job before its first pods is said first; the rest is said of the pods that there are then.
+    if status.start_time != old.start_time || status.conditions != old.conditions {
+        let said = JobStatus { start_time: status.start_time, conditions: status.conditions, ..old.clone() };
+        return write(known, &old, said, plan);
+    }
+    plan.then(work)
+}
+
+/// UIDs that wait to be counted.
+fn waiting(status: &JobStatus) -> usize {
+    let lists = status.uncounted_terminated_pods.iter().flat_map(|u| [u.succeeded.as_ref(), u.failed.as_ref()]);
+    lists.flatten().map(Vec::len).sum()
+}
+
+fn write(known: &Known<'_>, old: &JobStatus, new: JobStatus, plan: Plan) -> Plan {
+    if *old == new {
+        return plan;
+    }
+    Plan::none().update_status(&Job { status: Some(new), ..known.job.clone() }).then(plan)
+}
+
+/// Says that a Job was suspended or goes on. The clock of one that goes on starts anew.
+fn suspend(known: &Known<'_>, status: &mut JobStatus) -> Plan {
+    let was = conditions::find(status.conditions.as_ref(), "Suspended").is_some_and(|c| c.status() == "True");
+    let (status_text, reason, message) = match (known.is_suspended(), was) {
+        (true, false) => ("True", "JobSuspended", "Job suspended"),
+        (false, true) => ("False", "JobResumed", "Job resumed"),
+        _ => return Plan::none(),
+    };
+    conditions::set(&mut status.conditions, condition("Suspended", status_text, reason, message, known.now));
+    status.start_time = None;
+    let event = if known.is_suspended() { "Suspended" } else { "Resumed" };
+    Plan::none().event(EventRecord::normal(known.job, event, message))
+}
+
+/// Whether the Job has come to an end, and when to ask again whatever happens.
+fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option<Duration>) {
+    let spec = known.spec;
+    let failed_for = |reason: &str, message: &str| Some(condition(TARGET, "True", reason, message, known.now));
+    let (succeeded, failed) = totals(status);
+    let limit = spec.backoff_limit.unwrap_or(6);
+    if failed > limit || restarts_exceed(known, limit) {
+        return (failed_for("BackoffLimitExceeded", "Job has reached the specified backoff limit"), None);
+    }
+    let mut again = None;
+    if let (Some(limit_s), Some(started), false) =
+        (spec.active_deadline_seconds, status.start_time.as_ref(), known.is_suspended())
+    {
+        let limit = Duration::from_secs(u64::try_from(limit_s).unwrap_or(0));
+        let left = limit.saturating_sub(known.now.since(Time::from(started)));
+        if left.is_zero() {
+            return (failed_for("DeadlineExceeded", "Job was active longer than specified deadline"), None);
+        }
+        again = Some(left);
+    }
+    let completions = spec.completions.unwrap_or(0);
+    if known.is_indexed() {
+        let failed = indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
+        let completed = indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
+        let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        if spec.max_failed_indexes.is_some_and(|most| count(failed.len()) > most) {
+            let message = "Job has exceeded the specified maximal number of failed indexes";
+            return (failed_for("MaxFailedIndexesExceeded", message), again);
+        }
+        if let Some(rule) = spec.success_policy.as_ref().and_then(|p| policy::succeeds(p, &completed, completions)) {
+            let message = format!("Matched rules at index {rule}");
+            return (Some(condition(MET, "True", "SuccessPolicy", message, known.now)), again);
+        }
+        if !failed.is_empty() && count(failed.union(&completed).count()) >= completions {
+            return (failed_for("FailedIndexes", "Job has failed indexes"), again);
+        }
+    }
+    let done = match spec.completions {
+        // Any success says that the work is done; the others may end.
+        None => succeeded > 0 && known.active().next().is_none() && known.terminating() == 0,
+        Some(wanted) => succeeded >= wanted,
+    };
+    let message = "Reached expected number of succeeded pods";
+    (done.then(|| condition(MET, "True", "CompletionsReached", message, known.now)), again)
+}
+
+/// Whether containers that are restarted in place have failed too often.
+fn restarts_exceed(known: &Known<'_>, limit: i32) -> bool {
+    let in_place = known.spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
+    if !in_place {
+        return false;
+    }
+    let of = |pod: &Pod| -> i32 {
+        let status = pod.status.as_ref();
+        let init = status.iter().flat_map(|s| s.init_container_statuses.iter().flatten());
+        let all = init.chain(status.iter().flat_map(|s| s.container_statuses.iter().flatten()));
+        all.map(|c| c.restart_count).fold(0, i32::saturating_add)
+    };
+    let sum = known.active().map(|p| of(p)).fold(0, i32::saturating_add);
+    if limit == 0 { sum > 0 } else { sum >= limit }
+}
+
+/// The end itself, once the last pod has ended and is counted.
+fn finish(known: &Known<'_>, status: &mut JobStatus, target: &JobCondition) -> Plan {
+    let message = target.message.clone().unwrap_or_default();
+    let success = target.kind() == MET;
+    let kind = if success { "Complete" } else { "Failed" };
+    conditions::set(&mut status.conditions, condition(kind, "True", target.reason(), message.clone(), known.now));
+    if success {
+        status.completion_time = Some(known.now.meta());
+        return Plan::none().event(EventRecord::normal(known.job, "Completed", "Job completed"));
+    }
+    Plan::none().event(EventRecord::warning(known.job, target.reason(), message))
+}
