@@ -44,6 +44,8 @@ pub struct Config {
     pub collected: Vec<Resource>,
     /// The cluster's CA certificate, in PEM.
     pub ca_pem: String,
+    /// A bug to put in, for the simulator, which must find it; never for a real process.
+    pub planted: Option<workloads::Planted>,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -61,5 +63,5 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(EndpointsController),
         Box::new(DisruptionController),
     ];
-    cluster.into_iter().chain(workloads::all()).collect()
+    cluster.into_iter().chain(workloads::all(config.planted)).collect()
 }

@@ -1,5 +1,6 @@
 //! A process: a real core, its effects, and how it is made.
 
+use carrack_controllers::workloads::Planted;
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
 use carrack_hollow::HollowNodes;
 use carrack_kubelet::{KubeletCore, NodeConfig};
@@ -62,7 +63,12 @@ impl Hosted {
                 Self::Scheduler(Box::new(core), Effects::new())
             }
             Role::Controllers => {
-                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into() };
+                let planted = match settings.bug {
+                    Some(Bug::SetsBySpec) => Some(Planted::SetsBySpec),
+                    Some(Bug::EndsForgotten) => Some(Planted::EndsForgotten),
+                    _ => None,
+                };
+                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
                 manager(core, elector("kube-controller-manager"), settings)
             }

@@ -176,7 +176,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
-            Some(Bug::StaleReads) | None => {}
+            Some(Bug::StaleReads | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
         }
         Self { nodes, net, node, intervals, crash_one_in_effects, skew, store_pending_one_in, store_delay, elect }
     }

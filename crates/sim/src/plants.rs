@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     StaleReads,
     ForgottenCheckpoint,
     BlindHandler,
+    SetsBySpec,
+    EndsForgotten,
     FinalRejection,
 }
 
@@ -47,10 +49,29 @@ pub const PLANTS: &[Plant] = &[
         found_by: "plugin-absence-never-fails-a-pod",
         bug: Bug::FinalRejection,
     },
+    Plant {
+        name: "sets-by-spec",
+        what: "a Deployment counts its ReplicaSets by their specs, and not by the pods that they still have",
+        found_by: "rollouts-keep-their-bounds",
+        bug: Bug::SetsBySpec,
+    },
+    Plant {
+        name: "ends-forgotten",
+        what: "a Job takes a pod's end for counted before the pod has let go of its finalizer",
+        found_by: "ends-count-once",
+        bug: Bug::EndsForgotten,
+    },
 ];
 
 /// The planted bug of a name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Plant> {
     PLANTS.iter().find(|plant| plant.name == name)
+}
+
+impl Bug {
+    /// Whether it is one of controllers of workloads.
+    pub(crate) fn is_of_workloads(self) -> bool {
+        matches!(self, Self::SetsBySpec | Self::EndsForgotten)
+    }
 }

@@ -34,16 +34,25 @@ use carrack_engine::Controller;
 /// so that a quota that is full costs one request and not this many.
 const BURST: usize = 500;
 
+/// Bugs that can be put in on purpose, for the simulator, which must find them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A Deployment counts its sets by their specs alone, as upstream does.
+    SetsBySpec,
+    /// A Job takes pods that it has written down for counted, whether they have let go or not.
+    EndsForgotten,
+}
+
 /// All controllers of workloads.
 #[must_use]
-pub fn all() -> Vec<Box<dyn Controller>> {
+pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
     vec![
         Box::new(ReplicaSets::default()),
         Box::new(ReplicationControllers::default()),
-        Box::new(DeploymentController),
+        Box::new(DeploymentController { by_spec: planted == Some(Planted::SetsBySpec) }),
         Box::new(StatefulSetController),
         Box::new(DaemonSetController),
-        Box::new(JobController),
+        Box::new(JobController { forgets: planted == Some(Planted::EndsForgotten) }),
         Box::new(TtlController),
         Box::new(CronJobController),
     ]

@@ -133,12 +133,9 @@ impl Bounds {
             let list = job.pointer(&format!("/status/uncountedTerminatedPods/{kind}")).and_then(Value::as_array);
             size(list.map_or(0, Vec::len))
         };
-        let indexed = text(job, "/spec/completionMode") == "Indexed";
         for (kind, seen) in [("succeeded", &ends.succeeded), ("failed", &ends.failed)] {
             let told = number(job, &format!("/status/{kind}")) + listed(kind);
-            // Of one index only one end counts, and it is counted by the index.
-            let wrong = if indexed && kind == "succeeded" { told > size(seen.len()) } else { told > size(seen.len()) };
-            if wrong {
+            if told > size(seen.len()) {
                 let what = format!("{} counts {told} pods that {kind}, of {} that did", key_of(job), seen.len());
                 breaches.push(Breach::new("ends-count-once", what));
             }

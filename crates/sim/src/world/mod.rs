@@ -200,6 +200,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
+        let planted = options.plant.is_some_and(|plant| plant.bug.is_of_workloads());
+        let options = &Options { workloads: options.workloads || planted, ..options.clone() };
         let root = Rng::new(seed);
         let swarm = Swarm::draw(&root, options);
         let mut server = Server::new(BEGIN, &root.fork("server"));

@@ -32,7 +32,11 @@ use super::scale::scaled;
 use sets::Sets;
 
 /// The controller of Deployments.
-pub struct DeploymentController;
+#[derive(Default)]
+pub struct DeploymentController {
+    /// A planted bug.
+    pub(crate) by_spec: bool,
+}
 
 /// A Deployment's spec with its defaults.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +133,7 @@ impl Controller for DeploymentController {
             Claim::Settled(sets) => sets,
             Claim::ToSettle(plan) => return plan,
         };
-        let sets = Sets::of(wanted, all);
+        let sets = Sets { by_spec: self.by_spec, ..Sets::of(wanted, all) };
         if deployment.is_deleting() {
             return status::write(wanted, &sets, None, now);
         }

@@ -20,6 +20,8 @@ pub(crate) struct Sets {
     pub new: Option<Arc<ReplicaSet>>,
     /// The others, the oldest first.
     pub old: Vec<Arc<ReplicaSet>>,
+    /// A planted bug: what the sets say of their pods is not looked at.
+    pub by_spec: bool,
 }
 
 /// A template without the label that its hash is in.
@@ -37,7 +39,7 @@ fn age(set: &ReplicaSet) -> (Option<jiff::Timestamp>, &str) {
 
 impl Sets {
     pub(crate) fn none() -> Self {
-        Self { new: None, old: Vec::new() }
+        Self { new: None, old: Vec::new(), by_spec: false }
     }
     /// Sorts the sets. Of several of the same template the oldest is the template's.
     pub(crate) fn of(wanted: Wanted<'_>, mut all: Vec<Arc<ReplicaSet>>) -> Self {
@@ -47,7 +49,7 @@ impl Sets {
             set.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| bare(t) == template)
         };
         let new = all.iter().position(is_new).map(|at| all.remove(at));
-        Self { new, old: all }
+        Self { new, old: all, by_spec: false }
     }
     /// All of them, the oldest first.
     pub(crate) fn all(&self) -> Vec<&Arc<ReplicaSet>> {
@@ -61,14 +63,18 @@ impl Sets {
     }
     /// The most pods that count as replicas now or soon.
     pub(crate) fn most(&self) -> i32 {
+        if self.by_spec {
+            return self.spec_total();
+        }
         let most = |s: &Arc<ReplicaSet>| spec_replicas(s).max(s.status.as_ref().map_or(0, |s| s.replicas));
         self.all().into_iter().map(most).fold(0, i32::saturating_add)
     }
     /// Whether each has seen its latest spec. What one that has not may have made since is not known.
     pub(crate) fn are_current(&self) -> bool {
-        self.all().iter().all(|s| {
-            s.status.as_ref().and_then(|s| s.observed_generation).unwrap_or(0) >= s.metadata.generation.unwrap_or(0)
-        })
+        self.by_spec
+            || self.all().iter().all(|s| {
+                s.status.as_ref().and_then(|s| s.observed_generation).unwrap_or(0) >= s.metadata.generation.unwrap_or(0)
+            })
     }
     fn next_revision(&self) -> i64 {
         self.old.iter().map(|s| annotations::revision(&s.metadata)).max().unwrap_or(0).saturating_add(1)

@@ -35,7 +35,11 @@ use conditions::Condition as _;
 pub use ttl::TtlController;
 
 /// The controller of Jobs.
-pub struct JobController;
+#[derive(Default)]
+pub struct JobController {
+    /// A planted bug.
+    pub(crate) forgets: bool,
+}
 
 /// The finalizer that holds a pod until its end is counted.
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -48,6 +52,8 @@ pub(crate) struct Known<'a> {
     pub spec: &'a JobSpec,
     pub pods: Vec<Arc<Pod>>,
     pub now: Time,
+    /// A planted bug: whether pods have let go is not looked at.
+    pub forgets: bool,
 }
 
 impl Known<'_> {
@@ -142,7 +148,7 @@ impl Controller for JobController {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
-        let known = Known { job, spec, pods, now };
+        let known = Known { job, spec, pods, now, forgets: self.forgets };
         if is_finished(job) || job.is_deleting() {
             return known.pods.iter().filter(|p| tracked(p)).fold(Plan::none(), |plan, pod| let_go(plan, pod));
         }

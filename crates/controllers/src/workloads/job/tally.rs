@@ -41,7 +41,7 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
 fn count_released(known: &Known<'_>, view: &View<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) {
     let current = view.revision::<Pod>() >= known.job.revision();
     let held = |uid: &String| match known.pods.iter().find(|p| p.uid() == uid) {
-        Some(pod) => tracked(pod),
+        Some(pod) => tracked(pod) && !known.forgets,
         None => !current,
     };
     let count = |list: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
