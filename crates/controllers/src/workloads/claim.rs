@@ -19,7 +19,7 @@ fn orphans_of(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
 
-fn index<K: Object>(object: &K) -> Vec<String> {
+pub(super) fn index<K: Object>(object: &K) -> Vec<String> {
     vec![object.controller_uid().map_or_else(|| orphans_of(object.namespace()), ToOwned::to_owned)]
 }
 

@@ -20,6 +20,8 @@ mod replica_set;
 mod revisions;
 mod scale;
 mod stateful_set;
+#[cfg(test)]
+mod tests;
 
 pub use cron_job::CronJobController;
 pub use daemon_set::DaemonSetController;

@@ -180,18 +180,21 @@ fn progress(
         // Its time of update is when progress was seen last, so it is replaced though it says the same.
         conditions::remove(&mut new.conditions, PROGRESSING);
         conditions::set(&mut new.conditions, next);
-    } else if let Some(current) = current {
+    } else if current.is_some() {
         let left = deadline.saturating_sub(now.since(since));
-        if was == TIMED_OUT || was == COMPLETE {
+        if was == TIMED_OUT {
             return Plan::none();
         }
-        if left.is_zero() {
+        if was == COMPLETE {
+            // The next rollout has begun, and its clock.
+            let message = format!("{who} is progressing.");
+            conditions::set(&mut new.conditions, condition(PROGRESSING, "True", "ReplicaSetUpdated", message, now));
+        } else if left.is_zero() {
             let message = format!("{who} has timed out progressing.");
             conditions::set(&mut new.conditions, condition(PROGRESSING, "False", TIMED_OUT, message, now));
         } else {
             return Plan::none().requeue_after(left + Duration::from_secs(1));
         }
-        drop(current);
     } else {
         // The clock of a rollout starts with its first status.
         let (reason, message) = match &sets.new {

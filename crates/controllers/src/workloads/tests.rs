@@ -1,0 +1,130 @@
+//! What single reconciles plan: scaling in proportion, and input that should not be there.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller, Key, Plan, Time, Write};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{CronJobController, DeploymentController, ReplicaSets};
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+fn template(version: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "web"}, "annotations": {"version": version}}, "spec": {"containers": []}})
+}
+
+/// What a plan does, in a few words.
+fn words(plan: &Plan) -> Vec<String> {
+    let writes = plan.writes.iter().map(|w| match w {
+        Write::Create { resource, .. } => format!("create {}", resource.plural),
+        Write::Update { object, sub: "", .. } => format!("{} {}", w.key().name, object["spec"]["replicas"]),
+        Write::Update { object, .. } => format!("status {}", object["status"]["conditions"][0]["reason"]),
+        other => format!("{other:?}"),
+    });
+    writes.chain(plan.events.iter().map(|e| e.reason.clone())).collect()
+}
+
+/// What is planned for a Deployment of so many replicas, with sets of these sizes and of another Deployment's size.
+fn check_scaling(replicas: i64, was: i64, sets: &[i64], expected: &[&str]) {
+    let deployment = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "d", "generation": 2},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template("2"),
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}}});
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}]);
+    let set = |(n, size): (usize, &i64)| -> ReplicaSet {
+        read(
+            json!({"metadata": {"namespace": "ns", "name": format!("web-{n}"), "uid": n.to_string(), "labels": {"app": "web"},
+            "generation": 1, "ownerReferences": owner, "creationTimestamp": format!("2026-01-01T00:00:0{n}Z"),
+            "annotations": {"deployment.kubernetes.io/desired-replicas": was.to_string(), "deployment.kubernetes.io/revision": (n + 1).to_string(),
+                "deployment.kubernetes.io/max-replicas": (was + 2).to_string()}},
+            "spec": {"replicas": size, "selector": {"matchLabels": {"app": "web"}}, "template": template(&(n + 1).to_string())},
+            "status": {"replicas": size, "availableReplicas": size, "observedGeneration": 1}}),
+        )
+    };
+    let mut current: Deployment = read(deployment);
+    let newest = sets.len().to_string();
+    current.metadata.annotations = Some([("deployment.kubernetes.io/revision".to_owned(), newest)].into());
+    let caches = Caches::new()
+        .with([current])
+        .with::<Pod>([])
+        .with_index("controller", super::claim::index::<ReplicaSet>)
+        .with(sets.iter().enumerate().map(set));
+    let plan = DeploymentController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+    assert_eq!(words(&plan), expected, "{was} to {replicas} with {sets:?}");
+}
+
+#[test]
+fn replicas_are_spread_in_proportion() {
+    // A rollout under way, of 10 with a surge of 2: the larger set gets more, and the rest goes to the largest.
+    check_scaling(20, 10, &[8, 4], &["web-0 15", "web-1 7"]);
+    check_scaling(5, 10, &[8, 4], &["web-0 5", "web-1 2"]);
+    check_scaling(0, 10, &[8, 4], &["web-0 0", "web-1 0"]);
+    // One set alone has everything.
+    check_scaling(7, 10, &[0, 10], &["web-1 7"]);
+    check_scaling(7, 10, &[10, 0], &["web-0 7"]);
+}
+
+/// What is planned for a ReplicaSet without pods.
+fn check_set(spec: Value, expected: &[&str]) {
+    let set = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "s"}, "spec": spec});
+    let caches = Caches::new()
+        .with::<ReplicaSet>([read(set.clone())])
+        .with_index("controller", super::claim::index::<Pod>)
+        .with::<Pod>([]);
+    let plan = ReplicaSets::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+    assert_eq!(words(&plan), expected, "{set}");
+}
+
+#[test]
+fn what_a_set_cannot_do_is_told_and_not_tried() {
+    let selector = |app: &str| json!({"matchLabels": {"app": app}});
+    check_set(
+        json!({"replicas": 2, "selector": selector("web"), "template": template("1")}),
+        &["create pods", "create pods"],
+    );
+    // Pods that would not belong to it would be made without end.
+    check_set(
+        json!({"replicas": 2, "selector": selector("db"), "template": template("1")}),
+        &["status \"FailedCreate\"", "FailedCreate"],
+    );
+    check_set(json!({"replicas": -3, "selector": selector("web"), "template": template("1")}), &["status null"]);
+}
+
+/// What is planned for a CronJob that was made at midnight, and when it is looked at again.
+fn check_cron(schedule: &str, more: Value, now: &str, expected: &[&str], again_s: Option<u64>) {
+    let mut spec = json!({"schedule": schedule, "jobTemplate": {"spec": {"template": template("1")}}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    let cron = json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec});
+    let caches = Caches::new()
+        .with::<CronJob>([read(cron)])
+        .with_index("controller", super::claim::index::<Job>)
+        .with::<Job>([]);
+    let now = Time::parse(now).expect("a time");
+    let plan = CronJobController.reconcile(&Key::new("ns", "c"), &caches.view(), now);
+    let made: Vec<String> = words(&plan).into_iter().filter(|w| !w.starts_with("status")).collect();
+    assert_eq!(made, expected, "{schedule} at {}", now.rfc3339());
+    assert_eq!(plan.requeue_after.map(|after| after.as_secs()), again_s, "{schedule} at {}", now.rfc3339());
+}
+
+#[test]
+fn cron_jobs_wait_for_their_time_and_never_spin() {
+    let none = json!({});
+    check_cron("*/10 * * * *", none.clone(), "2026-01-01T00:05:00Z", &[], Some(300));
+    check_cron("*/10 * * * *", none.clone(), "2026-01-01T00:10:01Z", &["create jobs"], Some(599));
+    check_cron("* * * * *", none.clone(), "2026-01-01T06:00:00Z", &["create jobs", "TooManyMissedTimes"], Some(60));
+    check_cron("*/10 * * * *", json!({"startingDeadlineSeconds": 30}), "2026-01-01T00:15:00Z", &[], Some(300));
+    check_cron("*/10 * * * *", json!({"suspend": true}), "2026-01-01T00:15:00Z", &[], None);
+    // The clock went back behind its creation.
+    check_cron("*/10 * * * *", none.clone(), "2025-12-31T23:00:00Z", &[], Some(4200));
+    for bad in ["0 0 30 2 *", "what", "* * * *"] {
+        check_cron(bad, none.clone(), "2026-01-01T00:15:00Z", &["UnparseableSchedule"], None);
+    }
+    check_cron("* * * * *", json!({"timeZone": "Mars/Olympus"}), "2026-01-01T00:15:00Z", &["UnknownTimeZone"], None);
+}
