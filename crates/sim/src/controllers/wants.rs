@@ -93,7 +93,13 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
             pods.sort_by_key(Value::to_string);
             let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
             let mut conditions: Vec<Value> =
-                conditions.into_iter().flatten().map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
+                // Whether a Job was over before it was suspended is a matter of time, too.
+                conditions
+                    .into_iter()
+                    .flatten()
+                    .filter(|c| c["type"] != "Suspended")
+                    .map(|c| json!([c["type"], c["status"], c["reason"]]))
+                    .collect();
             conditions.sort_by_key(Value::to_string);
             let status = object.get("status").and_then(Value::as_object);
             // How often a Job's pods fail depends on when it is suspended.
