@@ -9,6 +9,8 @@
 //! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
 //! - [`DisruptionController`]: how many pods may be evicted now.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
+//! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
+//!   [`AttachDetach`]: claims and volumes.
 
 mod custom;
 mod disruption;
@@ -22,6 +24,7 @@ mod root_ca;
 mod service_account;
 #[cfg(test)]
 mod testing;
+mod volumes;
 pub mod workloads;
 
 use carrack_engine::Controller;
@@ -35,6 +38,10 @@ pub use node::{NodeLifecycle, TaintEviction};
 pub use pod_gc::PodGc;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
+pub use volumes::{
+    AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, PersistentVolumeBinder, VolumeProtection,
+    attachment_name,
+};
 
 /// What the controllers need to be told.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +69,12 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
         Box::new(DisruptionController),
+        Box::new(PersistentVolumeBinder),
+        Box::new(ClaimProtection),
+        Box::new(VolumeProtection),
+        Box::new(EphemeralVolumes),
+        Box::new(Expansion),
+        Box::new(AttachDetach::default()),
     ];
     cluster.into_iter().chain(workloads::all(config.planted)).collect()
 }

@@ -64,3 +64,23 @@ pub(crate) fn mark_disrupted(plan: Plan, pod: &Pod, reason: &str, message: &str,
     }
     plan.patch_status(pod, json!({ "status": status }))
 }
+
+/// Names of the claims that a pod uses: by volumes of its own, or as templates of ephemeral volumes.
+pub(crate) fn claims_of(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    volumes
+        .filter_map(|v| match (&v.persistent_volume_claim, &v.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{}-{}", pod.name(), v.name)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Name of the index of pods by the claims that they use.
+pub(crate) const BY_CLAIM: &str = "claim";
+
+/// The claims of a pod as `namespace/name`, for the index.
+pub(crate) fn by_claim(pod: &Pod) -> Vec<String> {
+    claims_of(pod).into_iter().map(|name| format!("{}/{name}", pod.namespace())).collect()
+}

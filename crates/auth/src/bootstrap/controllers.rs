@@ -196,12 +196,14 @@ fn volumes() -> Table {
         (
             "persistent-volume-binder",
             vec![
-                rule("get list watch update create delete", CORE, "persistentvolumes"),
-                rule("update", CORE, "persistentvolumes/status"),
-                rule("get list watch update", CORE, "persistentvolumeclaims"),
-                rule("update", CORE, "persistentvolumeclaims/status"),
+                rule("get list watch update patch create delete", CORE, "persistentvolumes"),
+                rule("update patch", CORE, "persistentvolumes/status"),
+                rule("get list watch update patch", CORE, "persistentvolumeclaims"),
+                rule("update patch", CORE, "persistentvolumeclaims/status"),
                 rule("list watch get create delete", CORE, "pods"),
                 rule(READ, STORAGE, "storageclasses"),
+                // Data of a volume that is attached somewhere is not given up.
+                rule("list watch", STORAGE, "volumeattachments"),
                 rule("list watch", CORE, "nodes"),
                 events(),
                 rule("watch", CORE, "events"),
@@ -211,20 +213,52 @@ fn volumes() -> Table {
         (
             "attachdetach-controller",
             vec![
-                rule("list watch", CORE, "persistentvolumes persistentvolumeclaims"),
+                // Which node a volume was given to last is written on the volume.
+                rule("get list watch patch", CORE, "persistentvolumes"),
+                rule("list watch", CORE, "persistentvolumeclaims"),
                 rule(READ, CORE, "nodes"),
                 rule("patch update", CORE, "nodes/status"),
-                rule("list watch", CORE, "pods"),
+                rule(READ, CORE, "pods"),
                 events(),
                 rule("get create delete list watch", STORAGE, "volumeattachments"),
                 rule(READ, STORAGE, "csidrivers csinodes"),
             ],
         ),
         (
-            "pvc-protection-controller",
-            vec![rule("get list watch update", CORE, "persistentvolumeclaims"), rule(READ, CORE, "pods"), events()],
+            "expand-controller",
+            vec![
+                rule("get list watch update patch", CORE, "persistentvolumes"),
+                rule("update patch", CORE, "persistentvolumeclaims/status"),
+                rule("get list watch patch", CORE, "persistentvolumeclaims"),
+                rule(READ, STORAGE, "storageclasses"),
+                events(),
+            ],
         ),
-        ("pv-protection-controller", vec![rule("get list watch update", CORE, "persistentvolumes"), events()]),
+        (
+            "ephemeral-volume-controller",
+            vec![
+                rule("update", CORE, "pods/finalizers"),
+                rule(READ, CORE, "pods"),
+                rule("get list watch create", CORE, "persistentvolumeclaims"),
+                events(),
+            ],
+        ),
+        (
+            "pvc-protection-controller",
+            vec![
+                rule("get list watch update patch", CORE, "persistentvolumeclaims"),
+                rule(READ, CORE, "pods"),
+                events(),
+            ],
+        ),
+        (
+            "pv-protection-controller",
+            vec![
+                rule("get list watch update patch", CORE, "persistentvolumes"),
+                rule(READ, CORE, "persistentvolumeclaims"),
+                events(),
+            ],
+        ),
     ]
 }
 

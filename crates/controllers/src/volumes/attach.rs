@@ -1,0 +1,311 @@
+//! What is attached where: VolumeAttachments, on which attachers act, and what nodes are told of it.
+//!
+//! ```text
+//!   a pod on the node has the volume ─▶ VolumeAttachment ─▶ attached (by its attacher) ─▶ node.status.volumesAttached
+//!                                                                                             │
+//!   VolumeAttachment deleted ◀── taken from volumesAttached, on the node as it was read ◀── no pod has it, and the
+//!                                                                                           node does not use it
+//! ```
+//!
+//! A disk is taken from a node only if the node does not report it in use; the node reports before it mounts, after it
+//! has read that the disk is attached. So the one write that begins a detach takes it from `volumesAttached` and rests
+//! on the node being exactly as it was read: of the two, one comes first, and the other sees it.
+//!
+//! A disk that a node reports in use is taken from it only on proof that the node does not run any more: an operator's
+//! out-of-service taint on a node that is not ready, or a node that is surely gone for six minutes, in which a kubelet
+//! that lives would have come back. Time alone never is a proof.
+//!
+//! One key is one volume, so that all decisions about a disk are made one after another. Names, and otherwise behaviour,
+//! are kube-controller-manager's (pkg/controller/volume/attachdetach, pkg/volume/csi).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::is_bound_to;
+use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
+use crate::pods::{self, BY_CLAIM, BY_NODE};
+
+/// Nodes with this annotation leave attaching to this controller.
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Annotation of a volume that one node may have at a time: the node that it was given to last.
+const LAST_NODE: &str = "carrack.io/attached-to";
+/// How long a node must have been gone before what it had is taken from it.
+const NODE_GONE: Duration = Duration::from_secs(360);
+/// How soon to look again at what nothing will tell of.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The attach and detach controller.
+#[derive(Default)]
+pub struct AttachDetach {
+    /// Since when nodes that have attachments have been missing.
+    missing: BTreeMap<String, Time>,
+    careless: bool,
+}
+
+impl AttachDetach {
+    /// Plants the bug that a detach does not ask whether the disk is in use. For tests, which must find it.
+    #[must_use]
+    pub fn with_planted_carelessness() -> Self {
+        Self { careless: true, ..Self::default() }
+    }
+}
+
+/// The name under which nodes report a volume, if it can be attached.
+pub(super) fn unique_name(volume: &PersistentVolume) -> Option<String> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    Some(format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
+}
+
+/// The name of the attachment of a volume to a node, as kubelets compute it.
+#[must_use]
+pub fn attachment_name(driver: &str, volume_handle: &str, node: &str) -> String {
+    let hash = Sha256::digest(format!("{volume_handle}{driver}{node}").as_bytes());
+    hash.iter().fold("csi-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// Whether several nodes may have it at once.
+fn is_shared(volume: &PersistentVolume) -> bool {
+    let modes = volume.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
+    modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
+}
+
+/// The pods on nodes that have the volume, by node. Deleted ones have it until they have ended.
+fn wanted<'a>(volume: &PersistentVolume, view: &'a View<'_>) -> BTreeMap<String, &'a Arc<Pod>> {
+    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return BTreeMap::new() };
+    let (namespace, name) = (reference.namespace.as_deref(), reference.name.as_deref());
+    let named = format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
+    let mut nodes = BTreeMap::new();
+    for pod in view.cache::<Pod>().by_index(BY_CLAIM, &named) {
+        let node = pods::node_of(pod);
+        if !node.is_empty() && !is_terminal(pod) {
+            // Of several, one that stays speaks for the node.
+            let entry = nodes.entry(node.to_owned()).or_insert(pod);
+            if entry.is_deleting() {
+                *entry = pod;
+            }
+        }
+    }
+    nodes
+}
+
+fn reports_in_use(node: &Node, unique: &str) -> bool {
+    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| u == unique)
+}
+
+fn attached(node: &Node) -> &[AttachedVolume] {
+    node.status.as_ref().and_then(|s| s.volumes_attached.as_deref()).unwrap_or_default()
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    !is_ready(node) && taints.any(|t| t.key == OUT_OF_SERVICE_TAINT)
+}
+
+/// The node is told that it has the volume, or that it has not.
+fn tell(plan: Plan, node: &Node, unique: &str, device: Option<&str>) -> Plan {
+    let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
+    if let Some(path) = device {
+        list.push(AttachedVolume { name: unique.to_owned(), device_path: path.to_owned() });
+    }
+    plan.patch_status(node, json!({"status": {"volumesAttached": list}}))
+}
+
+impl AttachDetach {
+    /// Ends an attachment that no pod on its node needs, if that is safe.
+    fn detach(&mut self, attachment: &VolumeAttachment, unique: &str, view: &View<'_>, now: Time) -> Plan {
+        if attachment.is_deleting() {
+            return Plan::none();
+        }
+        let name = &attachment.spec.node_name;
+        let Some(node) = view.get::<Node>("", name) else {
+            let since = *self.missing.entry(name.clone()).or_insert(now);
+            let left = NODE_GONE.saturating_sub(now.since(since));
+            if !left.is_zero() {
+                return Plan::none().requeue_after(left);
+            }
+            return Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "").delete(attachment);
+        };
+        self.missing.remove(name);
+        if reports_in_use(node, unique) && !is_out_of_service(node) && !self.careless {
+            // The node says when it is done.
+            return Plan::none();
+        }
+        let plan = if attached(node).iter().any(|a| a.name == unique) {
+            tell(Plan::none(), node, unique, None)
+        } else {
+            // It was told before; that it has not begun to use it since must be true now.
+            Plan::none().confirm_unchanged(node.as_ref())
+        };
+        plan.delete(attachment)
+    }
+
+    /// Says to the node what is so, and to the pod what is wrong.
+    fn follow(attachment: &VolumeAttachment, volume: &PersistentVolume, unique: &str, node: &Node, pod: &Pod) -> Plan {
+        let status = attachment.status.clone().unwrap_or_default();
+        let known = attached(node).iter().any(|a| a.name == unique);
+        if status.attached && !attachment.is_deleting() {
+            if known {
+                return Plan::none();
+            }
+            let device = status.attachment_metadata.as_ref().and_then(|m| m.get("devicePath")).map(String::as_str);
+            let done = format!("AttachVolume.Attach succeeded for volume {:?} ", volume.name());
+            return tell(Plan::none(), node, unique, Some(device.unwrap_or_default())).told(EventRecord::normal(
+                pod,
+                "SuccessfulAttachVolume",
+                done,
+            ));
+        }
+        match status.attach_error.and_then(|e| e.message) {
+            Some(why) => Plan::none().event(EventRecord::warning(
+                pod,
+                "FailedAttachVolume",
+                format!("AttachVolume.Attach failed for volume {:?} : {why}", volume.name()),
+            )),
+            None => Plan::none(),
+        }
+    }
+}
+
+/// Attaches the volume for this pod, if its claim is surely the volume's.
+fn attach(volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
+    let Some(csi) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Plan::none() };
+    let (driver, handle) = (csi.driver.as_str(), csi.volume_handle.as_str());
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    let text = |part: Option<&String>| part.cloned().unwrap_or_default();
+    let (namespace, name) = reference.map(|r| (text(r.namespace.as_ref()), text(r.name.as_ref()))).unwrap_or_default();
+    let claim = view.get::<PersistentVolumeClaim>(&namespace, &name);
+    let bound = claim.is_some_and(|c| {
+        is_bound_to(volume, c) && c.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume.name())
+    });
+    let managed = node.annotation(MANAGED) == Some("true");
+    if !bound || !managed || pod.is_deleting() || volume.is_deleting() || is_out_of_service(node) {
+        return Plan::none();
+    }
+    let attachment = VolumeAttachment {
+        metadata: ObjectMeta { name: Some(attachment_name(driver, handle, node.name())), ..ObjectMeta::default() },
+        spec: VolumeAttachmentSpec {
+            attacher: driver.to_owned(),
+            node_name: node.name().to_owned(),
+            source: VolumeAttachmentSource {
+                persistent_volume_name: Some(volume.name().to_owned()),
+                inline_volume_spec: None,
+            },
+        },
+        status: None,
+    };
+    // A controller that was away for long may see a pod that has moved on.
+    let mut plan = Plan::none().confirm_alive(pod);
+    if !is_shared(volume) {
+        // Whoever gives a disk to another node says so on the volume first, so that of two controllers that both
+        // believe they act, one finds the volume changed.
+        plan = match volume.annotation(LAST_NODE) {
+            Some(last) if last == node.name() => plan.confirm_unchanged(volume),
+            last => {
+                if let Some(last) = last {
+                    let name = attachment_name(driver, handle, last);
+                    plan = plan.confirm_absent(&VolumeAttachment::resource(), Key::new("", name), "");
+                }
+                plan.patch(volume, json!({"metadata": {"annotations": {LAST_NODE: node.name()}}}))
+            }
+        };
+    }
+    plan.create(&attachment)
+}
+
+impl Controller for AttachDetach {
+    fn name(&self) -> &'static str {
+        "persistentvolume-attach-detach-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.index::<Pod>(BY_CLAIM, pods::by_claim);
+        setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.watch_own::<PersistentVolume>();
+        setup.watch::<VolumeAttachment>(|a, _| {
+            a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
+        });
+        setup.watch::<Pod>(|pod, view| {
+            let claims = pods::claims_of(pod).into_iter();
+            claims
+                .filter_map(|name| view.get::<PersistentVolumeClaim>(pod.namespace(), &name))
+                .filter_map(|c| of_claim(c))
+                .collect()
+        });
+        setup.watch::<PersistentVolumeClaim>(|claim, _| of_claim(claim).into_iter().collect());
+        setup.watch::<Node>(|node, view| {
+            let has = view.cache::<VolumeAttachment>().iter().filter(|a| a.spec.node_name == node.name());
+            let mut keys: BTreeSet<Key> =
+                has.filter_map(|a| a.spec.source.persistent_volume_name.clone()).map(|n| Key::new("", n)).collect();
+            let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());
+            for pod in pods {
+                let claims = pods::claims_of(pod).into_iter();
+                keys.extend(
+                    claims
+                        .filter_map(|name| view.get::<PersistentVolumeClaim>(pod.namespace(), &name))
+                        .filter_map(|c| of_claim(c)),
+                );
+            }
+            keys.into_iter().collect()
+        });
+        setup.read::<CSIDriver>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        // What is not known says nothing about who has it.
+        let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
+        let (Some(csi), Some(unique)) = (volume.spec.as_ref().and_then(|s| s.csi.as_ref()), unique_name(volume)) else {
+            return Plan::none();
+        };
+        let driver = view.get::<CSIDriver>("", &csi.driver);
+        let attaches = driver.is_none_or(|d| d.spec.attach_required != Some(false));
+        let wanted = if attaches { wanted(volume, view) } else { BTreeMap::new() };
+        let all = view.cache::<VolumeAttachment>().iter();
+        let there: Vec<&Arc<VolumeAttachment>> =
+            all.filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(volume.name())).collect();
+        let mut plan = Plan::none();
+        for attachment in &there {
+            let node = &attachment.spec.node_name;
+            plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
+                (Some(pod), Some(found)) => Self::follow(attachment, volume, &unique, found, pod),
+                (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
+                (None, _) => self.detach(attachment, &unique, view, now),
+            });
+        }
+        let mut busy: BTreeSet<&str> = there.iter().map(|a| a.spec.node_name.as_str()).collect();
+        for (name, pod) in &wanted {
+            let Some(node) = view.get::<Node>("", name).filter(|_| !busy.contains(name.as_str())) else { continue };
+            if !busy.is_empty() && !is_shared(volume) {
+                let why = format!(
+                    "Multi-Attach error for volume {:?} Volume is already exclusively attached to one node and can't \
+                     be attached to another",
+                    volume.name()
+                );
+                plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));
+                continue;
+            }
+            let more = attach(volume, node, pod, view);
+            if !more.writes.is_empty() {
+                busy.insert(name);
+            }
+            plan = plan.then(more);
+        }
+        plan
+    }
+}
+
+fn of_claim(claim: &PersistentVolumeClaim) -> Option<Key> {
+    let name = claim.spec.as_ref()?.volume_name.clone()?;
+    Some(Key::new("", name))
+}
+
+#[cfg(test)]
+#[path = "attach_tests.rs"]
+mod tests;

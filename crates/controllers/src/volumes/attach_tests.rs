@@ -1,0 +1,402 @@
+//! Single decisions as a table; and a small world in which nodes, attachers, people and one or two controllers with
+//! caches of different age act in any order: no disk is taken from a node that uses it.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Absent, Rng, Write};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{of, words};
+
+const UNIQUE: &str = "kubernetes.io/csi/d^h";
+
+fn volume() -> Value {
+    json!({"metadata": {"name": "v", "uid": "v", "resourceVersion": "1"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "d", "volumeHandle": "h"}, "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}})
+}
+
+fn claim() -> Value {
+    json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c"}, "spec": {"volumeName": "v"}})
+}
+
+fn pod(name: &str, node: &str) -> Value {
+    json!({"metadata": {"namespace": "ns", "name": name, "uid": name}, "spec": {"nodeName": node, "containers": [],
+        "volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}]}, "status": {"phase": "Running"}})
+}
+
+fn node(name: &str, in_use: bool, attached: bool) -> Value {
+    json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1", "annotations": {MANAGED: "true"}},
+        "spec": {"taints": []},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}],
+            "volumesInUse": if in_use { json!([UNIQUE]) } else { json!([]) },
+            "volumesAttached": if attached { json!([{"name": UNIQUE, "devicePath": ""}]) } else { json!([]) }}})
+}
+
+fn attachment(node: &str, attached: bool) -> Value {
+    json!({"metadata": {"name": attachment_name("d", "h", node), "uid": format!("va-{node}")},
+        "spec": {"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": "v"}},
+        "status": {"attached": attached}})
+}
+
+fn caches(volume: &Value, pods: &[Value], nodes: &[Value], attachments: &[Value]) -> Caches {
+    Caches::new()
+        .with::<PersistentVolume>([of(volume.clone())])
+        .with::<PersistentVolumeClaim>([of(claim())])
+        .with::<CSIDriver>([])
+        .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+        .with::<Pod>(pods.iter().cloned().map(of))
+        .with::<Node>(nodes.iter().cloned().map(of))
+        .with::<VolumeAttachment>(attachments.iter().cloned().map(of))
+}
+
+fn at(c: &mut AttachDetach, pods: &[Value], nodes: &[Value], attachments: &[Value], now_s: i64) -> (Vec<String>, Plan) {
+    let plan =
+        c.reconcile(&Key::new("", "v"), &caches(&volume(), pods, nodes, attachments).view(), Time::from_unix_s(now_s));
+    let short = |node: &str| attachment_name("d", "h", node);
+    let words = words(&plan).into_iter().map(|w| w.replace(&short("a"), "va-a").replace(&short("b"), "va-b"));
+    (words.collect(), plan)
+}
+
+#[test]
+fn single_decisions() {
+    let told = |list: &str| format!("patch a/status volumesAttached={list}");
+    let out_of_service = |mut node: Value| {
+        node["spec"]["taints"] = json!([{"key": OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]);
+        node["status"]["conditions"][0]["status"] = "Unknown".into();
+        node
+    };
+    let unmanaged = |mut node: Value| {
+        node["metadata"]["annotations"] = json!({});
+        node
+    };
+    let none = Vec::<String>::new;
+    let create = || {
+        [
+            "confirm alive ns/p",
+            "patch v annotations={\"carrack.io/attached-to\":\"a\"}",
+            "create volumeattachments.storage.k8s.io va-a",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    };
+    let detached = || vec![told("[]"), "delete va-a".to_owned()];
+    for (pods, nodes, attachments, expected) in [
+        (vec![pod("p", "a")], vec![node("a", false, false)], vec![], create()),
+        (vec![pod("p", "a")], vec![unmanaged(node("a", false, false))], vec![], none()),
+        (vec![pod("p", "a")], vec![out_of_service(node("a", false, false))], vec![], none()),
+        (vec![pod("p", "a")], vec![node("a", false, false)], vec![attachment("a", false)], none()),
+        (
+            vec![pod("p", "a")],
+            vec![node("a", false, false)],
+            vec![attachment("a", true)],
+            vec![told(&format!("[{{\"devicePath\":\"\",\"name\":\"{UNIQUE}\"}}]"))],
+        ),
+        (vec![pod("p", "a")], vec![node("a", false, true)], vec![attachment("a", true)], none()),
+        // A second node has to wait.
+        (
+            vec![pod("p", "b")],
+            vec![node("a", true, true), node("b", false, false)],
+            vec![attachment("a", true)],
+            none(),
+        ),
+        // Nobody needs it any more.
+        (vec![], vec![node("a", true, true)], vec![attachment("a", true)], none()),
+        (vec![], vec![node("a", false, true)], vec![attachment("a", true)], detached()),
+        (
+            vec![],
+            vec![node("a", false, false)],
+            vec![attachment("a", true)],
+            vec!["confirm unchanged a".to_owned(), "delete va-a".to_owned()],
+        ),
+        // Proof that the node is down, by an operator.
+        (vec![], vec![out_of_service(node("a", true, true))], vec![attachment("a", true)], detached()),
+    ] {
+        let (words, _) = at(&mut AttachDetach::default(), &pods, &nodes, &attachments, 0);
+        assert_eq!(words, expected, "{pods:?} {nodes:?} {attachments:?}");
+    }
+    // A node that is gone: after six minutes, and surely.
+    let mut c = AttachDetach::default();
+    assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 1000).0, none());
+    assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 1359).0, none());
+    let gone = ["confirm absent a", "delete va-a"];
+    assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 1360).0, gone);
+    // Who waits is told why.
+    let nodes = [node("a", true, true), node("b", false, false)];
+    let (_, plan) = at(&mut c, &[pod("p", "b")], &nodes, &[attachment("a", true)], 0);
+    assert_eq!(plan.events[0].reason, "FailedAttachVolume");
+}
+
+/// What the API holds at one time.
+#[derive(Clone, Default)]
+struct Stored {
+    revision: u64,
+    volume: Value,
+    pods: Vec<Value>,
+    nodes: Vec<Value>,
+    attachments: Vec<Value>,
+}
+
+impl Stored {
+    fn bump(&mut self) -> String {
+        self.revision += 1;
+        self.revision.to_string()
+    }
+    fn node(&mut self, name: &str) -> &mut Value {
+        self.nodes.iter_mut().find(|n| n["metadata"]["name"] == name).expect("a node")
+    }
+}
+
+struct World {
+    now: Stored,
+    /// As it was after each step, for caches that lag.
+    history: Vec<Stored>,
+    /// What is mounted, by node: whatever the API says.
+    mounted: BTreeSet<String>,
+    /// Nodes that cannot reach the API, but run on.
+    cut: BTreeSet<String>,
+    born: u32,
+    detached_in_use: bool,
+    doubly: bool,
+}
+
+/// A controller with a plan that it has not carried out yet.
+struct Actor {
+    core: AttachDetach,
+    plan: Option<Plan>,
+    /// It sees nothing older than this.
+    barrier: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let nodes = vec![node("a", false, false), node("b", false, false)];
+        let now = Stored { revision: 1, volume: volume(), nodes, ..Stored::default() };
+        Self {
+            history: vec![now.clone()],
+            now,
+            mounted: BTreeSet::new(),
+            cut: BTreeSet::new(),
+            born: 0,
+            detached_in_use: false,
+            doubly: false,
+        }
+    }
+
+    fn people(&mut self, rng: &mut Rng) {
+        let node = if rng.one_in(2) { "a" } else { "b" };
+        match rng.below(4) {
+            0 | 1 if self.now.pods.len() < 2 => {
+                self.born += 1;
+                let mut pod = pod(&format!("p{}", self.born), node);
+                pod["metadata"]["resourceVersion"] = self.now.bump().into();
+                self.now.pods.push(pod);
+            }
+            2 if !self.now.pods.is_empty() => {
+                let revision = self.now.bump();
+                let pod = &mut self.now.pods[0];
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                pod["metadata"]["resourceVersion"] = revision.into();
+            }
+            // By force: the object goes at once, whatever runs.
+            3 if !self.now.pods.is_empty() && rng.one_in(3) => {
+                self.now.bump();
+                self.now.pods.remove(0);
+            }
+            _ => {}
+        }
+    }
+
+    /// A kubelet: reports before it mounts, mounts what it has read to be attached, unmounts before it unreports.
+    fn kubelet(&mut self, name: &str) {
+        if self.cut.contains(name) {
+            return;
+        }
+        let wants =
+            self.now.pods.iter().any(|p| p["spec"]["nodeName"] == name && p["metadata"]["deletionTimestamp"].is_null());
+        let revision = self.now.bump();
+        let node = self.now.node(name);
+        let has = |list: &Value| list.as_array().is_some_and(|l| !l.is_empty());
+        let (reported, attached) = (has(&node["status"]["volumesInUse"]), has(&node["status"]["volumesAttached"]));
+        let mounted = self.mounted.contains(name);
+        let report = match (wants, reported, mounted) {
+            (true, false, _) => Some(json!([UNIQUE])),
+            (true, true, false) if attached => {
+                self.mounted.insert(name.to_owned());
+                None
+            }
+            (false, _, true) => {
+                self.mounted.remove(name);
+                None
+            }
+            (false, true, false) => Some(json!([])),
+            _ => None,
+        };
+        match report {
+            Some(list) => {
+                node["status"]["volumesInUse"] = list;
+                node["metadata"]["resourceVersion"] = revision.into();
+            }
+            None => {
+                // A pod is over when nothing of it is mounted.
+                let mounted = self.mounted.contains(name);
+                self.now.pods.retain(|p| {
+                    mounted || p["spec"]["nodeName"] != name || p["metadata"]["deletionTimestamp"].is_null()
+                });
+            }
+        }
+    }
+
+    /// The attacher: carries out what attachments say.
+    fn attacher(&mut self) {
+        let revision = self.now.bump();
+        let deleting = |a: &Value| !a["metadata"]["deletionTimestamp"].is_null();
+        if let Some(i) = self.now.attachments.iter().position(deleting) {
+            let gone = self.now.attachments.remove(i);
+            let node = gone["spec"]["nodeName"].as_str().unwrap_or_default();
+            self.detached_in_use |= self.mounted.contains(node);
+        } else if let Some(a) = self.now.attachments.iter_mut().find(|a| a["status"]["attached"] == false) {
+            a["status"]["attached"] = true.into();
+            a["metadata"]["resourceVersion"] = revision.into();
+        }
+    }
+
+    fn decide(&self, actor: &mut Actor, rng: &mut Rng) {
+        let oldest = actor.barrier.max(self.history.len().saturating_sub(8));
+        let mut pick = || {
+            let span = u64::try_from(self.history.len() - oldest).unwrap_or(1);
+            &self.history[oldest + usize::try_from(rng.below(span)).unwrap_or(0)]
+        };
+        let caches = caches(&pick().volume, &pick().pods, &pick().nodes, &pick().attachments);
+        let plan = actor.core.reconcile(&Key::new("", "v"), &caches.view(), Time::from_unix_s(0));
+        actor.plan = Some(plan);
+    }
+
+    fn carry_out(&mut self, actor: &mut Actor) {
+        for write in actor.plan.take().into_iter().flat_map(|p| p.writes) {
+            if !self.write(&write) {
+                break;
+            }
+        }
+        actor.barrier = self.history.len();
+    }
+
+    /// Whether the API server takes it.
+    fn write(&mut self, write: &Write) -> bool {
+        let name = write.key().name;
+        let meta = |list: &[Value]| list.iter().map(|o| o["metadata"].clone()).find(|m| m["name"] == name.as_str());
+        let all: Vec<Value> =
+            [&self.now.pods[..], &self.now.nodes, &self.now.attachments, std::slice::from_ref(&self.now.volume)]
+                .concat();
+        match write {
+            Write::Confirm { absent: Absent::Newer { resource_version, .. }, .. } => {
+                meta(&all).is_none_or(|m| m["resourceVersion"] == resource_version.as_str())
+            }
+            Write::Confirm { absent: Absent::Object { .. }, .. } => meta(&all).is_none(),
+            Write::Confirm { absent: Absent::End { .. }, .. } => {
+                meta(&all).is_some_and(|m| m["deletionTimestamp"].is_null())
+            }
+            Write::Create { object, .. } => {
+                if meta(&self.now.attachments).is_some() {
+                    return false;
+                }
+                self.doubly |= !self.now.attachments.is_empty();
+                let mut object = object.clone();
+                self.born += 1;
+                object["metadata"]["uid"] = format!("va{}", self.born).into();
+                object["metadata"]["resourceVersion"] = self.now.bump().into();
+                object["status"] = json!({"attached": false});
+                self.now.attachments.push(object);
+                true
+            }
+            Write::Delete { options, .. } => {
+                let revision = self.now.bump();
+                let found = self.now.attachments.iter_mut().find(|a| a["metadata"]["name"] == name.as_str());
+                if let Some(a) = found.filter(|a| a["metadata"]["uid"].as_str() == options.uid.as_deref()) {
+                    a["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                    a["metadata"]["resourceVersion"] = revision.into();
+                }
+                true
+            }
+            Write::Patch { patch, .. } => {
+                let revision = self.now.bump();
+                if name == "v" {
+                    if self.now.volume["metadata"]["resourceVersion"] != patch["metadata"]["resourceVersion"] {
+                        return false;
+                    }
+                    self.now.volume["metadata"]["annotations"] = patch["metadata"]["annotations"].clone();
+                    self.now.volume["metadata"]["resourceVersion"] = revision.into();
+                    return true;
+                }
+                let node = self.now.node(&name);
+                if node["metadata"]["resourceVersion"] != patch["metadata"]["resourceVersion"] {
+                    return false;
+                }
+                node["status"]["volumesAttached"] = patch["status"]["volumesAttached"].clone();
+                node["metadata"]["resourceVersion"] = revision.into();
+                true
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Plays one seed; whether a disk was taken from a node that used it, and whether it was attached twice.
+fn play(seed: u64, careless: bool, two: bool) -> (bool, bool, usize) {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new();
+    let core = || if careless { AttachDetach::with_planted_carelessness() } else { AttachDetach::default() };
+    let mut actors: Vec<Actor> =
+        (0..if two { 2 } else { 1 }).map(|_| Actor { core: core(), plan: None, barrier: 0 }).collect();
+    let mut mounts = 0;
+    for _ in 0..400 {
+        let before = world.mounted.len();
+        match rng.below(9) {
+            0 => world.people(&mut rng),
+            1 | 2 => world.kubelet(if rng.one_in(2) { "a" } else { "b" }),
+            3 => world.attacher(),
+            4 if rng.one_in(4) => {
+                let name = if rng.one_in(2) { "a" } else { "b" };
+                if !world.cut.remove(name) {
+                    world.cut.insert(name.to_owned());
+                }
+            }
+            5 => {
+                // It dies before it acts, and forgets everything.
+                let i = usize::try_from(rng.below(2)).unwrap_or(0) % actors.len();
+                if rng.one_in(5) {
+                    actors[i] = Actor { core: core(), plan: None, barrier: 0 };
+                }
+            }
+            _ => {
+                let i = usize::try_from(rng.below(2)).unwrap_or(0) % actors.len();
+                if actors[i].plan.is_some() {
+                    world.carry_out(&mut actors[i]);
+                } else {
+                    world.decide(&mut actors[i], &mut rng);
+                }
+            }
+        }
+        mounts += world.mounted.len().saturating_sub(before);
+        world.history.push(world.now.clone());
+    }
+    (world.detached_in_use, world.doubly, mounts)
+}
+
+#[test]
+fn no_disk_is_taken_from_a_node_that_uses_it() {
+    let mut mounts = 0;
+    for seed in 0..60 {
+        for two in [false, true] {
+            let (taken, doubly, mounted) = play(seed, false, two);
+            assert!(!taken, "seed {seed}, two {two}: a disk in use was detached");
+            assert!(!doubly, "seed {seed}, two {two}: a single-writer disk was attached twice");
+            mounts += mounted;
+        }
+    }
+    assert!(mounts > 100, "hardly anything was mounted: {mounts}");
+}
+
+#[test]
+fn carelessness_is_found() {
+    assert!((0..60).any(|seed| play(seed, true, false).0));
+}

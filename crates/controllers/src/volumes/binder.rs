@@ -1,0 +1,380 @@
+//! Binds claims and volumes, and says what becomes of a volume whose claim is gone.
+//!
+//! ```text
+//!   claim:   Pending ──▶ Bound ──▶ Lost (its volume is surely gone, or somebody else's)
+//!   volume:  Available ──▶ Bound ──▶ Released (its claim is surely gone) ──▶ deleted by its provisioner, or kept
+//! ```
+//!
+//! A volume names its claim by UID before the claim names the volume, so that of two claims one gets it, and a claim
+//! that was made anew never gets what the one before it had. Volumes are made by external provisioners, which the
+//! claim's annotation calls. Behaviour follows kube-controller-manager's persistent volume binder
+//! (pkg/controller/volume/persistentvolume).
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use serde_json::{Value, json};
+
+use super::{class_of_claim, is_bound_to, matching};
+use crate::pods::{self, BY_CLAIM};
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: [&str; 2] =
+    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// The binder. Its keys name claims, and volumes (without a namespace).
+pub struct PersistentVolumeBinder;
+
+fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+    claim.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+fn volume_phase(volume: &PersistentVolume) -> &str {
+    volume.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+fn volume_name(claim: &PersistentVolumeClaim) -> &str {
+    claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default()
+}
+
+/// The claim is in this phase; nothing is written when it is already.
+fn set_claim(claim: &PersistentVolumeClaim, phase: &str) -> Plan {
+    if claim_phase(claim) == phase {
+        return Plan::none();
+    }
+    Plan::none().patch_status(claim, json!({"status": {"phase": phase}}))
+}
+
+fn lost(claim: &PersistentVolumeClaim, before: Plan, reason: &str, why: &str) -> Plan {
+    if claim_phase(claim) == "Lost" {
+        return Plan::none();
+    }
+    // What the claim had is not there any more, and says so by having no capacity.
+    before
+        .patch_status(claim, json!({"status": {"phase": "Lost", "capacity": null, "accessModes": null}}))
+        .told(EventRecord::warning(claim, reason, why))
+}
+
+fn set_volume(volume: &PersistentVolume, before: Plan, phase: &str, message: &str, now: Time) -> Plan {
+    if volume_phase(volume) == phase {
+        return Plan::none();
+    }
+    let status = json!({"phase": phase, "message": Some(message).filter(|m| !m.is_empty()),
+        "lastPhaseTransitionTime": now.rfc3339()});
+    before.patch_status(volume, json!({ "status": status }))
+}
+
+/// Makes them each other's, one write of each at a time: the volume first.
+fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> Plan {
+    if !is_bound_to(volume, claim) {
+        let mut patch = json!({"spec": {"claimRef": {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(), "name": claim.name(),
+            "uid": claim.uid(), "resourceVersion": claim.metadata.resource_version}}});
+        if volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) {
+            patch["metadata"]["annotations"][BOUND_BY_CONTROLLER] = "yes".into();
+        }
+        return Plan::none().patch(volume, patch);
+    }
+    if volume_phase(volume) != "Bound" {
+        return set_volume(volume, Plan::none(), "Bound", "", now);
+    }
+    let mut patch = json!({});
+    if volume_name(claim) != volume.name() {
+        patch["spec"]["volumeName"] = volume.name().into();
+        patch["metadata"]["annotations"][BOUND_BY_CONTROLLER] = "yes".into();
+    }
+    if claim.annotation(BIND_COMPLETED).is_none() {
+        patch["metadata"]["annotations"][BIND_COMPLETED] = "yes".into();
+    }
+    if patch != json!({}) {
+        return Plan::none().patch(claim, patch);
+    }
+    if claim_phase(claim) == "Bound" {
+        return Plan::none();
+    }
+    let spec = volume.spec.clone().unwrap_or_default();
+    let status = json!({"phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity});
+    Plan::none().patch_status(claim, json!({ "status": status }))
+}
+
+fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Plan {
+    let wanted = volume_name(claim);
+    if wanted.is_empty() {
+        let class = view.get::<StorageClass>("", class_of_claim(claim));
+        let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+        let delayed = waits && claim.annotation(SELECTED_NODE).is_none();
+        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
+            Some(volume) => bind(claim, volume, now),
+            None if delayed => set_claim(claim, "Pending").event(first_consumer(claim, view)),
+            None => provision(claim, class.map(AsRef::as_ref)),
+        };
+    }
+    let Some(volume) = view.get::<PersistentVolume>("", wanted) else { return set_claim(claim, "Pending") };
+    let free = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none());
+    if is_bound_to(volume, claim) {
+        return bind(claim, volume, now);
+    }
+    if !free && !matching::is_meant_for(volume, claim) {
+        let why = "volume already bound to a different claim.";
+        return set_claim(claim, "Pending").event(EventRecord::warning(claim, "FailedBinding", why));
+    }
+    if let Some(why) = matching::mismatch(volume, claim) {
+        let why = format!("Cannot bind to requested volume {wanted:?}: {why}");
+        return set_claim(claim, "Pending").event(EventRecord::warning(claim, "VolumeMismatch", why));
+    }
+    bind(claim, volume, now)
+}
+
+fn first_consumer(claim: &PersistentVolumeClaim, view: &View<'_>) -> EventRecord {
+    let key = format!("{}/{}", claim.namespace(), claim.name());
+    match view.cache::<Pod>().by_index(BY_CLAIM, &key).find(|p| !is_terminal(p)) {
+        Some(pod) => {
+            EventRecord::normal(claim, "WaitForPodScheduled", format!("waiting for pod {} to be scheduled", pod.name()))
+        }
+        None => EventRecord::normal(
+            claim,
+            "WaitForFirstConsumer",
+            "waiting for first consumer to be created before binding",
+        ),
+    }
+}
+
+/// Nothing suits the claim: a provisioner is called, if its class has one.
+fn provision(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Plan {
+    let pending = set_claim(claim, "Pending");
+    let name = class_of_claim(claim);
+    if name.is_empty() {
+        let why = "no persistent volumes available for this claim and no storage class is set";
+        return pending.event(EventRecord::normal(claim, "FailedBinding", why));
+    }
+    let Some(class) = class else {
+        let why = format!("storageclass.storage.k8s.io {name:?} not found");
+        return pending.event(EventRecord::warning(claim, "ProvisioningFailed", why));
+    };
+    if class.provisioner == NO_PROVISIONER {
+        return pending;
+    }
+    let why = format!(
+        "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system \
+         administrator. If volume creation is delayed, please verify that the provisioner is running and correctly \
+         registered.",
+        class.provisioner
+    );
+    let plan = pending.event(EventRecord::normal(claim, "ExternalProvisioning", why));
+    if PROVISIONER.iter().all(|key| claim.annotation(key) == Some(&class.provisioner)) {
+        return plan;
+    }
+    let mut patch = json!({});
+    for key in PROVISIONER {
+        patch["metadata"]["annotations"][key] = class.provisioner.clone().into();
+    }
+    // The status write changes the claim's resourceVersion; the annotation comes with the next look.
+    if plan.writes.is_empty() { plan.patch(claim, patch) } else { plan }
+}
+
+fn bound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Plan {
+    let name = volume_name(claim);
+    if name.is_empty() {
+        let why = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
+        return lost(claim, Plan::none(), "ClaimLost", why);
+    }
+    let Some(volume) = view.get::<PersistentVolume>("", name) else {
+        // A cache that lags is no proof of a loss.
+        let gone = Plan::none().confirm_absent(&PersistentVolume::resource(), Key::new("", name), "");
+        let why = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+        return lost(claim, gone, "ClaimLost", why);
+    };
+    if is_bound_to(volume, claim) || volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) {
+        return bind(claim, volume, now);
+    }
+    let unchanged = Plan::none().confirm_unchanged(volume.as_ref());
+    let why = "Two claims are bound to the same volume, this one is bound incorrectly";
+    lost(claim, unchanged, "ClaimMisbound", why)
+}
+
+/// Whether anything of the cluster may still use the volume's data.
+fn in_use(volume: &PersistentVolume, claim: &Key, view: &View<'_>) -> bool {
+    let attached = view
+        .cache::<VolumeAttachment>()
+        .iter()
+        .any(|a| a.spec.source.persistent_volume_name.as_deref() == Some(volume.name()));
+    let unique = super::attach::unique_name(volume);
+    let reported = unique.is_some_and(|unique| {
+        view.cache::<Node>()
+            .iter()
+            .any(|n| n.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| *u == unique))
+    });
+    // Pods that name the claim use this volume, unless the name belongs to a new claim by now.
+    let reborn = view.get::<PersistentVolumeClaim>(&claim.namespace, &claim.name).is_some();
+    let named = format!("{}/{}", claim.namespace, claim.name);
+    let used = !reborn
+        && view.cache::<Pod>().by_index(BY_CLAIM, &named).any(|p| !is_terminal(p) && !pods::node_of(p).is_empty());
+    attached || reported || used
+}
+
+/// A volume whose claim is gone.
+fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, now: Time) -> Plan {
+    let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain");
+    match volume_phase(volume) {
+        "Released" | "Failed" => match policy {
+            "Recycle" if volume_phase(volume) == "Released" => {
+                let why = "Recycling is not supported: the volume keeps its data; delete it, or take its claimRef away";
+                set_volume(volume, Plan::none(), "Failed", why, now).told(EventRecord::warning(
+                    volume,
+                    "VolumeFailedRecycle",
+                    why,
+                ))
+            }
+            // Its provisioner deletes it, data first.
+            "Delete" if volume.annotation(PROVISIONED_BY).is_none() && volume_phase(volume) == "Released" => {
+                let why = format!(
+                    "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
+                    volume.name()
+                );
+                set_volume(volume, Plan::none(), "Failed", &why, now).told(EventRecord::warning(
+                    volume,
+                    "VolumeFailedDelete",
+                    why,
+                ))
+            }
+            _ => Plan::none(),
+        },
+        // From `Released` on, the data may be deleted at any time.
+        _ if policy == "Delete" && in_use(volume, claim, view) => {
+            Plan::none().requeue_after(std::time::Duration::from_secs(10))
+        }
+        _ => {
+            let gone = Plan::none().confirm_absent(&PersistentVolumeClaim::resource(), claim.clone(), uid);
+            set_volume(volume, gone, "Released", "", now)
+        }
+    }
+}
+
+fn volume(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
+    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
+        return set_volume(volume, Plan::none(), "Available", "", now);
+    };
+    let uid = reference.uid.as_deref().unwrap_or_default();
+    if uid.is_empty() {
+        // It is kept for a claim that has not taken it yet.
+        return set_volume(volume, Plan::none(), "Available", "", now);
+    }
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let key = Key::new(text(&reference.namespace), text(&reference.name));
+    let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid)
+    else {
+        return released(volume, &key, uid, view, now);
+    };
+    let named = volume_name(claim);
+    if named == volume.name() {
+        return set_volume(volume, Plan::none(), "Bound", "", now);
+    }
+    if named.is_empty() {
+        // The claim's own look goes on with it.
+        return Plan::none();
+    }
+    // The claim has another volume. What was made for it is given back; what somebody reserved for it stays so.
+    let dynamic = volume.annotation(PROVISIONED_BY).is_some()
+        && volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
+    if dynamic {
+        let settled = Plan::none().confirm_unchanged(claim.as_ref());
+        return match volume_phase(volume) {
+            "Released" | "Failed" => Plan::none(),
+            _ => set_volume(volume, settled, "Released", "", now),
+        };
+    }
+    let settled = Plan::none().confirm_unchanged(claim.as_ref());
+    let patch = if volume.annotation(BOUND_BY_CONTROLLER).is_some() {
+        json!({"spec": {"claimRef": null}, "metadata": {"annotations": {BOUND_BY_CONTROLLER: null}}})
+    } else {
+        json!({"spec": {"claimRef": {"uid": Value::Null}}})
+    };
+    settled.patch(volume, patch)
+}
+
+impl Controller for PersistentVolumeBinder {
+    fn name(&self) -> &'static str {
+        "persistentvolume-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.index::<Pod>(BY_CLAIM, pods::by_claim);
+        setup.watch::<PersistentVolumeClaim>(|claim, view| {
+            let mut keys = vec![Key::of(claim)];
+            keys.extend(Some(volume_name(claim)).filter(|n| !n.is_empty()).map(|n| Key::new("", n)));
+            let named = format!("{}/{}", claim.namespace(), claim.name());
+            keys.extend(view.cache::<PersistentVolume>().by_index(BY_REFERENCE, &named).map(|v| Key::of(v.as_ref())));
+            keys
+        });
+        setup.index::<PersistentVolume>(BY_REFERENCE, by_reference);
+        setup.watch::<PersistentVolume>(|volume, view| {
+            let mut keys = vec![Key::of(volume)];
+            let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+            match reference {
+                Some(r) => {
+                    keys.push(Key::new(r.namespace.clone().unwrap_or_default(), r.name.clone().unwrap_or_default()))
+                }
+                // Whoever waits may want it.
+                None => keys.extend(
+                    view.cache::<PersistentVolumeClaim>()
+                        .iter()
+                        .filter(|c| c.annotation(BIND_COMPLETED).is_none())
+                        .map(|c| Key::of(c.as_ref())),
+                ),
+            }
+            keys
+        });
+        setup.watch::<StorageClass>(|class, view| {
+            let claims = view.cache::<PersistentVolumeClaim>().iter();
+            claims
+                .filter(|c| c.annotation(BIND_COMPLETED).is_none() && class_of_claim(c) == class.name())
+                .map(|c| Key::of(c.as_ref()))
+                .collect()
+        });
+        setup.watch::<Pod>(|pod, view| {
+            let unbound = |name: &String| {
+                let claim = view.get::<PersistentVolumeClaim>(pod.namespace(), name);
+                claim.is_some_and(|c| c.annotation(BIND_COMPLETED).is_none())
+            };
+            pods::claims_of(pod).into_iter().filter(unbound).map(|name| Key::new(pod.namespace(), name)).collect()
+        });
+        setup.watch::<VolumeAttachment>(|a, _| {
+            a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
+        });
+        setup.read::<Node>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        if key.namespace.is_empty() {
+            return match view.get::<PersistentVolume>("", &key.name).filter(|v| !v.is_deleting()) {
+                Some(found) => volume(found, view, now),
+                None => Plan::none(),
+            };
+        }
+        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|c| !c.is_deleting())
+        else {
+            return Plan::none();
+        };
+        if claim.annotation(BIND_COMPLETED).is_some() {
+            return bound_claim(claim, view, now);
+        }
+        unbound_claim(claim, view, now)
+    }
+}
+
+/// Name of the index of volumes by the claim that they name.
+const BY_REFERENCE: &str = "claim";
+
+fn by_reference(volume: &PersistentVolume) -> Vec<String> {
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    reference.map(|r| format!("{}/{}", text(&r.namespace), text(&r.name))).into_iter().collect()
+}
+
+#[cfg(test)]
+#[path = "binder_tests.rs"]
+mod tests;

@@ -1,0 +1,180 @@
+//! Who gets which volume, and what becomes of both when one of them goes.
+
+use carrack_engine::testing::Caches;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{of, words};
+
+fn claim(uid: &str, volume: &str, phase: &str, complete: bool, class: &str) -> Value {
+    let mut c = json!({"metadata": {"namespace": "ns", "name": "c", "uid": uid, "resourceVersion": "1", "annotations": {}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeName": volume,
+            "resources": {"requests": {"storage": "1Gi"}}}});
+    if !phase.is_empty() {
+        c["status"] = json!({"phase": phase});
+    }
+    if complete {
+        c["metadata"]["annotations"][BIND_COMPLETED] = "yes".into();
+    }
+    c
+}
+
+fn volume_of(reference: Value, phase: &str, policy: &str, annotations: Value) -> Value {
+    json!({"metadata": {"name": "v", "uid": "v", "resourceVersion": "1", "annotations": annotations},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "c",
+            "persistentVolumeReclaimPolicy": policy, "claimRef": reference},
+        "status": {"phase": phase}})
+}
+
+fn reference(uid: &str) -> Value {
+    json!({"namespace": "ns", "name": "c", "uid": uid})
+}
+
+fn look(
+    key: Key,
+    claims: &[Value],
+    volumes: &[Value],
+    classes: &[Value],
+    pods: &[Value],
+) -> (Vec<String>, Vec<String>) {
+    let caches = Caches::new()
+        .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+        .with::<Pod>(pods.iter().cloned().map(of))
+        .with::<PersistentVolumeClaim>(claims.iter().cloned().map(of))
+        .with::<PersistentVolume>(volumes.iter().cloned().map(of))
+        .with::<StorageClass>(classes.iter().cloned().map(of))
+        .with::<VolumeAttachment>([])
+        .with::<Node>([]);
+    let plan = PersistentVolumeBinder.reconcile(&key, &caches.view(), Time::from_unix_s(0));
+    let told = plan.told.iter().map(|(_, e)| e);
+    let events = plan.events.iter().chain(told).map(|e| e.reason.clone()).collect();
+    (words(&plan), events)
+}
+
+#[test]
+fn claims_come_to_volumes() {
+    let free = || volume_of(Value::Null, "Available", "Retain", json!({}));
+    let mine = |phase: &str| volume_of(reference("u"), phase, "Retain", json!({}));
+    let class = |mode: &str, provisioner: &str| json!({"metadata": {"name": "c"}, "provisioner": provisioner, "volumeBindingMode": mode});
+    let at_once = || vec![class("Immediate", "x.example.com")];
+    let later = || vec![class("WaitForFirstConsumer", "x.example.com")];
+    let mut selected = claim("u", "", "Pending", false, "c");
+    selected["metadata"]["annotations"][SELECTED_NODE] = "n".into();
+    let take = "patch v annotations={\"pv.kubernetes.io/bound-by-controller\":\"yes\"} \
+                claimRef={\"apiVersion\":\"v1\",\"kind\":\"PersistentVolumeClaim\",\"name\":\"c\",\"namespace\":\"ns\",\
+                \"resourceVersion\":\"1\",\"uid\":\"u\"}";
+    let name = "patch ns/c annotations={\"pv.kubernetes.io/bind-completed\":\"yes\",\
+                \"pv.kubernetes.io/bound-by-controller\":\"yes\"} volumeName=v";
+    let call = "patch ns/c annotations={\"volume.beta.kubernetes.io/storage-provisioner\":\"x.example.com\",\
+                \"volume.kubernetes.io/storage-provisioner\":\"x.example.com\"}";
+    let status = "patch ns/c/status accessModes=[\"ReadWriteOnce\"] capacity={\"storage\":\"1Gi\"} phase=Bound";
+    let gone = "patch ns/c/status accessModes=null capacity=null phase=Lost";
+    for (claim, volumes, classes, expected, events) in [
+        // Step by step: the volume names the claim, is bound, the claim names the volume, is bound.
+        (claim("u", "", "Pending", false, "c"), vec![free()], at_once(), vec![take], vec![]),
+        (
+            claim("u", "", "Pending", false, "c"),
+            vec![mine("Available")],
+            at_once(),
+            vec!["patch v/status lastPhaseTransitionTime=1970-01-01T00:00:00Z message=null phase=Bound"],
+            vec![],
+        ),
+        (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], at_once(), vec![name], vec![]),
+        (claim("u", "v", "Pending", true, "c"), vec![mine("Bound")], at_once(), vec![status], vec![]),
+        (claim("u", "v", "Bound", true, "c"), vec![mine("Bound")], at_once(), vec![], vec![]),
+        // Nothing there: the provisioner is called, now or once a pod has a node.
+        (claim("u", "", "Pending", false, "c"), vec![], at_once(), vec![call], vec!["ExternalProvisioning"]),
+        (
+            claim("u", "", "", false, "c"),
+            vec![],
+            at_once(),
+            vec!["patch ns/c/status phase=Pending"],
+            vec!["ExternalProvisioning"],
+        ),
+        (claim("u", "", "Pending", false, "c"), vec![free()], later(), vec![], vec!["WaitForFirstConsumer"]),
+        (selected, vec![], later(), vec![call], vec!["ExternalProvisioning"]),
+        (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], later(), vec![name], vec![]),
+        (claim("u", "", "Pending", false, "c"), vec![], vec![], vec![], vec!["ProvisioningFailed"]),
+        (claim("u", "", "Pending", false, ""), vec![], vec![], vec![], vec!["FailedBinding"]),
+        (claim("u", "", "Pending", false, "c"), vec![], vec![class("Immediate", NO_PROVISIONER)], vec![], vec![]),
+        // A claim that names its volume.
+        (claim("u", "v", "Pending", false, "c"), vec![], at_once(), vec![], vec![]),
+        (claim("u", "v", "Pending", false, "c"), vec![free()], at_once(), vec![take], vec![]),
+        (claim("u", "v", "Pending", false, "other"), vec![free()], vec![], vec![], vec!["VolumeMismatch"]),
+        (
+            claim("u", "v", "Pending", false, "c"),
+            vec![volume_of(reference("old"), "Bound", "Retain", json!({}))],
+            at_once(),
+            vec![],
+            vec!["FailedBinding"],
+        ),
+        // What was bound and is not any more.
+        (claim("u", "v", "Bound", true, "c"), vec![], at_once(), vec!["confirm absent v", gone], vec!["ClaimLost"]),
+        (
+            claim("u", "v", "Bound", true, "c"),
+            vec![volume_of(reference("other"), "Bound", "Retain", json!({}))],
+            at_once(),
+            vec!["confirm unchanged v", gone],
+            vec!["ClaimMisbound"],
+        ),
+        (claim("u", "v", "Lost", true, "c"), vec![], at_once(), vec![], vec![]),
+    ] {
+        let (writes, told) = look(Key::new("ns", "c"), std::slice::from_ref(&claim), &volumes, &classes, &[]);
+        assert_eq!(writes, expected, "{claim} {volumes:?} {classes:?}");
+        assert_eq!(told, events, "{claim} {volumes:?} {classes:?}");
+    }
+}
+
+#[test]
+fn volumes_outlive_their_claims_only_as_they_should() {
+    let made = || json!({PROVISIONED_BY: "x.example.com"});
+    let status = |phase: &str, message: &str| {
+        format!("patch v/status lastPhaseTransitionTime=1970-01-01T00:00:00Z message={message} phase={phase}")
+    };
+    let pod = json!({"metadata": {"namespace": "ns", "name": "p"}, "spec": {"nodeName": "n", "containers": [],
+        "volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}]}});
+    let released = || vec!["confirm absent ns/c".to_owned(), status("Released", "null")];
+    let bound = || vec![claim("u", "v", "Bound", true, "c")];
+    let reborn = || vec![claim("new", "", "Pending", false, "c")];
+    for (volume, claims, pods, expected, events) in [
+        (volume_of(Value::Null, "", "Retain", json!({})), vec![], vec![], vec![status("Available", "null")], vec![]),
+        (volume_of(reference(""), "Available", "Retain", json!({})), vec![], vec![], vec![], vec![]),
+        (volume_of(reference("u"), "Bound", "Retain", json!({})), bound(), vec![], vec![], vec![]),
+        (volume_of(reference("u"), "Bound", "Retain", json!({})), vec![], vec![], released(), vec![]),
+        (volume_of(reference("u"), "Bound", "Delete", made()), vec![], vec![], released(), vec![]),
+        // A claim that was made anew does not have it; nor does its pod.
+        (volume_of(reference("u"), "Bound", "Delete", made()), reborn(), vec![pod.clone()], released(), vec![]),
+        // A pod still uses it: its data must not be deleted yet.
+        (volume_of(reference("u"), "Bound", "Delete", made()), vec![], vec![pod], vec![], vec![]),
+        (volume_of(reference("u"), "Released", "Delete", made()), vec![], vec![], vec![], vec![]),
+        (volume_of(reference("u"), "Released", "Retain", json!({})), vec![], vec![], vec![], vec![]),
+        // The claim took another one.
+        (
+            volume_of(reference("u"), "Bound", "Retain", json!({BOUND_BY_CONTROLLER: "yes"})),
+            vec![claim("u", "w", "Bound", true, "c")],
+            vec![],
+            vec![
+                "confirm unchanged ns/c".to_owned(),
+                "patch v annotations={\"pv.kubernetes.io/bound-by-controller\":null} claimRef=null".to_owned(),
+            ],
+            vec![],
+        ),
+        (
+            volume_of(reference("u"), "Available", "Delete", made()),
+            vec![claim("u", "w", "Bound", true, "c")],
+            vec![],
+            vec!["confirm unchanged ns/c".to_owned(), status("Released", "null")],
+            vec![],
+        ),
+    ] {
+        let (writes, told) = look(Key::new("", "v"), &claims, std::slice::from_ref(&volume), &[], &pods);
+        assert_eq!(writes, expected, "{volume} {claims:?} {pods:?}");
+        assert_eq!(told, events as Vec<&str>, "{volume}");
+    }
+    for (policy, reason) in [("Recycle", "VolumeFailedRecycle"), ("Delete", "VolumeFailedDelete")] {
+        let volume = volume_of(reference("u"), "Released", policy, json!({}));
+        let (writes, told) = look(Key::new("", "v"), &[], &[volume], &[], &[]);
+        assert!(writes[0].ends_with("phase=Failed"), "{writes:?}");
+        assert_eq!(told, [reason]);
+    }
+}

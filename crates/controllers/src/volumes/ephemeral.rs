@@ -1,0 +1,92 @@
+//! Makes the claims of pods' ephemeral volumes: `pod-volume`, owned by the pod, so that it goes with it
+//! (pkg/controller/volume/ephemeral). A claim of that name that belongs to somebody else is never taken.
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View, controller_ref};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The ephemeral volume controller.
+pub struct EphemeralVolumes;
+
+fn has_ephemeral(pod: &Pod) -> bool {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.ephemeral.is_some())
+}
+
+impl Controller for EphemeralVolumes {
+    fn name(&self) -> &'static str {
+        "ephemeral-volume-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch::<Pod>(|pod, _| if has_ephemeral(pod) { vec![Key::of(pod)] } else { Vec::new() });
+        setup.watch_owned::<PersistentVolumeClaim, Pod>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(pod) = view.get::<Pod>(&key.namespace, &key.name).filter(|p| !p.is_deleting() && !is_terminal(p))
+        else {
+            return Plan::none();
+        };
+        let mut plan = Plan::none();
+        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+            let template = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref());
+            let Some(template) = template else { continue };
+            let name = format!("{}-{}", pod.name(), volume.name);
+            match view.get::<PersistentVolumeClaim>(&key.namespace, &name) {
+                Some(claim) if claim.controller_uid() == Some(pod.uid()) => {}
+                Some(_) => {
+                    let why = format!(
+                        "PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
+                        key.namespace, key.namespace, key.name
+                    );
+                    plan = plan.event(EventRecord::warning(pod.as_ref(), "EphemeralVolumeCreationFailed", why));
+                }
+                None => {
+                    let metadata = template.metadata.clone().unwrap_or_default();
+                    plan = plan.create(&PersistentVolumeClaim {
+                        metadata: ObjectMeta {
+                            namespace: Some(key.namespace.clone()),
+                            name: Some(name),
+                            labels: metadata.labels,
+                            annotations: metadata.annotations,
+                            owner_references: Some(vec![controller_ref(pod.as_ref())]),
+                            ..ObjectMeta::default()
+                        },
+                        spec: Some(template.spec.clone()),
+                        status: None,
+                    });
+                }
+            }
+        }
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{of, words};
+
+    #[test]
+    fn claims_are_made_once_and_never_taken_from_others() {
+        let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p1"},
+            "spec": {"containers": [], "volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate":
+                {"metadata": {"labels": {"a": "b"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}}}]}});
+        let claim = |owner: &str| {
+            json!({"metadata": {"namespace": "ns", "name": "p-data", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]}})
+        };
+        let look = |claims: Vec<Value>| {
+            let caches =
+                Caches::new().with::<Pod>([of(pod.clone())]).with::<PersistentVolumeClaim>(claims.into_iter().map(of));
+            let plan = EphemeralVolumes.reconcile(&Key::new("ns", "p"), &caches.view(), Time::default());
+            (words(&plan), plan.events.len())
+        };
+        assert_eq!(look(vec![]), (vec!["create persistentvolumeclaims ns/p-data".to_owned()], 0));
+        assert_eq!(look(vec![claim("p1")]), (vec![], 0));
+        assert_eq!(look(vec![claim("p0")]), (vec![], 1));
+    }
+}

@@ -1,0 +1,107 @@
+//! Claims that ask for more than their volume holds: their driver's resizer is named and waited for
+//! (pkg/controller/volume/expand). Who resizes writes the conditions `Resizing` and `FileSystemResizePending`; when the
+//! claim's capacity has caught up, what is left of them goes.
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::quantity::Quantity;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use serde_json::json;
+
+use super::{capacity, is_bound_to, requested};
+
+const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+const CONDITIONS: [&str; 2] = ["Resizing", "FileSystemResizePending"];
+
+/// The expansion controller.
+pub struct Expansion;
+
+impl Controller for Expansion {
+    fn name(&self) -> &'static str {
+        "persistentvolume-expander-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<PersistentVolumeClaim>();
+        setup.watch::<PersistentVolume>(|volume, _| {
+            let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.clone());
+            let key = reference.and_then(|r| Some(Key::new(r.namespace?, r.name?)));
+            key.into_iter().collect()
+        });
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) else { return Plan::none() };
+        let status = claim.status.clone().unwrap_or_default();
+        if status.phase.as_deref() != Some("Bound") || claim.is_deleting() {
+            return Plan::none();
+        }
+        let name = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+        let Some(volume) = view.get::<PersistentVolume>("", name).filter(|v| is_bound_to(v, claim)) else {
+            return Plan::none();
+        };
+        let have: Quantity = status
+            .capacity
+            .as_ref()
+            .and_then(|c| c.get("storage"))
+            .and_then(|q| Quantity::try_from(q).ok())
+            .unwrap_or_default();
+        let wanted = requested(claim);
+        if have >= wanted {
+            let conditions = status.conditions.unwrap_or_default();
+            let left: Vec<_> = conditions.iter().filter(|c| !CONDITIONS.contains(&c.type_.as_str())).collect();
+            if left.len() == conditions.len() {
+                return Plan::none();
+            }
+            return Plan::none().patch_status(claim.as_ref(), json!({"status": {"conditions": left}}));
+        }
+        if capacity(volume) >= wanted {
+            // The volume is large enough; its node makes the file system follow.
+            return Plan::none();
+        }
+        let Some(driver) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.driver.clone()) else {
+            let why = "didn't find a plugin capable of expanding the volume; waiting for an external controller to process this PVC";
+            return Plan::none().event(EventRecord::warning(claim.as_ref(), "ExternalExpanding", why));
+        };
+        let why = format!("CSI driver {driver:?}: waiting for an external controller to expand this PVC");
+        let plan = Plan::none().event(EventRecord::normal(claim.as_ref(), "ExternalExpanding", why));
+        if claim.annotation(RESIZER) == Some(&driver) {
+            return Plan::none();
+        }
+        plan.patch(claim.as_ref(), json!({"metadata": {"annotations": {RESIZER: driver}}}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+
+    use super::*;
+    use crate::testing::{of, words};
+
+    #[test]
+    fn a_resizer_is_named_and_leftovers_go() {
+        let named = "patch ns/c annotations={\"volume.kubernetes.io/storage-resizer\":\"d\"}";
+        for (request, have, volume_has, conditions, expected) in [
+            ("1Gi", "1Gi", "1Gi", json!([]), vec![]),
+            ("2Gi", "1Gi", "1Gi", json!([]), vec![named]),
+            ("2Gi", "1Gi", "2Gi", json!([{"type": "FileSystemResizePending", "status": "True"}]), vec![]),
+            (
+                "2Gi",
+                "2Gi",
+                "2Gi",
+                json!([{"type": "FileSystemResizePending", "status": "True"}]),
+                vec!["patch ns/c/status"],
+            ),
+            ("2Gi", "2Gi", "2Gi", json!([{"type": "Other", "status": "True"}]), vec![]),
+        ] {
+            let claim = json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c"},
+                "spec": {"volumeName": "v", "resources": {"requests": {"storage": request}}},
+                "status": {"phase": "Bound", "capacity": {"storage": have}, "conditions": conditions}});
+            let volume = json!({"metadata": {"name": "v"}, "spec": {"capacity": {"storage": volume_has},
+                "csi": {"driver": "d", "volumeHandle": "h"}, "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
+            let caches =
+                Caches::new().with::<PersistentVolumeClaim>([of(claim.clone())]).with::<PersistentVolume>([of(volume)]);
+            let plan = Expansion.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
+            assert_eq!(words(&plan), expected, "{claim}");
+        }
+    }
+}
