@@ -8,12 +8,21 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 
 /// The resources of all established definitions, by the definition's name.
 #[derive(Default)]
-pub(crate) struct CustomKinds(BTreeMap<String, Resource>);
+pub(crate) struct CustomKinds {
+    now: BTreeMap<String, Resource>,
+    /// Those that were there once, by group and kind: their objects are gone with them, but others may still name them.
+    former: BTreeMap<(String, String), Resource>,
+}
 
 impl CustomKinds {
     /// The resources.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Resource> {
-        self.0.values()
+        self.now.values()
+    }
+
+    /// The resource of a kind that was there once and is not any more.
+    pub(crate) fn former(&self, group: &str, kind: &str) -> Option<&Resource> {
+        self.former.get(&(group.to_owned(), kind.to_owned()))
     }
 
     /// Takes over the definitions as they are now; `watch` is called for each kind that is new. Sources
@@ -31,16 +40,21 @@ impl CustomKinds {
             .filter_map(|crd| Some((crd.name().to_owned(), resource_of(crd)?)))
             .collect();
         for (name, resource) in &now {
-            if self.0.get(name) != Some(resource) {
+            if self.now.get(name) != Some(resource) {
+                self.former.remove(&(resource.group.to_string(), resource.kind.to_string()));
                 watch(setup, resource);
             }
         }
-        for (name, resource) in &self.0 {
+        for (name, resource) in &self.now {
             if now.get(name) != Some(resource) {
+                if !now.contains_key(name) && view.get::<CustomResourceDefinition>("", name).is_none() {
+                    let kind = (resource.group.to_string(), resource.kind.to_string());
+                    self.former.insert(kind, resource.clone());
+                }
                 setup.drop_source(Source::metadata(resource.clone()));
             }
         }
-        self.0 = now;
+        self.now = now;
     }
 }
 

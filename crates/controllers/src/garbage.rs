@@ -4,13 +4,17 @@
 //! It reads the metadata of every kind. That an owner is not in a cache proves nothing, since caches
 //! of different kinds lag apart; so before a dependent is deleted its owner's absence is confirmed by
 //! a live read, and the deletion carries the dependent's UID and resourceVersion. An owner of a kind
-//! that is not read is unknown, and nothing follows from it. Behaviour follows
+//! that is not read is unknown, and nothing follows from it; one of a kind whose definition went is
+//! looked for live. An owner in another namespace counts as missing, and of a namespaced kind for a
+//! cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
 //! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
@@ -34,8 +38,12 @@ enum Owner {
     Waiting,
     /// It is not in the cache of its kind.
     Missing(Resource, Key),
+    /// It is where this object cannot have an owner: in another namespace, which counts as missing.
+    Elsewhere(Resource, Key),
     /// Its kind is not read, or not listed yet.
     Unknown,
+    /// Its kind lives in namespaces, and the object does not: nothing of that kind can be its owner.
+    Unresolvable,
 }
 
 fn key_of(resource: &Resource, object: &PartialObject) -> Key {
@@ -88,21 +96,37 @@ impl GarbageCollector {
         });
     }
 
-    fn classify(view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
-        let Some((resource, namespace)) = owner_place(view, owner, object) else { return Owner::Unknown };
+    fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
+        let Some((resource, namespace)) = owner_place(view, owner, object) else {
+            // A kind that went with its definition took its objects along; a live read confirms it.
+            let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
+            return match self.custom.former(group, &owner.kind) {
+                Some(former) if former.namespaced && object.namespace().is_empty() => Owner::Unresolvable,
+                Some(former) => {
+                    let namespace = if former.namespaced { object.namespace() } else { "" };
+                    Owner::Missing(former.clone(), Key::new(namespace, owner.name.clone()))
+                }
+                None => Owner::Unknown,
+            };
+        };
+        if resource.namespaced && namespace.is_empty() {
+            return Owner::Unresolvable;
+        }
         let source = Source::metadata(resource.clone());
         if !view.synced(&source) {
             return Owner::Unknown;
         }
         let key = Key::new(namespace, owner.name.clone());
-        match view.cache_of::<PartialObject>(&source).and_then(|c| c.get_key(&key)) {
+        let Some(cache) = view.cache_of::<PartialObject>(&source) else { return Owner::Unknown };
+        match cache.get_key(&key) {
             Some(found) if found.uid() == owner.uid => {
-                if found.is_deleting() && found.has_finalizer(FOREGROUND) {
+                if is_waiting(found) {
                     Owner::Waiting
                 } else {
                     Owner::Solid
                 }
             }
+            _ if resource.namespaced && cache.iter().any(|o| o.uid() == owner.uid) => Owner::Elsewhere(resource, key),
             _ => Owner::Missing(resource, key),
         }
     }
@@ -121,8 +145,11 @@ impl GarbageCollector {
         } else if object.has_finalizer(FOREGROUND) {
             let mut blocked = false;
             for (r, dependent) in dependents(view, object.uid()) {
-                let blocks =
-                    owner_refs(dependent).iter().any(|o| o.uid == object.uid() && o.block_owner_deletion == Some(true));
+                let blocks = owner_refs(dependent)
+                    .iter()
+                    .any(|o| o.uid == object.uid() && o.block_owner_deletion == Some(true))
+                    // In a circle, each waits for the next: then nobody does.
+                    && !(is_waiting(dependent) && reaches(view, dependent.uid(), object.uid()));
                 blocked |= blocks;
                 // One with another owner only lets go of this one; its own reconcile sees to that.
                 let sole = owner_refs(dependent).iter().all(|o| o.uid == object.uid());
@@ -143,6 +170,54 @@ impl GarbageCollector {
             }
         }
         plan
+    }
+}
+
+/// Whether it is being deleted and waits for its dependents to go first.
+fn is_waiting(object: &PartialObject) -> bool {
+    object.is_deleting() && object.has_finalizer(FOREGROUND)
+}
+
+/// Whether an object is among the dependents of another, or of those that wait among them, and so on.
+fn reaches(view: &View<'_>, from: &str, to: &str) -> bool {
+    let mut seen = BTreeSet::from([from.to_owned()]);
+    let mut next = vec![from.to_owned()];
+    while let Some(uid) = next.pop() {
+        for (_, dependent) in dependents(view, &uid) {
+            if dependent.uid() == to {
+                return true;
+            }
+            if is_waiting(dependent) && seen.insert(dependent.uid().to_owned()) {
+                next.push(dependent.uid().to_owned());
+            }
+        }
+    }
+    false
+}
+
+/// That an owner reference cannot be.
+fn invalid_namespace(resource: &Resource, object: &PartialObject, owner: &OwnerReference) -> EventRecord {
+    let message = format!(
+        "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
+        owner.api_version,
+        owner.kind,
+        object.namespace(),
+        owner.name,
+        owner.uid,
+        object.namespace()
+    );
+    EventRecord {
+        regarding: ObjectReference {
+            api_version: Some(resource.api_version()),
+            kind: Some(resource.kind.to_string()),
+            namespace: object.metadata.namespace.clone(),
+            name: object.metadata.name.clone(),
+            uid: object.metadata.uid.clone(),
+            ..ObjectReference::default()
+        },
+        event_type: EventType::Warning,
+        reason: "OwnerRefInvalidNamespace".into(),
+        message,
     }
 }
 
@@ -190,13 +265,16 @@ impl Controller for GarbageCollector {
         if refs.is_empty() {
             return Plan::none();
         }
-        let owners: Vec<_> = refs.iter().map(|o| (o, Self::classify(view, object, o))).collect();
-        if owners.iter().any(|(_, o)| matches!(o, Owner::Unknown)) {
-            return Plan::none();
-        }
+        let owners: Vec<_> = refs.iter().map(|o| (o, self.classify(view, object, o))).collect();
         let mut plan = Plan::none();
+        for (reference, _) in owners.iter().filter(|(_, o)| matches!(o, Owner::Elsewhere(..) | Owner::Unresolvable)) {
+            plan = plan.event(invalid_namespace(resource, object, reference));
+        }
+        if owners.iter().any(|(_, o)| matches!(o, Owner::Unknown | Owner::Unresolvable)) {
+            return plan;
+        }
         for (reference, owner) in &owners {
-            if let Owner::Missing(resource, key) = owner {
+            if let Owner::Missing(resource, key) | Owner::Elsewhere(resource, key) = owner {
                 plan = plan.confirm_absent(resource, key.clone(), reference.uid.clone());
             }
         }
@@ -233,7 +311,7 @@ mod tests {
     use carrack_engine::{Absent, Write};
     use carrack_types::resource::Kind as _;
     use k8s_openapi::api::apps::v1::ReplicaSet;
-    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::core::v1::{Node, Pod};
     use serde_json::Value;
 
     use super::*;
@@ -265,7 +343,8 @@ mod tests {
         let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
         let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
         assert_eq!(plan.error, None);
-        plan.writes.iter().map(word).collect()
+        let events = plan.events.iter().map(|e| format!("event {}", e.reason));
+        events.chain(plan.writes.iter().map(word)).collect()
     }
 
     fn word(write: &Write) -> String {
@@ -312,10 +391,53 @@ mod tests {
         // An owner of a kind that nobody reads is unknown: nothing follows.
         let unknown = json!({"apiVersion": "example.com/v1", "kind": "Thing", "name": "t", "uid": "9"});
         assert_eq!(plan(owned(vec![unknown, owner("gone", "2")]), vec![], vec![]), none);
+        // An owner with this UID in another namespace is none.
+        let elsewhere = json!({"name": "rs", "uid": "1", "namespace": "other"});
+        assert_eq!(
+            plan(owned(vec![owner("rs", "1")]), vec![elsewhere], vec![]),
+            ["event OwnerRefInvalidNamespace", "confirm rs 1", "delete p Background"]
+        );
         // An owner that waits for its dependents takes them along.
         let waiting = json!({"name": "rs", "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z",
             "finalizers": [FOREGROUND]});
         assert_eq!(plan(owned(vec![owner("rs", "1")]), vec![waiting], vec![]), ["delete p Background"]);
+    }
+
+    #[test]
+    fn owners_that_cannot_be_and_kinds_that_went() {
+        let node = || {
+            object(json!({"name": "n", "uid": "n", "resourceVersion": "1",
+                "ownerReferences": [owner("rs", "1")]}))
+        };
+        let caches = Caches::new()
+            .with_metadata(Node::resource(), [node()])
+            .with_metadata(ReplicaSet::resource(), [])
+            .with::<CustomResourceDefinition>([]);
+        let mut gc = GarbageCollector::new(vec![Node::resource(), ReplicaSet::resource()]);
+        let plan = gc.reconcile(&Key::new("", "/nodes/n"), &caches.view(), Time::default());
+        assert_eq!((plan.writes.len(), plan.events.len()), (0, 1), "a node cannot belong to a replica set");
+        // The kind of the owner went with its definition.
+        let pod = || {
+            object(json!({"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "1",
+                "ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Thing", "name": "t", "uid": "9"}]}))
+        };
+        let crd = || -> CustomResourceDefinition {
+            serde_json::from_value(json!({"metadata": {"name": "things.example.com", "uid": "1"},
+                "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                    "versions": [{"name": "v1", "served": true, "storage": true}]},
+                "status": {"conditions": [{"type": "Established", "status": "True"}]}}))
+            .expect("a definition")
+        };
+        let mut gc = GarbageCollector::new(vec![Pod::resource()]);
+        let mut look = |crds: Vec<CustomResourceDefinition>| {
+            let caches = Caches::new().with_metadata(Pod::resource(), [pod()]).with::<CustomResourceDefinition>(crds);
+            caches.refresh(&mut gc);
+            let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
+            plan.writes.iter().map(word).collect::<Vec<_>>()
+        };
+        assert_eq!(look(vec![]), Vec::<String>::new(), "a kind that was never known is unknown");
+        assert_eq!(look(vec![crd()]), Vec::<String>::new());
+        assert_eq!(look(vec![]), ["confirm t 9", "delete p Background"]);
     }
 
     #[test]
@@ -335,6 +457,15 @@ mod tests {
             plan(deleting(ORPHAN), vec![child("c", vec![owner("x", "x")])], vec![]),
             ["patch c owners=[\"x\"] finalizers=null"]
         );
+        // A circle in which each waits for the other: nobody does.
+        let mut waiting = child("c", vec![]);
+        waiting["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        waiting["finalizers"] = json!([FOREGROUND]);
+        let mut circle = deleting(FOREGROUND);
+        circle["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "c", "uid": "c",
+            "blockOwnerDeletion": true}]);
+        assert_eq!(plan(deleting(FOREGROUND), vec![], vec![waiting.clone()]), Vec::<String>::new());
+        assert_eq!(plan(circle, vec![], vec![waiting]), ["patch p owners=null finalizers=[\"other\"]"]);
         assert_eq!(plan(deleting(ORPHAN), vec![], vec![]), ["patch p owners=null finalizers=[\"other\"]"]);
     }
 }

@@ -9,6 +9,7 @@
 //! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
 //! - [`DisruptionController`]: how many pods may be evicted now.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
+//! - [`QuotaController`]: quotas counted anew where no write does it.
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
 //!   [`AttachDetach`]: claims and volumes.
 
@@ -20,6 +21,7 @@ mod namespace;
 mod node;
 mod pod_gc;
 mod pods;
+mod quota;
 mod root_ca;
 mod service_account;
 #[cfg(test)]
@@ -36,6 +38,7 @@ pub use garbage::GarbageCollector;
 pub use namespace::NamespaceController;
 pub use node::{NodeLifecycle, TaintEviction};
 pub use pod_gc::PodGc;
+pub use quota::QuotaController;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 pub use volumes::{
@@ -69,6 +72,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
         Box::new(DisruptionController),
+        Box::new(QuotaController::default()),
         Box::new(PersistentVolumeBinder),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),

@@ -1,12 +1,17 @@
 //! Empties namespaces that are being deleted, and then lets them go.
 //!
-//! The API server takes no new objects in such a namespace. When no cache shows an object of it any
-//! more, a live list of every kind confirms that it is empty, and only then its finalizer goes.
+//! The API server takes no new objects in such a namespace. Its pods go first, so that what guards
+//! them (network policies, secrets) outlives them; then the rest. When no cache shows an object of it
+//! any more, a live list of every kind confirms that it is empty, and only then its finalizer goes.
+//! A namespace that takes longer than a moment says in its conditions what it waits for.
 //! Behaviour follows kube-controller-manager (pkg/controller/namespace/deletion).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View, Write, to_value};
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::json;
 
@@ -18,13 +23,19 @@ const FINALIZER: &str = "kubernetes";
 pub struct NamespaceController {
     builtin: Vec<Resource>,
     custom: CustomKinds,
+    /// When each namespace was found to go, and when its conditions were last written.
+    going: BTreeMap<String, (Time, Option<Time>)>,
 }
 
 impl NamespaceController {
     /// A controller that empties namespaces of these resources and of custom ones.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin: builtin.into_iter().filter(|r| r.namespaced).collect(), custom: CustomKinds::default() }
+        Self {
+            builtin: builtin.into_iter().filter(|r| r.namespaced).collect(),
+            custom: CustomKinds::default(),
+            going: BTreeMap::new(),
+        }
     }
     /// Every kind of which a namespace can hold objects.
     fn kinds(&self) -> impl Iterator<Item = &Resource> {
@@ -57,37 +68,142 @@ impl Controller for NamespaceController {
             }
         });
     }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
-        let Some(ns) = view.get::<Namespace>("", &key.name) else { return Plan::none() };
-        let finalizers: Vec<String> = ns.spec.iter().flat_map(|s| s.finalizers.iter().flatten()).cloned().collect();
-        if !ns.is_deleting() || !finalizers.iter().any(|f| f == FINALIZER) {
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let finalizers = |ns: &Namespace| -> Vec<String> {
+            ns.spec.iter().flat_map(|s| s.finalizers.iter().flatten()).cloned().collect()
+        };
+        let Some(ns) = view
+            .get::<Namespace>("", &key.name)
+            .filter(|ns| ns.is_deleting() && finalizers(ns).iter().any(|f| f == FINALIZER))
+        else {
+            self.going.remove(&key.name);
             return Plan::none();
-        }
+        };
         let mut plan = Plan::none();
-        let mut left = 0_usize;
+        let mut left = Left::default();
         for resource in self.kinds() {
             let source = Source::metadata(resource.clone());
             if !view.synced(&source) {
-                return Plan::failed(format!("{resource} could not be listed yet"));
+                left.unknown.push(resource.clone());
             }
             for object in view.cache_of::<PartialObject>(&source).into_iter().flat_map(|c| c.in_namespace(&key.name)) {
-                left += 1;
-                if !object.is_deleting() {
-                    let options = DeleteOptions { propagation: Some("Background"), ..DeleteOptions::default() };
-                    plan = plan.delete_with(resource, object.as_ref(), options);
-                }
+                left.count(resource, object);
             }
         }
-        if left > 0 {
-            // What is deleting comes back through its cache when it is gone.
-            return plan;
+        let pods_first = left.kinds.contains_key(&Pod::resource());
+        for resource in self.kinds().filter(|r| !pods_first || **r == Pod::resource()) {
+            let cache = view.cache_of::<PartialObject>(&Source::metadata(resource.clone()));
+            let objects = cache.into_iter().flat_map(|c| c.in_namespace(&key.name));
+            for object in objects.filter(|o| !o.is_deleting()) {
+                let options = DeleteOptions { propagation: Some("Background"), ..DeleteOptions::default() };
+                plan = plan.delete_with(resource, object.as_ref(), options);
+            }
         }
-        for resource in self.kinds() {
-            plan = plan.confirm_none_in(resource, key.name.clone());
+        if left.is_nothing() {
+            for resource in self.kinds() {
+                plan = plan.confirm_none_in(resource, key.name.clone());
+            }
+            let mut body = to_value(ns.as_ref());
+            let others = finalizers(ns);
+            body["spec"]["finalizers"] = json!(others.iter().filter(|f| *f != FINALIZER).collect::<Vec<_>>());
+            return plan.write(Write::Update { resource: Namespace::resource(), object: body, sub: "finalize" });
         }
-        let mut body = to_value(ns.as_ref());
-        body["spec"]["finalizers"] = json!(finalizers.iter().filter(|f| *f != FINALIZER).collect::<Vec<_>>());
-        plan.write(Write::Update { resource: Namespace::resource(), object: body, sub: "finalize" })
+        // What is deleting comes back through its cache when it is gone.
+        let (since, written) = self.going.entry(key.name.clone()).or_insert((now, None));
+        let wait = MOMENT.saturating_sub(now.since(written.unwrap_or(*since)));
+        if !wait.is_zero() {
+            return plan.requeue_after(wait);
+        }
+        *written = Some(now);
+        match left.conditions(ns, now) {
+            Some(conditions) => plan.patch_status(ns.as_ref(), json!({"status": {"conditions": conditions}})),
+            None => plan.requeue_after(MOMENT),
+        }
+    }
+}
+
+/// How long a namespace may take before it says what it waits for, and between two of its answers.
+const MOMENT: Duration = Duration::from_secs(5);
+
+/// What a namespace still holds.
+#[derive(Default)]
+struct Left {
+    /// Kinds of which nothing is known.
+    unknown: Vec<Resource>,
+    kinds: BTreeMap<Resource, usize>,
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Left {
+    fn count(&mut self, resource: &Resource, object: &PartialObject) {
+        *self.kinds.entry(resource.clone()).or_default() += 1;
+        for finalizer in object.metadata.finalizers.iter().flatten() {
+            *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.unknown.is_empty() && self.kinds.is_empty()
+    }
+
+    /// The namespace's conditions, in upstream's words; none when they are as they are to be.
+    fn conditions(&self, ns: &Namespace, now: Time) -> Option<Vec<NamespaceCondition>> {
+        let list = |words: Vec<String>| words.join(", ");
+        let kinds = list(
+            self.kinds.iter().map(|(kind, n)| format!("{}. has {n} resource instances", kind.qualified())).collect(),
+        );
+        let finalizers =
+            list(self.finalizers.iter().map(|(name, n)| format!("{name} in {n} resource instances")).collect());
+        let unknown = list(self.unknown.iter().map(Resource::qualified).collect());
+        let said = [
+            (
+                "NamespaceDeletionDiscoveryFailure",
+                (!unknown.is_empty())
+                    .then(|| ("DiscoveryFailed", format!("Discovery failed for some groups: {unknown}"))),
+                ("ResourcesDiscovered", "All resources successfully discovered"),
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
+                None,
+                ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+            ),
+            (
+                "NamespaceDeletionContentFailure",
+                None,
+                ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+            ),
+            (
+                "NamespaceContentRemaining",
+                (!kinds.is_empty()).then(|| ("SomeResourcesRemain", format!("Some resources are remaining: {kinds}"))),
+                ("ContentRemoved", "All content successfully removed"),
+            ),
+            (
+                "NamespaceFinalizersRemaining",
+                (!finalizers.is_empty()).then(|| {
+                    (
+                        "SomeFinalizersRemain",
+                        format!("Some content in the namespace has finalizers remaining: {finalizers}"),
+                    )
+                }),
+                ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+            ),
+        ];
+        let old = ns.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let mut all: Vec<_> =
+            old.iter().filter(|c| !said.iter().any(|(type_, ..)| c.type_ == *type_)).cloned().collect();
+        for (type_, holds, otherwise) in said {
+            let status = if holds.is_some() { "True" } else { "False" };
+            let (reason, message) = holds.unwrap_or((otherwise.0, otherwise.1.to_owned()));
+            let before = old.iter().find(|c| c.type_ == type_ && c.status == status);
+            all.push(NamespaceCondition {
+                type_: type_.into(),
+                status: status.into(),
+                reason: Some(reason.into()),
+                message: Some(message),
+                last_transition_time: before.map_or(Some(now.meta()), |c| c.last_transition_time.clone()),
+            });
+        }
+        (all != old).then_some(all)
     }
 }
 
@@ -95,10 +211,43 @@ impl Controller for NamespaceController {
 mod tests {
     use carrack_engine::Absent;
     use carrack_engine::testing::Caches;
-    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn pods_go_first_and_what_hinders_is_told() {
+        let ns = json!({"metadata": {"name": "ns", "uid": "1", "resourceVersion": "1",
+            "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"finalizers": ["kubernetes"]}});
+        let object = |name: &str, deleting: bool| -> PartialObject {
+            let mut o = json!({"metadata": {"namespace": "ns", "name": name, "uid": name}});
+            if deleting {
+                o["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                o["metadata"]["finalizers"] = json!(["example.com/hold"]);
+            }
+            serde_json::from_value(o).expect("metadata")
+        };
+        let mut controller = NamespaceController::new(vec![Pod::resource(), ConfigMap::resource()]);
+        let mut look = |pods: Vec<PartialObject>, maps: Vec<PartialObject>, at_s: i64| {
+            let caches = Caches::new()
+                .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
+                .with_metadata(Pod::resource(), pods)
+                .with_metadata(ConfigMap::resource(), maps)
+                .with::<CustomResourceDefinition>([]);
+            let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::from_unix_s(at_s));
+            crate::testing::words(&plan)
+        };
+        assert_eq!(look(vec![object("p", false)], vec![object("m", false)], 0), ["delete ns/p"]);
+        assert_eq!(look(vec![], vec![object("m", false)], 1), ["delete ns/m"]);
+        assert_eq!(look(vec![], vec![object("m", true)], 4), [""; 0]);
+        let told = "patch ns/status NamespaceDeletionDiscoveryFailure=False \
+                    NamespaceDeletionGroupVersionParsingFailure=False NamespaceDeletionContentFailure=False \
+                    NamespaceContentRemaining=True NamespaceFinalizersRemaining=True";
+        assert_eq!(look(vec![], vec![object("m", true)], 5), [told]);
+        assert_eq!(look(vec![], vec![object("m", true)], 6), [""; 0]);
+        assert_eq!(look(vec![], vec![], 7).last().map(String::as_str), Some("update ns/finalize"));
+    }
 
     /// What is planned for namespace `ns` with these pods in it.
     fn check(ns: Value, pods: Vec<Value>, expected: &[&str]) {

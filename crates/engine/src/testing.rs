@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use carrack_types::resource::{Kind, Object, PartialObject, Resource};
 
-use crate::{AnyInformer, IndexFn, Informer, Rng, Source, View};
+use crate::{AnyInformer, Controller, IndexFn, Informer, Parts, Rng, Setup, Source, View};
 
 /// Caches of a test.
 #[derive(Default)]
@@ -46,6 +46,11 @@ impl Caches {
             informer.fill(objects.into_iter().map(Arc::new));
         }
         self
+    }
+    /// Lets a controller look for kinds to watch, as a manager would after a change. What it asks for is not read.
+    pub fn refresh(&self, controller: &mut dyn Controller) {
+        let mut setup = Setup { existing: &self.informers, parts: Parts::default() };
+        controller.more_watches(&self.view(), &mut setup);
     }
     /// What a reconcile sees.
     #[must_use]

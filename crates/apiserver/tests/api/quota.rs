@@ -51,6 +51,9 @@ fn a_namespace_holds_no_more_than_its_quota() {
     );
     cluster.delete(&format!("{PODS}/p")).expect(200);
     assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
+    // Whoever writes the status has it counted.
+    cluster.merge(&format!("{QUOTAS}/q/status"), &json!({"status": {"used": {"pods": "9"}}})).expect(200);
+    assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
 }
 
 #[test]

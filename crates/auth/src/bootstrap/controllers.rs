@@ -39,7 +39,7 @@ fn cluster_controllers() -> Table {
             "namespace-controller",
             vec![
                 rule("get list watch delete", CORE, "namespaces"),
-                rule("update", CORE, "namespaces/finalize namespaces/status"),
+                rule("update patch", CORE, "namespaces/finalize namespaces/status"),
                 rule("get list watch delete deletecollection", ALL, "*"),
             ],
         ),
@@ -64,6 +64,10 @@ fn cluster_controllers() -> Table {
                 rule(READ, CORE, "nodes"),
                 rule("patch", CORE, "pods/status"),
             ],
+        ),
+        (
+            "resourcequota-controller",
+            vec![rule("list watch", ALL, "*"), rule("update patch", CORE, "resourcequotas/status"), events()],
         ),
         (
             "disruption-controller",
@@ -286,10 +290,6 @@ fn others() -> Table {
                 rule("create", &["authorization.k8s.io"], "subjectaccessreviews"),
                 events(),
             ],
-        ),
-        (
-            "resourcequota-controller",
-            vec![rule("list watch", ALL, "*"), rule("update", CORE, "resourcequotas/status"), events()],
         ),
     ]
 }

@@ -70,7 +70,9 @@ impl AdmissionPlugin for ResourceQuota {
 }
 
 fn is_quota(attributes: &Attributes<'_>) -> bool {
-    attributes.is("", QUOTAS)
+    attributes.row.group.is_empty()
+        && attributes.row.plural == QUOTAS
+        && matches!(attributes.subresource, "" | "status")
 }
 
 /// The resources that a quota has to look at.
@@ -161,11 +163,13 @@ fn texts(list: &ResourceList) -> Value {
     )
 }
 
-/// A new quota, or one with other limits, holds from the start: its status says what is there.
+/// A new quota, or one with other limits, holds from the start: its status says what is there. Who writes the status
+/// asks for it to be counted; what the writer says of it is not taken.
 fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
     let quota = &attributes.object;
     let hard = scopes::hard(quota);
-    if attributes.old.is_some_and(|old| at(old, &["spec", "hard"]) == at(quota, &["spec", "hard"])) {
+    let asked = attributes.subresource == "status";
+    if !asked && attributes.old.is_some_and(|old| at(old, &["spec", "hard"]) == at(quota, &["spec", "hard"])) {
         return;
     }
     let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();

@@ -1,0 +1,99 @@
+//! Has quotas counted anew where no write tells the API server to.
+//!
+//! What a namespace uses is charged by the API server in the very transaction that stores the object, and counted whole
+//! whenever the quota itself is written. What is left is what changes with time alone: a pod that should have ended by
+//! now counts no more. So this controller writes nothing of its own: it writes the quota's status as it is, and the API
+//! server counts (kube-controller-manager's resource quota controller counts itself, each five minutes).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use serde_json::json;
+
+/// How often each quota is counted, whatever happens.
+const PERIOD: Duration = Duration::from_secs(300);
+
+/// The resource quota controller.
+#[derive(Default)]
+pub struct QuotaController {
+    counted: BTreeMap<Key, Time>,
+}
+
+/// When a pod that is being deleted counts no more, whatever its node says.
+fn deadline(pod: &Pod) -> Option<Time> {
+    if is_terminal(pod) {
+        return None;
+    }
+    let grace_s = u64::try_from(pod.metadata.deletion_grace_period_seconds?).unwrap_or(0);
+    Some(Time::from(pod.metadata.deletion_timestamp.as_ref()?) + Duration::from_secs(grace_s))
+}
+
+impl Controller for QuotaController {
+    fn name(&self) -> &'static str {
+        "resourcequota-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<ResourceQuota>();
+        setup.watch::<Pod>(|pod, view| {
+            if !pod.is_deleting() {
+                return Vec::new();
+            }
+            let quotas = view.cache::<ResourceQuota>().in_namespace(pod.namespace());
+            quotas.map(|q| Key::of(q.as_ref())).collect()
+        });
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(quota) = view.get::<ResourceQuota>(&key.namespace, &key.name).filter(|q| !q.is_deleting()) else {
+            self.counted.remove(key);
+            return Plan::none();
+        };
+        let last = self.counted.get(key).copied();
+        let ends: Vec<Time> = view.cache::<Pod>().in_namespace(&key.namespace).filter_map(|p| deadline(p)).collect();
+        let due =
+            last.is_none_or(|last| now.since(last) >= PERIOD || ends.iter().any(|end| *end < now && *end >= last));
+        let next = ends.iter().filter(|end| **end >= now).map(|end| end.since(now) + Duration::from_secs(1)).min();
+        let wait = next.unwrap_or(PERIOD).min(PERIOD);
+        if !due {
+            let left = last.map_or(PERIOD, |last| PERIOD.saturating_sub(now.since(last)));
+            return Plan::none().requeue_after(wait.min(left));
+        }
+        self.counted.insert(key.clone(), now);
+        Plan::none().patch_status(quota.as_ref(), json!({})).requeue_after(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::testing::{of, words};
+
+    #[test]
+    fn a_quota_is_counted_now_and_then_and_when_a_pod_is_overdue() {
+        let quota = json!({"metadata": {"namespace": "ns", "name": "q", "uid": "q", "resourceVersion": "1"}});
+        let mut c = QuotaController::default();
+        let mut look = |pods: Vec<Value>, at_s: i64| {
+            let caches = Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(pods.into_iter().map(of));
+            let plan = c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s));
+            (words(&plan).len(), plan.requeue_after.map_or(0, |d| d.as_secs()))
+        };
+        let overdue = || {
+            vec![json!({"metadata": {"namespace": "ns", "name": "p", "deletionTimestamp": "1970-01-01T00:17:20Z",
+                    "deletionGracePeriodSeconds": 10},
+                "spec": {"containers": []}})]
+        };
+        assert_eq!(look(vec![], 1000), (1, 300));
+        assert_eq!(look(vec![], 1010), (0, 290));
+        assert_eq!(look(overdue(), 1020), (0, 31));
+        assert_eq!(look(overdue(), 1051), (1, 300));
+        // Once is enough.
+        assert_eq!(look(overdue(), 1052), (0, 299));
+        assert_eq!(look(vec![], 1351), (1, 300));
+    }
+}
