@@ -56,6 +56,9 @@ pub struct Config {
     pub ca_pem: String,
     /// A bug to put in, for the simulator, which must find it; never for a real process.
     pub planted: Option<workloads::Planted>,
+    /// Plants the bug that the node lifecycle controller takes its own deafness for the nodes' silence. For the
+    /// simulator, which must find it; never for a real process.
+    pub planted_deafness: bool,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -66,7 +69,11 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(NamespaceController::new(config.collected.clone())),
         Box::new(ServiceAccountController),
         Box::new(RootCaController::new(config.ca_pem.clone())),
-        Box::new(NodeLifecycle::default()),
+        Box::new(if config.planted_deafness {
+            NodeLifecycle::with_planted_deafness()
+        } else {
+            NodeLifecycle::default()
+        }),
         Box::new(TaintEviction::default()),
         Box::new(PodGc::default()),
         Box::new(EndpointSliceController),

@@ -82,7 +82,6 @@ enum CallKind {
 
 /// A core that hosts controllers.
 pub struct Manager {
-    name: &'static str,
     rng: Rng,
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
     hosted: Vec<Hosted>,
@@ -99,7 +98,6 @@ impl Manager {
     #[must_use]
     pub fn new(name: &'static str, rng: Rng) -> Self {
         Self {
-            name,
             recorder: EventRecorder::new(name, rng.fork("events")),
             rng,
             informers: BTreeMap::new(),
@@ -337,6 +335,11 @@ impl Manager {
     }
 
     fn next_write(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
+        if self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
+            // Somebody else may act by now; what is left of the plan rests on what was seen before.
+            self.fail(now, i, key);
+            return;
+        }
         let next = self.hosted[i].runs.get(key).and_then(|run| run.writes.front()).map(Write::request);
         match next {
             Some(request) => {
@@ -598,12 +601,6 @@ impl Core for Manager {
         {
             self.one_less(call.0, &call.1);
             self.answered(now, call, result, fx);
-        }
-        if let Some(elector) = &self.elector
-            && elector.lost(now)
-        {
-            fx.exit(format!("{}: the leader lease was lost", self.name));
-            return;
         }
         self.dispatch(now, fx);
     }

@@ -62,13 +62,18 @@ impl Hosted {
                 };
                 Self::Scheduler(Box::new(core), Effects::new())
             }
-            Role::Controllers => {
+            Role::Controllers | Role::Standby => {
                 let planted = match settings.bug {
                     Some(Bug::SetsBySpec) => Some(Planted::SetsBySpec),
                     Some(Bug::EndsForgotten) => Some(Planted::EndsForgotten),
                     _ => None,
                 };
-                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
+                let config = carrack_controllers::Config {
+                    collected: collected(),
+                    ca_pem: "the CA".into(),
+                    planted,
+                    planted_deafness: settings.bug == Some(Bug::DeafObserver),
+                };
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
                 manager(core, elector("kube-controller-manager"), settings)
             }

@@ -4,7 +4,9 @@
 //! change that is committed, some on the state of the nodes after each step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use carrack_engine::Time;
 use carrack_kubelet::devices;
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
@@ -69,6 +71,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A DaemonSet has one pod on a node that counts, a StatefulSet makes pods in their order, and an index of a Job has one pod that counts.",
     },
     Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
+    Invariant {
+        name: "eviction-needs-a-silent-node",
+        sentence: "No node's pods are to be evicted unless the node could have been heard for long and was not, while another was: never because the control plane was cut off.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",
@@ -102,7 +108,18 @@ pub(crate) struct Checker {
     /// UIDs of pods that somebody deleted by force: their objects go before they have stopped.
     pub forced: BTreeSet<String>,
     bounds: Bounds,
+    /// When each node last renewed its Lease.
+    renewed: BTreeMap<String, Time>,
+    /// When the API server was away: from when to when, if it came back.
+    pub outages: Vec<(Time, Option<Time>)>,
 }
+
+/// How long a node must have been silent, at the least, before its pods are to go: its Lease's period and a retry less than
+/// the grace period.
+const SILENT: Duration = Duration::from_secs(30);
+/// For how long no node at all must have renewed its Lease for it to be the control plane that is cut off: longer than what
+/// the controllers hear may lag.
+const ALL_SILENT: Duration = Duration::from_secs(75);
 
 /// What a pod asks for.
 fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
@@ -113,6 +130,7 @@ impl Checker {
     /// Changes that were just committed.
     pub(crate) fn changed(
         &mut self,
+        now: Time,
         changes: &[Change],
         observer: &Observer,
         nodes: &BTreeMap<u8, Node>,
@@ -122,10 +140,54 @@ impl Checker {
             self.bounds.changed(change, observer, breaches);
             match change.resource {
                 "pod" => self.pod(change, observer, nodes, breaches),
-                "node" => self.node(change.object()),
+                "node" => {
+                    self.node(change.object());
+                    self.evicts(now, change, breaches);
+                }
+                "lease" => {
+                    self.renewed.insert(text(change.object(), "/metadata/name").to_owned(), now);
+                }
                 "vmi" | "secret" if change.before.is_none() => children(change, observer, breaches),
                 _ => {}
             }
+        }
+    }
+
+    /// For how long a node could have been heard and was not.
+    fn silent(&self, node: &str, now: Time) -> Duration {
+        let since = self.renewed.get(node).copied().unwrap_or_default();
+        let deaf: Duration = self
+            .outages
+            .iter()
+            .map(|(from, to)| to.unwrap_or(now).since((*from).max(since)))
+            .fold(Duration::ZERO, |sum, time| sum + time);
+        now.since(since).saturating_sub(deaf)
+    }
+
+    /// A node's pods are to be evicted from now on, because it is not heard.
+    fn evicts(&self, now: Time, change: &Change, breaches: &mut Vec<Breach>) {
+        let tainted = |node: &Option<Value>| {
+            let taints = node.as_ref().and_then(|n| n.pointer("/spec/taints")).and_then(Value::as_array);
+            taints
+                .into_iter()
+                .flatten()
+                .any(|t| t["key"] == "node.kubernetes.io/unreachable" && t["effect"] == "NoExecute")
+        };
+        if tainted(&change.before) || !tainted(&change.after) {
+            return;
+        }
+        let name = text(change.object(), "/metadata/name");
+        let silent = self.silent(name, now);
+        if silent < SILENT {
+            let what = format!(
+                "{name} is tainted for eviction though it could have been heard for {} s alone",
+                silent.as_secs()
+            );
+            breaches.push(Breach::new("eviction-needs-a-silent-node", what));
+        }
+        if self.renewed.keys().all(|other| self.silent(other, now) >= ALL_SILENT) {
+            let what = format!("{name} is tainted for eviction while no node is heard");
+            breaches.push(Breach::new("eviction-needs-a-silent-node", what));
         }
     }
 

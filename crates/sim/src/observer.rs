@@ -24,9 +24,10 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 14] = [
+const LOOKED_AT: [(&str, &str); 15] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
+    ("/registry/leases/kube-node-lease/", "lease"),
     ("/registry/configmaps/", "configmap"),
     ("/registry/secrets/", "secret"),
     ("/registry/namespaces/", "namespace"),

@@ -86,6 +86,7 @@ pub(crate) struct Intervals {
     pub container_exit: Option<Duration>,
     pub guest: Option<Duration>,
     pub force_delete: Option<Duration>,
+    pub pause: Option<Duration>,
 }
 
 /// What the seed chose.
@@ -102,6 +103,8 @@ pub(crate) struct Swarm {
     pub store_pending_one_in: u64,
     pub store_delay: Delay,
     pub elect: bool,
+    /// A second process of the controllers takes part.
+    pub standby: bool,
 }
 
 impl Swarm {
@@ -153,7 +156,9 @@ impl Swarm {
             container_exit: mean(10, 60),
             guest: mean(10, 60),
             force_delete: mean(20, 100),
+            pause: mean(10, 60),
         };
+        let standby = rng.one_in(2) && elect;
         // What a planted bug needs to show.
         match options.plant.map(|plant| plant.bug) {
             Some(Bug::BlindHandler) => {
@@ -176,9 +181,25 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
+            Some(Bug::DeafObserver) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { apiserver_crash: Some(Duration::from_secs(15)), ..Intervals::default() };
+            }
             Some(Bug::StaleReads | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
         }
-        Self { nodes, net, node, intervals, crash_one_in_effects, skew, store_pending_one_in, store_delay, elect }
+        Self {
+            nodes,
+            net,
+            node,
+            intervals,
+            crash_one_in_effects,
+            skew,
+            store_pending_one_in,
+            store_delay,
+            elect,
+            standby,
+        }
     }
 
     /// Nothing fails from now on.

@@ -21,6 +21,7 @@ pub(crate) enum Bug {
     SetsBySpec,
     EndsForgotten,
     FinalRejection,
+    DeafObserver,
 }
 
 /// All planted bugs.
@@ -60,6 +61,12 @@ pub const PLANTS: &[Plant] = &[
         what: "a Job takes a pod's end for counted before the pod has let go of its finalizer",
         found_by: "ends-count-once",
         bug: Bug::EndsForgotten,
+    },
+    Plant {
+        name: "deaf-observer",
+        what: "the node lifecycle controller takes a time in which it could hear nobody for the nodes' silence",
+        found_by: "eviction-needs-a-silent-node",
+        bug: Bug::DeafObserver,
     },
 ];
 

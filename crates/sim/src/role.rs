@@ -9,6 +9,8 @@ pub(crate) enum Role {
     User,
     Scheduler,
     Controllers,
+    /// A second process of the controllers, for when the first one is gone or hangs.
+    Standby,
     VirtController,
     Replicas,
     /// The kubelets of nodes that only pretend.
@@ -24,7 +26,7 @@ impl Role {
         match self {
             Self::User => Caller::new("system:admin", [GROUP_MASTERS]),
             Self::Scheduler => Caller::new(USER_SCHEDULER, NONE),
-            Self::Controllers => Caller::new(USER_CONTROLLER_MANAGER, NONE),
+            Self::Controllers | Self::Standby => Caller::new(USER_CONTROLLER_MANAGER, NONE),
             Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
             // A controller of the simulator's own; see `replicas`.
             Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
@@ -46,6 +48,7 @@ impl std::fmt::Display for Role {
             Self::User => f.write_str("user"),
             Self::Scheduler => f.write_str("scheduler"),
             Self::Controllers => f.write_str("controllers"),
+            Self::Standby => f.write_str("standby controllers"),
             Self::VirtController => f.write_str("virt-controller"),
             Self::Replicas => f.write_str("replicas"),
             Self::Hollow => f.write_str("hollow"),

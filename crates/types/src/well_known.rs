@@ -76,6 +76,8 @@ pub mod kubernetes {
     pub const ARCH_LABEL: &str = "kubernetes.io/arch";
     /// Label of a node: its operating system.
     pub const OS_LABEL: &str = "kubernetes.io/os";
+    /// Label of a node: the control plane runs on it. `kubectl get nodes` shows it as the node's role.
+    pub const CONTROL_PLANE_LABEL: &str = "node-role.kubernetes.io/control-plane";
     /// Annotation of a pod: container that `kubectl logs` and `exec` take by default.
     pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
 }

@@ -21,7 +21,7 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let config = Config { collected: collected(), ca_pem: ca_pem.to_owned(), planted: None };
+    let config = Config { collected: collected(), ca_pem: ca_pem.to_owned(), ..Config::default() };
     let mut manager = Manager::new("controllers", Rng::new(random_seed())).with_all(carrack_controllers::all(&config));
     if let Some(identity) = elect_as {
         manager = manager.with_elector(LeaderElector::new("kube-system", "kube-controller-manager", identity));

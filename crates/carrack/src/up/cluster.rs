@@ -21,10 +21,11 @@ use anyhow::{Context as _, bail};
 use carrack_apiserver::ApiServer;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
-use carrack_engine::{ApiRequest, Method, Transport};
+use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host, lock};
-use serde_json::Value;
+use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -185,6 +186,7 @@ async fn start_node(
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
     wait_node(server, &machine.node_name).await;
+    name_role(server, &machine.node_name).await?;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
         began.elapsed().as_secs_f64(),
@@ -261,6 +263,21 @@ async fn wait_node(server: &ApiServer, name: &str) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Says on the node that it is the one with the control plane. A kubelet may not say that of its own node.
+async fn name_role(server: &ApiServer, name: &str) -> anyhow::Result<()> {
+    let patch = json!({"metadata": {"labels": {CONTROL_PLANE_LABEL: ""}}});
+    let request = ApiRequest {
+        content_type: ContentType::MergePatch,
+        body: patch.to_string().into(),
+        ..ApiRequest::new(Method::Patch, format!("/api/v1/nodes/{name}"))
+    };
+    administrator(server)
+        .send(request)
+        .await
+        .map_err(|error| anyhow::anyhow!("cannot label the node {name}: {error}"))?;
+    Ok(())
 }
 
 /// For what belongs to no role: first objects, and looking whether the cluster is ready.

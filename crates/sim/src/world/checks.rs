@@ -17,7 +17,7 @@ impl World {
                 self.trace.line(self.queue.now(), Weight::Act, format_args!("  {text}"));
             }
         }
-        self.checker.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        self.checker.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
         self.checker.nodes(&self.nodes, &mut self.breaches);
     }
 

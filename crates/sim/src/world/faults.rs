@@ -15,7 +15,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 9] = [
+pub(super) const FAULTS: [Fault; 10] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -25,6 +25,7 @@ pub(super) const FAULTS: [Fault; 9] = [
     Fault::ContainerExit,
     Fault::Guest,
     Fault::ForceDelete,
+    Fault::Pause,
 ];
 
 impl World {
@@ -40,6 +41,7 @@ impl World {
             Fault::ContainerExit => intervals.container_exit,
             Fault::Guest => intervals.guest,
             Fault::ForceDelete => intervals.force_delete,
+            Fault::Pause => intervals.pause,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -61,7 +63,12 @@ impl World {
                 }
             }
             Fault::ServerCrash => {
-                let down = between(rng, Duration::from_millis(100), Duration::from_secs(20));
+                // Now and then for longer than nodes may be silent.
+                let down = if rng.one_in(8) || self.options.plant.is_some_and(|p| p.bug == Bug::DeafObserver) {
+                    between(rng, Duration::from_secs(50), Duration::from_secs(80))
+                } else {
+                    between(rng, Duration::from_millis(100), Duration::from_secs(20))
+                };
                 self.server_crash(down);
             }
             Fault::Expire => {
@@ -78,6 +85,16 @@ impl World {
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} is cut off from the API server for {} ms", length.as_millis()));
                     self.net.cut(role, now + length);
+                }
+            }
+            Fault::Pause => {
+                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
+                let length = between(rng, Duration::from_millis(500), Duration::from_secs(10));
+                if let Some(role) = pick(rng, &roles) {
+                    self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
+                    if let Some(process) = self.processes.get_mut(&role) {
+                        process.paused_until = now + length;
+                    }
                 }
             }
             Fault::Reboot => {
@@ -162,6 +179,7 @@ impl World {
         for conn in conns {
             self.put(conn, WatchItem::Closed(Some(ApiError::Transport("the API server died".into()))));
         }
+        self.checker.outages.push((self.queue.now(), None));
         self.queue.after(down, Happening::ServerUp);
     }
 

@@ -88,6 +88,8 @@ enum Happening {
     Item(ConnId),
     /// A watch connection ends.
     End(ConnId, End),
+    /// What a process that hung observes once it goes on.
+    Late(Role, u32, Box<Input<OwnIn>>),
     /// Something of a node.
     Node(u8, NodeEvent),
     /// News for an agent from its node.
@@ -128,6 +130,7 @@ enum Fault {
     ContainerExit,
     Guest,
     ForceDelete,
+    Pause,
 }
 
 struct Process {
@@ -135,6 +138,8 @@ struct Process {
     hosted: Option<Hosted>,
     /// How far its clock is ahead, in nanoseconds.
     skew_ns: i64,
+    /// It hangs until then.
+    paused_until: Time,
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
@@ -250,6 +255,9 @@ impl World {
         } else if self.options.machines {
             roles.push(Role::VirtController);
         }
+        if swarm.standby {
+            roles.push(Role::Standby);
+        }
         for number in 1..=if self.options.workloads { 0 } else { swarm.nodes } {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node);
@@ -268,7 +276,15 @@ impl World {
                 i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
             self.processes.insert(
                 role,
-                Process { life: 0, hosted: None, skew_ns, conns: BTreeMap::new(), rng, sent: Default::default() },
+                Process {
+                    life: 0,
+                    hosted: None,
+                    skew_ns,
+                    paused_until: Time::default(),
+                    conns: BTreeMap::new(),
+                    rng,
+                    sent: Default::default(),
+                },
             );
             self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
         }
@@ -311,6 +327,11 @@ impl World {
                 };
                 self.step(role, input);
             }
+            Happening::Late(role, life, input) => {
+                if self.life(role) == Some(life) {
+                    self.step(role, *input);
+                }
+            }
             Happening::Arrive(id) => self.arrive(id),
             Happening::Poll(id) => self.poll(id),
             Happening::Pump => self.pump(),
@@ -326,6 +347,9 @@ impl World {
             Happening::ServerUp => {
                 if !self.server.is_up() {
                     self.server.start();
+                    if let Some((_, to)) = self.checker.outages.last_mut() {
+                        *to = Some(now);
+                    }
                     self.mark(format_args!("apiserver starts"));
                 }
             }
@@ -383,6 +407,11 @@ impl World {
         let now = self.queue.now();
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
+        if now < process.paused_until {
+            let late = Happening::Late(role, process.life, Box::new(input));
+            self.queue.at(process.paused_until, late);
+            return;
+        }
         let local = Time(now.0 + process.skew_ns);
         let effects = hosted.step(local, input);
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {

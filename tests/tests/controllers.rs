@@ -1,0 +1,140 @@
+//! The controllers as processes of their own, on objects that no kubelet looks after: what they write is what upstream's
+//! write, and when the one that acts is killed, the other goes on.
+
+use std::time::{Duration, Instant};
+
+use carrack_e2e::{Kubectl, Sandbox, eventually_true};
+use serde_json::{Value, json};
+
+/// Writes an object's status, as its kubelet would.
+fn set_status(kubectl: &Kubectl<'_>, path: &str, mut object: Value, status: Value) {
+    object["status"] = status;
+    let path = format!("{path}/status");
+    kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input(object.to_string()).done();
+}
+
+fn holder(kubectl: &Kubectl<'_>) -> String {
+    let lease = kubectl.run(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", "json"]).output();
+    serde_json::from_str::<Value>(&lease.stdout)
+        .ok()
+        .and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+/// A node that nobody runs: it is silent from the start.
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: silent}\n";
+
+const OBJECTS: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, labels: {app: web}}
+spec:
+  nodeName: silent
+  containers: [{name: c, image: none, ports: [{name: http, containerPort: 8080}]}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec: {minAvailable: 0, selector: {matchLabels: {app: web}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  capacity: {storage: 2Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  hostPath: {path: /none}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: ""
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+"#;
+
+#[test]
+fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
+    let sandbox = Sandbox::new();
+    let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
+    let kubeconfig = sandbox.data_dir().join("kubeconfig.yaml");
+    eventually_true("the API server made a kubeconfig", 30, || kubeconfig.exists());
+    let kubectl = sandbox.kubectl();
+    eventually_true("the API server is ready", 30, || {
+        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
+    });
+    let role = sandbox.home().join("controllers.yaml");
+    std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "controllers"]).ok()).expect("written");
+    let start = || sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string()]).spawn();
+    let mut first = start();
+    eventually_true("the first one leads", 30, || !holder(&kubectl).is_empty());
+    let leader = holder(&kubectl);
+    let mut second = start();
+
+    kubectl.apply(NODE);
+    let silent_since = Instant::now();
+    eventually_true("the namespace has its service account", 30, || kubectl.get("serviceaccount", "default").is_some());
+    kubectl.apply(OBJECTS);
+    let pod = kubectl.get("pod", "web-0").expect("it was made");
+    let status = json!({"phase": "Running", "podIP": "10.9.8.7", "podIPs": [{"ip": "10.9.8.7"}],
+        "conditions": [{"type": "Ready", "status": "True"}]});
+    set_status(&kubectl, "/api/v1/namespaces/default/pods/web-0", pod, status);
+    eventually_true("the claim is bound", 30, || kubectl.field("pvc", "data", "/status/phase") == "Bound");
+    assert_eq!(kubectl.field("pvc", "data", "/spec/volumeName"), "disk");
+    eventually_true("the volume is bound", 30, || kubectl.field("pv", "disk", "/status/phase") == "Bound");
+    eventually_true("the service has its endpoint", 30, || {
+        kubectl.field("endpoints", "web", "/subsets/0/addresses/0/ip") == "10.9.8.7"
+    });
+    assert_eq!(kubectl.field("endpoints", "web", "/subsets/0/ports/0/port"), 8080);
+    let slices = kubectl.ok(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "json"]);
+    let slices: Value = serde_json::from_str(&slices).expect("JSON");
+    assert_eq!(slices["items"][0]["endpoints"][0]["conditions"]["ready"], true, "{slices}");
+    eventually_true("the budget allows one eviction", 30, || {
+        kubectl.field("pdb", "web", "/status/disruptionsAllowed") == 1
+    });
+
+    // The one that leads is killed; the other goes on where it was.
+    first.kill().and_then(|()| first.wait()).expect("it was ours");
+    let killed = Instant::now();
+    eventually_true("the second one leads", 15, || {
+        let now = holder(&kubectl);
+        !now.is_empty() && now != leader
+    });
+    eprintln!("somebody else led after {} ms", killed.elapsed().as_millis());
+    kubectl.ok(&["delete", "pvc", "data", "--timeout=30s"]);
+    eventually_true("the volume is released", 30, || kubectl.field("pv", "disk", "/status/phase") == "Released");
+
+    // The node was never heard: it says so, its pods are not ready, and nothing is evicted where nobody is heard.
+    eventually_true("the node is unknown", 120, || {
+        let node = kubectl.get("node", "silent").unwrap_or_default();
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "Unknown")
+    });
+    assert!(silent_since.elapsed() >= Duration::from_secs(50), "too soon: {:?}", silent_since.elapsed());
+    eventually_true("the node is tainted", 30, || {
+        let taints = kubectl.field("node", "silent", "/spec/taints");
+        let has = |effect: &str| {
+            taints.as_array().is_some_and(|all| {
+                all.iter().any(|t| t["key"] == "node.kubernetes.io/unreachable" && t["effect"] == effect)
+            })
+        };
+        assert!(!has("NoExecute"), "{taints}");
+        has("NoSchedule")
+    });
+    eventually_true("its pod does not count as ready", 30, || {
+        kubectl.field("endpoints", "web", "/subsets/0/notReadyAddresses/0/ip") == "10.9.8.7"
+    });
+    // An operator says that the node is gone.
+    kubectl.ok(&["delete", "node", "silent"]);
+    eventually_true("the pod of the node that is gone is gone", 90, || kubectl.get("pod", "web-0").is_none());
+    for child in [&mut second, &mut api] {
+        child.kill().and_then(|()| child.wait()).expect("it was ours");
+    }
+}
