@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "measures how long the controllers take")]
 //! The controllers as processes of their own, on objects that no kubelet looks after: what they write is what upstream's
 //! write, and when the one that acts is killed, the other goes on.
 
