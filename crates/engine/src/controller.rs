@@ -195,11 +195,6 @@ impl View<'_> {
     pub fn synced(&self, source: &Source) -> bool {
         self.informers.get(source).is_some_and(|i| i.synced())
     }
-    /// The cache of a source shows every change up to this revision; 0 when it is not read.
-    #[must_use]
-    pub fn revision(&self, source: &Source) -> u64 {
-        self.informers.get(source).map_or(0, |i| i.revision())
-    }
     /// Since when a source has been read without a break: before that, things may have happened that nobody could have
     /// told, and silence means nothing. None while nothing is heard at all.
     #[must_use]

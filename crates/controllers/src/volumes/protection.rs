@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
@@ -23,7 +23,7 @@ fn without<K: Kind>(plan: Plan, object: &K, finalizer: &str) -> Plan {
 
 /// Whether everything up to the object's own revision is known of another kind.
 fn known_as_far<K: Kind, O: Kind>(object: &O, view: &View<'_>) -> bool {
-    view.revision(&Source::of::<K>()) >= object.revision()
+    view.revision::<K>() >= object.revision()
 }
 
 /// Lets claims go that no pod uses.
