@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::{configuration, crd, names, pod, rbac, required, service, storage, workloads};
+use super::{configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads};
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
 
@@ -11,6 +11,9 @@ use crate::table::ResourceInfo;
 pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Errors {
     let mut errors = Errors::new();
     both(info, version, &Place::root(object), &mut errors);
+    if (info.group.as_ref(), info.kind.as_ref()) == ("certificates.k8s.io", "CertificateSigningRequest") {
+        limits::new_certificate_request(&Place::root(object).field("spec"), &mut errors);
+    }
     errors
 }
 
@@ -66,12 +69,16 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
             spec.not_negative("leaseTransitions", errors);
         }
         ("scheduling.k8s.io", "PriorityClass") => priority_class(object, errors),
-        ("policy", "PodDisruptionBudget") => {
-            if spec.some("minAvailable").is_some() && spec.some("maxUnavailable").is_some() {
-                spec.invalid("", "minAvailable and maxUnavailable cannot be both set", errors);
-            }
-            workloads::selector(&spec.field("selector"), errors);
-        }
+        ("policy", "PodDisruptionBudget") => limits::disruption_budget(&spec, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => limits::autoscaler(&spec, errors),
+        ("", "ResourceQuota") => limits::quota(&spec, errors),
+        ("", "LimitRange") => limits::limit_range(&spec, errors),
+        ("certificates.k8s.io", "CertificateSigningRequest") => limits::certificate_request(&spec, errors),
+        ("networking.k8s.io", "Ingress") => networking::ingress(object, errors),
+        ("networking.k8s.io", "NetworkPolicy") => networking::policy(&spec, errors),
+        ("networking.k8s.io", "IPAddress") => networking::address(object, errors),
+        ("networking.k8s.io", "ServiceCIDR") => networking::service_range(&spec, errors),
+        ("discovery.k8s.io", "EndpointSlice") => networking::endpoint_slice(object, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::definition(object, errors),
         _ => {
             if let Some(version) = info.versions.iter().find(|v| v.name == version) {
@@ -85,6 +92,11 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
 fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     match (info.group.as_ref(), info.kind.as_ref()) {
         ("", "Service") => service::changes(new, old, errors),
+        ("", "ResourceQuota") => limits::quota_changes(new, old, errors),
+        ("discovery.k8s.io", "EndpointSlice") => networking::endpoint_slice_changes(new, old, errors),
+        ("networking.k8s.io", "IPAddress") => {
+            super::access::unchanged(&new.field("spec"), &old.field("spec"), errors);
+        }
         ("", "ConfigMap") => configuration::changes(new, old, &["data", "binaryData"], errors),
         ("", "Secret") => {
             super::access::unchanged(&new.field("type"), &old.field("type"), errors);

@@ -564,3 +564,5 @@ fn definitions_are_checked() {
         );
     }
 }
+
+mod limits;

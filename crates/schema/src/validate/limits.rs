@@ -1,0 +1,296 @@
+//! Quotas, limit ranges, disruption budgets, autoscalers, certificate requests.
+
+use carrack_types::quantity::Quantity;
+use serde_json::Value;
+
+use super::access::{Errors, Place, unchanged};
+use super::{names, workloads};
+use crate::error::FieldError;
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+fn amount(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Quantity::parse(text).ok(),
+        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+        _ => None,
+    }
+}
+
+/// A number, or a percentage.
+fn number_or_percent(spec: &Place<'_>, field: &str, errors: &mut Errors) {
+    match spec.value.get(field) {
+        Some(Value::String(text)) => {
+            let digits = text.strip_suffix('%').filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()));
+            match digits.map(str::parse::<u64>) {
+                Some(Ok(percent)) if percent <= 100 => {}
+                Some(_) => spec.invalid(field, "must not be greater than 100%", errors),
+                None => spec.invalid(
+                    field,
+                    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+                    errors,
+                ),
+            }
+        }
+        _ => spec.not_negative(field, errors),
+    }
+}
+
+pub(super) fn disruption_budget(spec: &Place<'_>, errors: &mut Errors) {
+    if spec.some("minAvailable").is_some() && spec.some("maxUnavailable").is_some() {
+        errors.push(FieldError::invalid(
+            spec.path.clone(),
+            spec.value.clone(),
+            "minAvailable and maxUnavailable cannot be both set",
+        ));
+    }
+    number_or_percent(spec, "minAvailable", errors);
+    number_or_percent(spec, "maxUnavailable", errors);
+    if spec.some("unhealthyPodEvictionPolicy").is_some() {
+        spec.one_of("unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"], errors);
+    }
+    workloads::selector(&spec.field("selector"), errors);
+}
+
+pub(super) fn autoscaler(spec: &Place<'_>, errors: &mut Errors) {
+    let min = spec.number("minReplicas").unwrap_or(1);
+    if min < 1 {
+        spec.invalid("minReplicas", "must be greater than or equal to 1", errors);
+    }
+    let max = spec.number("maxReplicas").unwrap_or(0);
+    if max < 1 {
+        errors.push(FieldError::invalid(spec.path_of("maxReplicas"), max, "must be greater than 0"));
+    } else if max < min {
+        spec.invalid("maxReplicas", "must be greater than or equal to `minReplicas`", errors);
+    }
+    let target = spec.field("scaleTargetRef");
+    for field in ["kind", "name"] {
+        if target.needs_text(field, errors).is_some() {
+            target.has_form(field, names::path_segment, errors);
+        }
+    }
+}
+
+/// Names without a domain that a quota may limit.
+const QUOTA_RESOURCES: [&str; 17] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "services",
+    "services.nodeports",
+    "services.loadbalancers",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+];
+const QUOTA_OBJECTS: [&str; 2] = ["configmaps", "persistentvolumeclaims"];
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
+    let hard = spec.field("hard");
+    for (name, value) in spec.entries("hard") {
+        let path = format!("{}[{name}]", hard.path);
+        if let Some(problem) = names::qualified_name(name) {
+            errors.push(FieldError::invalid(path, name.as_str(), problem));
+            continue;
+        }
+        let standard = QUOTA_RESOURCES.contains(&name.as_str())
+            || QUOTA_OBJECTS.contains(&name.as_str())
+            || name.starts_with("hugepages-")
+            || name.starts_with("requests.hugepages-");
+        if !name.contains('/') && !standard {
+            errors.push(FieldError::invalid(path, name.as_str(), "must be a standard resource for quotas"));
+            continue;
+        }
+        let Some(quantity) = amount(value) else { continue };
+        if quantity.is_negative() {
+            errors.push(FieldError::invalid(path, value.clone(), NOT_NEGATIVE));
+        } else if !quantity.is_whole() && !name.contains("cpu") && !name.contains("memory") && !name.contains("storage")
+        {
+            errors.push(FieldError::invalid(path, value.clone(), "must be an integer"));
+        }
+    }
+    let scopes = spec.texts("scopes");
+    for scope in &scopes {
+        if !SCOPES.contains(scope) {
+            errors.push(FieldError::invalid(spec.path_of("scopes"), *scope, "unsupported scope"));
+        }
+    }
+    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if scopes.contains(&one) && scopes.contains(&other) {
+            spec.invalid("scopes", "conflicting scopes", errors);
+        }
+    }
+    for expression in spec.field("scopeSelector").items("matchExpressions") {
+        let scope = expression.text("scopeName");
+        if !SCOPES.contains(&scope) {
+            errors.push(FieldError::invalid(expression.path_of("scopeName"), scope, "unsupported scope"));
+        }
+        let values = expression.texts("values");
+        match expression.text("operator") {
+            "In" | "NotIn" if values.is_empty() => errors.push(FieldError::required(
+                expression.path_of("values"),
+                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+            )),
+            "In" | "NotIn" => {}
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                expression.invalid(
+                    "values",
+                    "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector",
+                    errors,
+                );
+            }
+            "Exists" | "DoesNotExist" => {}
+            other => {
+                errors.push(FieldError::invalid(expression.path_of("operator"), other, "not a valid selector operator"))
+            }
+        }
+    }
+}
+
+pub(super) fn quota_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    unchanged(&new.at(&["spec", "scopes"]), &old.at(&["spec", "scopes"]), errors);
+}
+
+pub(super) fn limit_range(spec: &Place<'_>, errors: &mut Errors) {
+    let mut seen: Vec<&str> = Vec::new();
+    for item in spec.items("limits") {
+        let kind = item.text("type");
+        if item.needs_text("type", errors).is_some() && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
+            item.has_form("type", names::qualified_name, errors);
+        }
+        if seen.contains(&kind) {
+            errors.push(FieldError::duplicate(item.path_of("type"), kind));
+        }
+        seen.push(kind);
+        let get = |list: &str, name: &str| item.value.get(list).and_then(|list| list.get(name)).and_then(amount);
+        if kind == "Pod" {
+            for list in ["default", "defaultRequest"] {
+                if item.entries(list).next().is_some() {
+                    errors.push(FieldError::forbidden(item.path_of(list), "may not be specified when `type` is 'Pod'"));
+                }
+            }
+        }
+        let order = [
+            ("min", "min value", "max", "max value"),
+            ("defaultRequest", "default request value", "max", "max value"),
+            ("default", "default value", "max", "max value"),
+            ("defaultRequest", "default request value", "default", "default limit value"),
+        ];
+        for (list, what, bound_list, bound_what) in order {
+            for (name, value) in item.entries(list) {
+                let (Some(quantity), Some(bound)) = (amount(value), get(bound_list, name)) else { continue };
+                if quantity > bound {
+                    let text = format!("{what} {quantity} is greater than {bound_what} {bound}");
+                    errors.push(FieldError::invalid(
+                        format!("{}[{name}]", item.path_of(list)),
+                        quantity.to_string(),
+                        text,
+                    ));
+                }
+            }
+        }
+        for list in ["default", "defaultRequest"] {
+            for (name, value) in item.entries(list) {
+                let (Some(quantity), Some(min)) = (amount(value), get("min", name)) else { continue };
+                if quantity < min {
+                    let what = if list == "default" { "default value" } else { "default request value" };
+                    let text = format!("min value {min} is greater than {what} {quantity}");
+                    errors.push(FieldError::invalid(format!("{}[{name}]", item.path_of("min")), min.to_string(), text));
+                }
+            }
+        }
+        for (name, value) in item.entries("maxLimitRequestRatio") {
+            if amount(value).is_some_and(|ratio| ratio < Quantity::from_units(1, Default::default())) {
+                let path = format!("{}[{name}]", item.path_of("maxLimitRequestRatio"));
+                let shown = amount(value).unwrap_or_default().to_string();
+                errors.push(FieldError::invalid(path, shown.as_str(), format!("ratio {shown} is less than 1")));
+            }
+        }
+    }
+}
+
+const USAGES: [&str; 23] = [
+    "signing",
+    "digital signature",
+    "content commitment",
+    "key encipherment",
+    "key agreement",
+    "data encipherment",
+    "cert sign",
+    "crl sign",
+    "encipher only",
+    "decipher only",
+    "any",
+    "server auth",
+    "client auth",
+    "code signing",
+    "email protection",
+    "s/mime",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "timestamping",
+    "ocsp signing",
+    "microsoft sgc",
+    "netscape sgc",
+];
+/// Certificates are asked for this many seconds at least.
+const MIN_VALIDITY_S: i64 = 600;
+
+/// What holds for new requests.
+pub(super) fn new_certificate_request(spec: &Place<'_>, errors: &mut Errors) {
+    let signer = spec.text("signerName");
+    if signer == "kubernetes.io/legacy-unknown" {
+        let text = "the legacy signerName is not allowed via this API version";
+        errors.push(FieldError::invalid(spec.path_of("signerName"), signer, text));
+    }
+}
+
+pub(super) fn certificate_request(spec: &Place<'_>, errors: &mut Errors) {
+    if let Some(signer) = spec.needs_text("signerName", errors) {
+        match signer.split_once('/') {
+            None => errors.push(FieldError::invalid(
+                spec.path_of("signerName"),
+                signer,
+                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
+            )),
+            Some((domain, _)) => {
+                let problem = names::dns1123_subdomain(domain);
+                errors.extend(problem.map(|p| FieldError::invalid(spec.path_of("signerName"), signer, p)));
+            }
+        }
+    }
+    let usages = spec.texts("usages");
+    if usages.is_empty() {
+        errors.push(FieldError::required(spec.path_of("usages"), "usages cannot be empty"));
+    }
+    for (index, usage) in usages.iter().enumerate() {
+        let path = format!("{}[{index}]", spec.path_of("usages"));
+        if !USAGES.contains(usage) {
+            errors.push(FieldError::not_supported(path, *usage, &USAGES));
+        } else if usages[..index].contains(usage) {
+            errors.push(FieldError::duplicate(path, *usage));
+        }
+    }
+    if let Some(seconds) = spec.number("expirationSeconds").filter(|seconds| *seconds < MIN_VALIDITY_S) {
+        let text = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.push(FieldError::invalid(spec.path_of("expirationSeconds"), seconds, text));
+    }
+}

@@ -1,0 +1,315 @@
+//! Ingresses, network policies, endpoint slices, IP addresses.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::access::{Errors, Place, unchanged};
+use super::{names, workloads};
+use crate::error::FieldError;
+
+const NOT_AN_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const NOT_A_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+/// Most endpoints of a slice.
+const MAX_ENDPOINTS: usize = 1000;
+/// Most addresses of an endpoint, and ports of a slice.
+const MAX_ADDRESSES: usize = 100;
+
+fn host(place: &Place<'_>, text: &str, errors: &mut Errors) {
+    let problem = if text.parse::<IpAddr>().is_ok() {
+        Some("must be a DNS name, not an IP address".to_owned())
+    } else if let Some(rest) = text.strip_prefix("*.") {
+        names::dns1123_subdomain(rest)
+    } else {
+        names::dns1123_subdomain(text)
+    };
+    errors.extend(problem.map(|problem| FieldError::invalid(place.path.clone(), text, problem)));
+}
+
+fn backend(place: &Place<'_>, errors: &mut Errors) {
+    let (service, resource) = (place.field("service"), place.field("resource"));
+    match (service.exists(), resource.exists()) {
+        (true, true) => {
+            errors.push(FieldError::invalid(place.path.clone(), "", "cannot set both resource and service backends"));
+        }
+        (false, false) => {
+            errors.push(FieldError::required(place.path.clone(), "resource or service backend is required"));
+        }
+        (false, true) => {
+            resource.needs_text("kind", errors);
+            resource.needs_text("name", errors);
+        }
+        (true, false) => {
+            if service.needs_text("name", errors).is_some() {
+                service.has_form("name", names::dns1035_label, errors);
+            }
+            let port = service.field("port");
+            match (port.text("name"), port.number("number").unwrap_or(0)) {
+                ("", 0) => errors.push(FieldError::required(place.path.clone(), "port name or number is required")),
+                ("", number) => {
+                    let problem = names::port_number(number);
+                    errors.extend(problem.map(|p| FieldError::invalid(port.path_of("number"), number, p)));
+                }
+                (_, 0) => port.has_form("name", names::port_name, errors),
+                _ => {
+                    errors.push(FieldError::invalid(place.path.clone(), "", "cannot set both port name & port number"))
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn ingress(object: &Place<'_>, errors: &mut Errors) {
+    let spec = object.field("spec");
+    let rules: Vec<Place<'_>> = spec.items("rules").collect();
+    match spec.some("defaultBackend") {
+        Some(default) => backend(&default, errors),
+        None if rules.is_empty() => {
+            errors.push(FieldError::invalid(
+                "spec",
+                spec.value.clone(),
+                "either `defaultBackend` or `rules` must be specified",
+            ));
+        }
+        None => {}
+    }
+    for tls in spec.items("tls") {
+        for (index, text) in tls.texts("hosts").into_iter().enumerate() {
+            let path = format!("{}[{index}]", tls.path_of("hosts"));
+            host(&Place { value: tls.value, path }, text, errors);
+        }
+    }
+    for rule in &rules {
+        if !rule.text("host").is_empty() {
+            host(&rule.field("host"), rule.text("host"), errors);
+        }
+        let Some(http) = rule.some("http") else { continue };
+        if http.items("paths").next().is_none() {
+            errors.push(FieldError::required(http.path_of("paths"), ""));
+        }
+        for path in http.items("paths") {
+            let text = path.text("path");
+            match path.text("pathType") {
+                "" => errors.push(FieldError::required(path.path_of("pathType"), "pathType must be specified")),
+                "Exact" | "Prefix" if !text.starts_with('/') => {
+                    errors.push(FieldError::invalid(path.path_of("path"), text, "must be an absolute path"));
+                }
+                "Exact" | "Prefix" => {
+                    for bad in ["//", "/./", "/../", "%2f", "%2F"].into_iter().filter(|bad| text.contains(bad)) {
+                        let text_of = format!("must not contain '{bad}'");
+                        errors.push(FieldError::invalid(path.path_of("path"), text, text_of));
+                    }
+                }
+                "ImplementationSpecific" => {}
+                _ => path.one_of("pathType", &["Exact", "ImplementationSpecific", "Prefix"], errors),
+            }
+            backend(&path.field("backend"), errors);
+        }
+    }
+    spec.has_form("ingressClassName", names::dns1123_subdomain, errors);
+}
+
+/// A port of a network policy: a number or a name.
+fn policy_port(port: &Place<'_>, errors: &mut Errors) {
+    if port.some("protocol").is_some() {
+        port.one_of("protocol", &PROTOCOLS, errors);
+    }
+    let number = match port.value.get("port") {
+        Some(Value::Number(number)) => {
+            let number = number.as_i64().unwrap_or(0);
+            errors.extend(names::port_number(number).map(|p| FieldError::invalid(port.path_of("port"), number, p)));
+            Some(number)
+        }
+        Some(Value::String(name)) => {
+            errors.extend(names::port_name(name).map(|p| FieldError::invalid(port.path_of("port"), name.as_str(), p)));
+            None
+        }
+        _ => None,
+    };
+    let Some(end) = port.number("endPort") else { return };
+    match (number, port.some("port").is_some()) {
+        (Some(first), _) if end < first => {
+            errors.push(FieldError::invalid(port.path_of("endPort"), end, "must be greater than or equal to `port`"));
+        }
+        (Some(_), _) => {
+            errors.extend(names::port_number(end).map(|p| FieldError::invalid(port.path_of("endPort"), end, p)));
+        }
+        (None, true) => errors.push(FieldError::invalid(
+            port.path_of("endPort"),
+            end,
+            "may not be specified when `port` is non-numeric",
+        )),
+        (None, false) => {
+            errors.push(FieldError::invalid(
+                port.path_of("endPort"),
+                end,
+                "may not be specified when `port` is not specified",
+            ));
+        }
+    }
+}
+
+fn range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
+    (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, bits))
+}
+
+fn prefix(address: IpAddr, bits: u8) -> u128 {
+    let (number, width) = match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
+        IpAddr::V6(v6) => (v6.to_bits(), 128),
+    };
+    number.checked_shr(u32::from(width - bits)).unwrap_or(0)
+}
+
+fn block(block: &Place<'_>, errors: &mut Errors) {
+    let Some(text) = block.needs_text("cidr", errors) else { return };
+    let Some((outer, outer_bits)) = range(text) else {
+        errors.push(FieldError::invalid(block.path_of("cidr"), text, NOT_A_RANGE));
+        return;
+    };
+    for (index, text) in block.texts("except").into_iter().enumerate() {
+        let path = format!("{}[{index}]", block.path_of("except"));
+        match range(text) {
+            None => errors.push(FieldError::invalid(path, text, NOT_A_RANGE)),
+            Some((inner, bits)) => {
+                let inside = inner.is_ipv4() == outer.is_ipv4()
+                    && bits > outer_bits
+                    && prefix(inner, outer_bits) == prefix(outer, outer_bits);
+                if !inside {
+                    errors.push(FieldError::invalid(path, text, "must be a strict subset of `cidr`"));
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn policy(spec: &Place<'_>, errors: &mut Errors) {
+    workloads::selector(&spec.field("podSelector"), errors);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in spec.items(direction) {
+            for port in rule.items("ports") {
+                policy_port(&port, errors);
+            }
+            for peer in rule.items(peers) {
+                let selectors = ["podSelector", "namespaceSelector"].map(|name| peer.some(name));
+                for selector in selectors.iter().flatten() {
+                    workloads::selector(selector, errors);
+                }
+                let selects = selectors.iter().any(Option::is_some);
+                match peer.some("ipBlock") {
+                    Some(_) if selects => {
+                        errors.push(FieldError::forbidden(
+                            peer.path.clone(),
+                            "may not specify both ipBlock and another peer",
+                        ));
+                    }
+                    Some(given) => block(&given, errors),
+                    None if !selects => errors.push(FieldError::required(peer.path.clone(), "must specify a peer")),
+                    None => {}
+                }
+            }
+        }
+    }
+    let types = spec.texts("policyTypes");
+    if types.len() > 2 {
+        spec.invalid("policyTypes", "may not specify more than two policyTypes", errors);
+        return;
+    }
+    for (index, kind) in types.into_iter().enumerate() {
+        if !matches!(kind, "Ingress" | "Egress") {
+            let path = format!("{}[{index}]", spec.path_of("policyTypes"));
+            errors.push(FieldError::not_supported(path, kind, &["Egress", "Ingress"]));
+        }
+    }
+}
+
+pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
+    let kind = object.text("addressType");
+    if object.needs_text("addressType", errors).is_some() {
+        object.one_of("addressType", &["FQDN", "IPv4", "IPv6"], errors);
+    }
+    let endpoints: Vec<Place<'_>> = object.items("endpoints").collect();
+    if endpoints.len() > MAX_ENDPOINTS {
+        errors.push(FieldError::too_many("endpoints", endpoints.len(), MAX_ENDPOINTS as u64));
+        return;
+    }
+    for endpoint in &endpoints {
+        let addresses = endpoint.texts("addresses");
+        if addresses.is_empty() {
+            errors.push(FieldError::required(endpoint.path_of("addresses"), "must contain at least 1 address"));
+        }
+        if addresses.len() > MAX_ADDRESSES {
+            errors.push(FieldError::too_many(endpoint.path_of("addresses"), addresses.len(), MAX_ADDRESSES as u64));
+        }
+        for (index, text) in addresses.into_iter().enumerate() {
+            let path = format!("{}[{index}]", endpoint.path_of("addresses"));
+            let address = text.parse::<IpAddr>().ok();
+            let problem = match (kind, address) {
+                ("IPv4", Some(IpAddr::V4(_))) | ("IPv6", Some(IpAddr::V6(_))) => None,
+                ("IPv4", _) => Some("must be a valid IPv4 address".to_owned()),
+                ("IPv6", _) => Some("must be a valid IPv6 address".to_owned()),
+                ("FQDN", _) => names::dns1123_subdomain(text.trim_end_matches('.')),
+                _ => None,
+            };
+            errors.extend(problem.map(|problem| FieldError::invalid(path, text, problem)));
+        }
+    }
+    let ports: Vec<Place<'_>> = object.items("ports").collect();
+    if ports.len() > MAX_ADDRESSES {
+        errors.push(FieldError::too_many("ports", ports.len(), MAX_ADDRESSES as u64));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for port in &ports {
+        let name = port.text("name");
+        port.has_form("name", names::dns1123_label, errors);
+        if seen.contains(&name) {
+            errors.push(FieldError::duplicate(port.path_of("name"), name));
+        }
+        seen.push(name);
+        if port.some("protocol").is_some() {
+            port.one_of("protocol", &PROTOCOLS, errors);
+        }
+    }
+}
+
+pub(super) fn endpoint_slice_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    unchanged(&new.field("addressType"), &old.field("addressType"), errors);
+}
+
+pub(super) fn address(object: &Place<'_>, errors: &mut Errors) {
+    let name = object.at(&["metadata", "name"]);
+    let text = name.value.as_str().unwrap_or_default();
+    match text.parse::<IpAddr>() {
+        Ok(address) if address.to_string() == text => {}
+        Ok(address) => {
+            let why = format!("must be in canonical form (\"{address}\")");
+            errors.push(FieldError::invalid(name.path, text, why));
+        }
+        Err(_) => errors.push(FieldError::invalid(name.path, text, NOT_AN_ADDRESS)),
+    }
+    match object.field("spec").some("parentRef") {
+        None => errors.push(FieldError::required("spec.parentRef", "")),
+        Some(parent) => {
+            parent.needs_text("resource", errors);
+            parent.needs_text("name", errors);
+        }
+    }
+}
+
+pub(super) fn service_range(spec: &Place<'_>, errors: &mut Errors) {
+    let cidrs = spec.texts("cidrs");
+    if cidrs.is_empty() {
+        errors.push(FieldError::required(spec.path_of("cidrs"), "at least one CIDR required"));
+    }
+    if cidrs.len() > 2 {
+        spec.invalid("cidrs", "may only hold up to 2 values", errors);
+    }
+    for (index, text) in cidrs.into_iter().enumerate() {
+        if range(text).is_none() {
+            errors.push(FieldError::invalid(format!("{}[{index}]", spec.path_of("cidrs")), text, NOT_A_RANGE));
+        }
+    }
+}
