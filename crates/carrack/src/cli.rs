@@ -1,5 +1,6 @@
 //! The command line, as types. Flags follow kubectl's and k3s's names where they mean the same.
 
+pub mod access;
 pub mod bench;
 pub mod roles;
 pub mod sim;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::DataDir;
+use super::access::AccessArgs;
 use super::store::StoreArgs;
 
 /// How a role reaches the API server, and what it logs.
@@ -40,6 +41,9 @@ pub struct ApiserverArgs {
     /// Where objects are kept
     #[command(flatten)]
     pub store: StoreArgs,
+    /// Who may come in, and what is noted of it
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,

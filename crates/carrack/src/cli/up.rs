@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::access::AccessArgs;
 use super::store::StoreArgs;
 use super::{DataDir, ImagesDir, parse_cidr};
 
@@ -38,6 +39,9 @@ pub struct UpArgs {
     /// Where objects are kept
     #[command(flatten)]
     pub store: StoreArgs,
+    /// Who may come in, and what is noted of it
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Where images are built
     #[command(flatten)]
     pub images_dir: ImagesDir,

@@ -24,6 +24,7 @@ use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::access::AccessArgs;
 use crate::cli::roles::ApiserverArgs;
 use crate::cli::store::{Choice, StoreArgs};
 use crate::kubeconfig::CLUSTER;
@@ -99,7 +100,13 @@ impl Role {
     ///
     /// # Errors
     /// The store is damaged or in use, the port is taken, a certificate cannot be made.
-    pub async fn open(layout: &Layout, pki: &Pki, endpoint: &Endpoint, store: &StoreArgs) -> anyhow::Result<Self> {
+    pub async fn open(
+        layout: &Layout,
+        pki: &Pki,
+        endpoint: &Endpoint,
+        store: &StoreArgs,
+        access: &AccessArgs,
+    ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(endpoint.bind).await.with_context(|| {
             format!("the API server cannot listen on {}: choose another --https-port", endpoint.bind)
         })?;
@@ -111,7 +118,8 @@ impl Role {
         let verifier = Verifier::new(ISSUER, vec![key.verifying_key().clone()]);
         let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
         let mut config = Config::new(store, Arc::new(env));
-        config.authenticator = Some(Authenticator::new(verifier));
+        config.authenticator = Some(Authenticator::new(verifier).with_static_tokens(access.tokens()?));
+        config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.plugins = vec![Box::new(VirtAdmission)];
         config.apis = vec![Arc::new(Subresources::new())];
@@ -193,7 +201,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
     };
     let stop = super::until_signal()?;
-    let role = Role::open(&layout, &pki, &endpoint, &args.store).await?;
+    let role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
     write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await

@@ -73,7 +73,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         addresses: vec![node_ip],
         names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
     };
-    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store).await?;
+    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
     let server = api.server.clone();
     for path in [Some(machine.layout.kubeconfig()), args.write_kubeconfig.clone()].into_iter().flatten() {
         apiserver::write_kubeconfig(&endpoint, &pki, &path)?;

@@ -1,0 +1,57 @@
+//! Who may reach the API server besides the holders of certificates, and what is noted of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use carrack_apiserver::audit::{Audit, Policy};
+use carrack_apiserver::serve::AuditLog;
+use carrack_auth::authn::StaticTokens;
+use clap::Args;
+
+/// Flags of upstream's API server.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AccessArgs {
+    /// File of tokens that are accepted: lines of token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    /// Policy that says what goes into the audit log (audit.k8s.io/v1)
+    #[arg(long, value_name = "FILE", requires = "audit_log_path")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// The audit log
+    #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
+    pub audit_log_path: Option<PathBuf>,
+    /// Size in MB at which the audit log is begun anew
+    #[arg(long, value_name = "MB", default_value_t = 100)]
+    pub audit_log_maxsize: u64,
+    /// How many older audit logs are kept
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub audit_log_maxbackup: u32,
+}
+
+impl AccessArgs {
+    /// The tokens of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no file of tokens.
+    pub fn tokens(&self) -> anyhow::Result<StaticTokens> {
+        let Some(path) = &self.token_auth_file else { return Ok(StaticTokens::default()) };
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        StaticTokens::parse(&text).with_context(|| format!("{} cannot be used", path.display()))
+    }
+
+    /// The audit log, if one is wanted.
+    ///
+    /// # Errors
+    /// The policy cannot be used, or the log cannot be opened.
+    pub fn audit(&self) -> anyhow::Result<Option<Audit>> {
+        let (Some(policy), Some(log)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
+        let text = std::fs::read(policy).with_context(|| format!("cannot read {}", policy.display()))?;
+        let parsed =
+            Policy::parse(&text).map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", policy.display()))?;
+        let max_bytes = self.audit_log_maxsize.max(1).saturating_mul(1_000_000);
+        let sink = AuditLog::open(log, max_bytes, self.audit_log_maxbackup)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        Ok(Some(Audit { policy: Arc::new(parsed), sink: Arc::new(sink) }))
+    }
+}
