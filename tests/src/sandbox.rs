@@ -1,12 +1,15 @@
 //! One cluster for one test, and its end without a trace.
 
 use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::thread::LinkNameSpaceType;
 use tempfile::TempDir;
 
 use crate::{Kubectl, Run, carrack, kubectl, root};
@@ -130,6 +133,30 @@ impl Sandbox {
     pub fn kubectls(&self) -> Vec<Kubectl<'_>> {
         let debian = kubectl::debian_kubectl().map(|program| Kubectl { sandbox: self, program });
         [self.kubectl()].into_iter().chain(debian).collect()
+    }
+
+    /// Does something in the sandbox's network: the socket that it makes stays there.
+    fn enter<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> T {
+        let netns = File::open(format!("/run/netns/{}", self.netns)).expect("the network namespace");
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
+                work()
+            });
+            inside.join().expect("it does not panic").expect("the sandbox's network")
+        })
+    }
+
+    /// Listens on a port of the sandbox's own.
+    #[must_use]
+    pub fn listen(&self, port: u16) -> TcpListener {
+        self.enter(|| TcpListener::bind(("127.0.0.1", port)))
+    }
+
+    /// Connects to a port of the sandbox's own.
+    #[must_use]
+    pub fn connect(&self, port: u16) -> TcpStream {
+        self.enter(|| TcpStream::connect(("127.0.0.1", port)))
     }
 
     /// The process that runs `carrack up`.

@@ -8,6 +8,7 @@ mod cluster;
 mod controllers;
 mod machine;
 mod pods;
+mod scheduler;
 mod store;
 
 use anyhow::Context as _;
@@ -40,6 +41,9 @@ struct Result {
 pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     if args.measures.contains(&Measure::Api) {
         return api::run(&args.api, args.output).await;
+    }
+    if args.measures.contains(&Measure::Scheduler) {
+        return scheduler::run(&args.scheduler, args.output).await;
     }
     let wanted = |measure: Measure| args.measures.iter().any(|given| *given == measure || *given == Measure::All);
     let mut progress = Progress::new();

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod bench;
+pub mod explain;
 pub mod roles;
 pub mod sim;
 pub mod store;
@@ -53,6 +54,8 @@ pub enum Command {
     Kubeconfig(KubeconfigArgs),
     /// Connect to the serial console of a virtual machine
     Console(ConsoleArgs),
+    /// Tell why something is as it is
+    Explain(explain::ExplainArgs),
     /// Print the version
     Version(VersionArgs),
     /// Build and import the images that Carrack brings along

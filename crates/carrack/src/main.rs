@@ -13,6 +13,7 @@ mod bench;
 mod cli;
 mod console;
 mod down;
+mod explain;
 mod image;
 mod kubeconfig;
 mod logging;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Down(args) => block_on(down::run(args)),
         Command::Kubeconfig(args) => kubeconfig::run(&args),
         Command::Console(args) => block_on(console::run(args)),
+        Command::Explain(args) => block_on(explain::run(args)),
         Command::Version(args) => version::run(&args),
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),

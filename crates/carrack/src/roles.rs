@@ -6,6 +6,7 @@
 
 pub mod apiserver;
 pub mod controllers;
+mod extenders;
 pub mod kubelet;
 pub mod scheduler;
 pub mod virt_controller;

@@ -1,57 +1,97 @@
-//! What a plugin is: a filter says whether a pod fits a node, a score how well.
+//! Names that all plugins share: which plugins there are, and how a node is refused.
 
-use std::sync::Arc;
+use std::fmt;
 
-use carrack_types::pod::{self, ResourceList};
-use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
-
-use crate::NodeInfo;
-
-/// A pod with what plugins ask of it, computed once.
-#[derive(Clone, Debug)]
-pub struct PodInfo {
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// What it asks of a node.
-    pub requests: ResourceList,
-    /// Host ports it takes: (host IP, protocol, port).
-    pub host_ports: Vec<(String, String, i32)>,
+macro_rules! plugins {
+    ($($name:ident),* $(,)?) => {
+        /// A plugin, by upstream's name. Filters come first, in the order in which they are asked.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Plugin {
+            $(#[doc = concat!("`", stringify!($name), "`")] $name),*
+        }
+        impl Plugin {
+            /// All plugins.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+            /// Upstream's name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name)),*
+                }
+            }
+        }
+    };
 }
 
-impl PodInfo {
-    /// From a pod.
+plugins! {
+    NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, VolumeRestrictions,
+    NodeVolumeLimits, VolumeBinding, VolumeZone, PodTopologySpread, InterPodAffinity, NodeResourcesBalancedAllocation,
+    ImageLocality, SchedulingGates, PrioritySort, DefaultBinder, DefaultPreemption, Extender,
+}
+
+impl Plugin {
+    /// The plugin of a name.
     #[must_use]
-    pub fn new(pod: Arc<Pod>) -> Self {
-        let requests = pod::requests(&pod);
-        let spec = pod.spec.as_ref();
-        let host_ports = spec
-            .into_iter()
-            .flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()))
-            .flat_map(|c| c.ports.iter().flatten())
-            .filter_map(|p| {
-                let port = p.host_port.filter(|p| *p > 0)?;
-                let ip = p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
-                Some((ip, p.protocol.clone().unwrap_or_else(|| "TCP".into()), port))
-            })
-            .collect();
-        Self { pod, requests, host_ports }
-    }
-    /// Its UID.
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        self.pod.uid()
-    }
-    /// Its priority; 0 where none is given.
-    #[must_use]
-    pub fn priority(&self) -> i32 {
-        self.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
+    pub fn find(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|plugin| plugin.name() == name && *plugin != Self::Extender)
     }
 }
 
-/// Why a node does not take a pod, in upstream's words: the text is counted over all nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of plugins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PluginSet(u32);
+
+impl PluginSet {
+    /// Every plugin.
+    pub const EVERY: Self = Self(u32::MAX);
+    /// One plugin.
+    #[must_use]
+    pub fn of(plugin: Plugin) -> Self {
+        Self(1 << plugin as u32)
+    }
+    /// Whether a plugin is in it.
+    #[must_use]
+    pub fn has(self, plugin: Plugin) -> bool {
+        self.0 & (1 << plugin as u32) != 0
+    }
+    /// Puts a plugin in.
+    pub fn insert(&mut self, plugin: Plugin) {
+        self.0 |= 1 << plugin as u32;
+    }
+    /// Takes a plugin out.
+    pub fn remove(&mut self, plugin: Plugin) {
+        self.0 &= !(1 << plugin as u32);
+    }
+    /// Whether none is in it.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// The plugins, in their order.
+    pub fn iter(self) -> impl Iterator<Item = Plugin> {
+        Plugin::ALL.iter().copied().filter(move |plugin| self.has(*plugin))
+    }
+}
+
+impl FromIterator<Plugin> for PluginSet {
+    fn from_iter<I: IntoIterator<Item = Plugin>>(plugins: I) -> Self {
+        let mut set = Self::default();
+        plugins.into_iter().for_each(|plugin| set.insert(plugin));
+        set
+    }
+}
+
+/// Why a node does not take a pod, in upstream's words: the texts are counted over all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
+    /// Who refuses.
+    pub plugin: Plugin,
     /// The texts, at least one.
     pub reasons: Vec<String>,
     /// Whether removing pods from the node could help.
@@ -61,43 +101,15 @@ pub struct Refusal {
 impl Refusal {
     /// One reason that removing pods could resolve.
     #[must_use]
-    pub fn resolvable(reason: impl Into<String>) -> Self {
-        Self { reasons: vec![reason.into()], resolvable: true }
+    pub fn resolvable(plugin: Plugin, reason: impl Into<String>) -> Self {
+        Self { plugin, reasons: vec![reason.into()], resolvable: true }
     }
     /// One reason that stays whatever pods are removed.
     #[must_use]
-    pub fn unresolvable(reason: impl Into<String>) -> Self {
-        Self { reasons: vec![reason.into()], resolvable: false }
+    pub fn unresolvable(plugin: Plugin, reason: impl Into<String>) -> Self {
+        Self { plugin, reasons: vec![reason.into()], resolvable: false }
     }
 }
 
-/// Says whether a pod fits a node.
-pub trait Filter: Send {
-    /// Upstream's name of the plugin.
-    fn name(&self) -> &'static str;
-    /// Whether it fits.
-    ///
-    /// # Errors
-    /// Why it does not.
-    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal>;
-}
-
-/// Says how well a pod fits a node.
-pub trait Score: Send {
-    /// Upstream's name of the plugin.
-    fn name(&self) -> &'static str;
-    /// From 0 to 100; more is better.
-    fn score(&self, pod: &PodInfo, node: &NodeInfo) -> u64;
-    /// How much it counts.
-    fn weight(&self) -> u64 {
-        1
-    }
-}
-
-/// The plugins of one scheduler.
-pub struct Profile {
-    /// Asked in order; the first refusal of a node counts.
-    pub filters: Vec<Box<dyn Filter>>,
-    /// Summed with their weights.
-    pub scores: Vec<Box<dyn Score>>,
-}
+/// The highest score that a plugin gives.
+pub const MAX_SCORE: i64 = 100;

@@ -1,23 +1,44 @@
 //! Where a pod runs.
 //!
 //! ```text
-//!  pod events ─▶ Queue ──pop──▶ filter ──▶ score ──▶ assume ──▶ POST binding ──▶ confirmed by watch
-//!                 ▲ ▲             │ nobody fits                    │ refused
-//!                 │ └─ backoff ◀──┼────────────────────────────────┘ forget
-//!  node events ───┴── unschedulable ◀─┘
+//!  pod events ─▶ queue ──pop──▶ class ──▶ volumes ──▶ extenders ──▶ score ──▶ assume ──▶ bind ──▶ confirmed by watch
+//!                 ▲ ▲             │ nobody fits                                  │ refused
+//!                 │ └─ backoff ◀──┼──────────────────────────────────────────────┘ forget
+//!  cluster ───────┴── unschedulable ◀─┴─▶ preemption: victims go, the pod is nominated
 //! ```
 //!
-//! [`Scheduler`] is a pure core. Each pod UID has one owner from pop to done: it is in the queue, in
-//! flight (assumed, its binding sent), or bound. Updates of a pod in flight are ignored wherever they
-//! arrive. Filters and scores ([`plugins`]) have no side effects.
+//! [`Scheduler`] is a pure core. Each pod UID has one owner from pop to done: its row in the [`queue`](SchedulingQueue),
+//! which says where it is and to which node it is nominated; there is no other place for a nomination to be left behind.
+//! Filters and scores have no side effects. What nodes answer is kept by [`class`], node by node, so that every node is
+//! considered for every pod and only what changed is computed. Extenders are asked by effects of the core's own
+//! ([`extender`]).
 
-mod cache;
+mod amounts;
+pub mod class;
+mod cluster;
+mod config;
+mod decide;
+mod explain;
+pub mod extender;
 mod framework;
+mod intern;
+mod metrics;
 pub mod plugins;
+mod pod_info;
+mod profile;
 mod queue;
 mod scheduler;
+mod tables;
+mod text;
 
-pub use cache::{NodeCache, NodeInfo};
-pub use framework::{Filter, PodInfo, Profile, Refusal, Score};
-pub use queue::SchedulingQueue;
-pub use scheduler::{DEFAULT_SCHEDULER_NAME, Scheduler};
+pub use cluster::{Cluster, NodeChange, NodeId, NodeInfo, ObjectName, Objects, Seat, name_of};
+pub use config::{Config, ConfigError};
+pub use decide::{Decider, Found, NodeAnswer, Question};
+pub use explain::{Explained, NodeExplained, explain};
+pub use framework::{Plugin, PluginSet, Refusal};
+pub use metrics::{Ended, Metrics};
+pub use pod_info::{Claim, HostPort, PodInfo};
+pub use profile::{DEFAULT_SCHEDULER_NAME, FitStrategy, Profile, SpreadDefaults};
+pub use queue::{Counts, Event, Patience, Place, Row, SchedulingQueue};
+pub use scheduler::Scheduler;
+pub use text::FitError;

@@ -4,10 +4,12 @@ use carrack_controllers::workloads::Planted;
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
 use carrack_hollow::HollowNodes;
 use carrack_kubelet::{KubeletCore, NodeConfig};
-use carrack_scheduler::{DEFAULT_SCHEDULER_NAME, Profile, Scheduler};
+use carrack_scheduler::extender as asking;
+use carrack_scheduler::{Config, Scheduler};
 use carrack_types::resource::Resource;
 use carrack_virt::handler::Handler;
 
+use crate::extender::{Extender, FILTER};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
@@ -16,6 +18,8 @@ use crate::workload::User;
 /// What a core observes of its own world.
 #[derive(Debug)]
 pub(crate) enum OwnIn {
+    Scheduler(Box<asking::Answer>),
+    Extender(Box<asking::Ask>),
     Kubelet(Box<carrack_kubelet::In>),
     Handler(Box<carrack_virt::handler::In>),
 }
@@ -23,6 +27,8 @@ pub(crate) enum OwnIn {
 /// What a core does in its own world.
 #[derive(Debug)]
 pub(crate) enum OwnOut {
+    Scheduler(Box<asking::Ask>),
+    Extender(Box<asking::Answer>),
     Kubelet(Box<carrack_kubelet::Out>),
     Handler(Box<carrack_virt::handler::Out>),
 }
@@ -30,7 +36,8 @@ pub(crate) enum OwnOut {
 /// A core with its effects.
 pub(crate) enum Hosted {
     User(Box<User>, Effects<Never>),
-    Scheduler(Box<Scheduler>, Effects<Never>),
+    Scheduler(Box<Scheduler>, Effects<asking::Ask>),
+    Extender(Box<Extender>, Effects<asking::Answer>),
     Manager(Box<Manager>, Effects<Never>),
     Hollow(Box<HollowNodes>, Effects<Never>),
     Kubelet(Box<KubeletCore>, Effects<carrack_kubelet::Out>),
@@ -42,6 +49,10 @@ pub(crate) enum Hosted {
 pub(crate) struct Settings {
     /// Controllers and scheduler take part in elections.
     pub elect: bool,
+    /// The scheduler asks an extender.
+    pub extender: bool,
+    /// The extender misbehaves.
+    pub faults: bool,
     pub bug: Option<Bug>,
 }
 
@@ -55,13 +66,26 @@ impl Hosted {
             // People are made by the workload.
             Role::User => return None,
             Role::Scheduler => {
-                let core = Scheduler::new(DEFAULT_SCHEDULER_NAME, Profile::default(), rng);
+                let mut config = Config::default();
+                if settings.extender {
+                    config.extenders.push(asking::Extender {
+                        filter_verb: FILTER.to_owned(),
+                        node_cache_capable: true,
+                        ..asking::Extender::default()
+                    });
+                }
+                let core = Scheduler::new(config, rng);
+                let core = match settings.bug {
+                    Some(Bug::StoredNominations) => core.with_planted_stored_nominations(),
+                    _ => core,
+                };
                 let core = match elector("kube-scheduler") {
                     Some(elector) => core.with_elector(elector),
                     None => core,
                 };
                 Self::Scheduler(Box::new(core), Effects::new())
             }
+            Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
             Role::Controllers | Role::Standby => {
                 let planted = match settings.bug {
                     Some(Bug::SetsBySpec) => Some(Planted::SetsBySpec),
@@ -108,20 +132,33 @@ impl Hosted {
     pub(crate) fn step(&mut self, now: Time, input: Input<OwnIn>) -> Vec<Effect<OwnOut>> {
         match self {
             Self::User(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
-            Self::Scheduler(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
+            Self::Scheduler(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Scheduler(answer) => Some(*answer),
+                    _ => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Scheduler(Box::new(out)))
+            }
+            Self::Extender(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Extender(ask) => Some(*ask),
+                    _ => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Extender(Box::new(out)))
+            }
             Self::Manager(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Hollow(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Kubelet(core, fx) => {
                 let into = |own| match own {
                     OwnIn::Kubelet(news) => Some(*news),
-                    OwnIn::Handler(_) => None,
+                    _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Kubelet(Box::new(out)))
             }
             Self::Handler(core, fx) => {
                 let into = |own| match own {
                     OwnIn::Handler(news) => Some(*news),
-                    OwnIn::Kubelet(_) => None,
+                    _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Handler(Box::new(out)))
             }

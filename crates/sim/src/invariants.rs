@@ -75,6 +75,14 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "eviction-needs-a-silent-node",
         sentence: "No node's pods are to be evicted unless the node could have been heard for long and was not, while another was: never because the control plane was cut off.",
     },
+    Invariant {
+        name: "nominations-follow-the-queue",
+        sentence: "A pod that is nominated to a node is in the scheduler's queue or in flight, and neither bound nor assumed; with nobody waiting, nobody is nominated.",
+    },
+    Invariant {
+        name: "one-filter-a-pop",
+        sentence: "An extender is asked to filter once for each time that a pod is popped, and never for one that is bound or assumed.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

@@ -17,6 +17,7 @@
 mod chance;
 mod command;
 mod controllers;
+mod extender;
 mod hosted;
 mod invariants;
 mod net;

@@ -105,14 +105,19 @@ pub(crate) struct Swarm {
     pub elect: bool,
     /// A second process of the controllers takes part.
     pub standby: bool,
+    /// The scheduler asks an extender.
+    pub extender: bool,
 }
 
 impl Swarm {
     pub(crate) fn draw(rng: &Rng, options: &Options) -> Self {
+        let mut extender_rng = rng.fork("extender");
         let mut rng = rng.fork("swarm");
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
+        // Drawn apart, so that what it is does not change what the others are.
+        let extender = extender_rng.one_in(2) || options.plant.is_some_and(|p| p.bug == Bug::StoredNominations);
         let latency = Delay {
             base: between(rng, Duration::from_micros(100), Duration::from_millis(20)),
             slow_one_in: [0, 10, 100][usize::try_from(rng.below(3)).unwrap_or(0)],
@@ -186,6 +191,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { apiserver_crash: Some(Duration::from_secs(15)), ..Intervals::default() };
             }
+            Some(Bug::StoredNominations) => nodes = 3,
             Some(Bug::StaleReads | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
         }
         Self {
@@ -199,6 +205,7 @@ impl Swarm {
             store_delay,
             elect,
             standby,
+            extender,
         }
     }
 

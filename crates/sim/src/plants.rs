@@ -22,6 +22,7 @@ pub(crate) enum Bug {
     EndsForgotten,
     FinalRejection,
     DeafObserver,
+    StoredNominations,
 }
 
 /// All planted bugs.
@@ -67,6 +68,13 @@ pub const PLANTS: &[Plant] = &[
         what: "the node lifecycle controller takes a time in which it could hear nobody for the nodes' silence",
         found_by: "eviction-needs-a-silent-node",
         bug: Bug::DeafObserver,
+    },
+    Plant {
+        name: "stored-nominations",
+        what: "the scheduler stores nominations beside its queue, lets updates put pods in flight back into it, and preempts \
+               without asking the extender",
+        found_by: "nominations-follow-the-queue",
+        bug: Bug::StoredNominations,
     },
 ];
 

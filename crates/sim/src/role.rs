@@ -8,6 +8,7 @@ use carrack_auth::caller::{GROUP_MASTERS, USER_CONTROLLER_MANAGER, USER_SCHEDULE
 pub(crate) enum Role {
     User,
     Scheduler,
+    Extender,
     Controllers,
     /// A second process of the controllers, for when the first one is gone or hangs.
     Standby,
@@ -26,6 +27,7 @@ impl Role {
         match self {
             Self::User => Caller::new("system:admin", [GROUP_MASTERS]),
             Self::Scheduler => Caller::new(USER_SCHEDULER, NONE),
+            Self::Extender => Caller::new("sim:extender", [GROUP_MASTERS]),
             Self::Controllers | Self::Standby => Caller::new(USER_CONTROLLER_MANAGER, NONE),
             Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
             // A controller of the simulator's own; see `replicas`.
@@ -47,6 +49,7 @@ impl std::fmt::Display for Role {
         match self {
             Self::User => f.write_str("user"),
             Self::Scheduler => f.write_str("scheduler"),
+            Self::Extender => f.write_str("extender"),
             Self::Controllers => f.write_str("controllers"),
             Self::Standby => f.write_str("standby controllers"),
             Self::VirtController => f.write_str("virt-controller"),

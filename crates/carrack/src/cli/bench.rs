@@ -23,7 +23,10 @@ Examples:
 
   # An API server of its own; then another one, with a plot
   carrack bench api
-  carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json")]
+  carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json
+
+  # How many pods a second get a node, and what a pod costs over the number of nodes
+  carrack bench scheduler")]
 pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, value_name = "MEASURE", required = true)]
@@ -40,6 +43,9 @@ pub struct BenchArgs {
     /// How many Deployments the controllers roll out
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub deployments: usize,
+    /// What a scheduler is given to do
+    #[command(flatten)]
+    pub scheduler: SchedulerArgs,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
@@ -84,11 +90,79 @@ pub struct ApiArgs {
     pub plot: Option<PathBuf>,
 }
 
+/// `carrack bench scheduler`
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of scheduler")]
+pub struct SchedulerArgs {
+    /// How many nodes there are
+    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    pub nodes: usize,
+    /// Which pods come (repeatable); all kinds without it
+    #[arg(long, value_enum, value_name = "WORKLOAD")]
+    pub workload: Vec<Workload>,
+    /// Measure the decisions alone, without an API server
+    #[arg(long)]
+    pub core_only: bool,
+    /// Numbers of nodes for the cost of a decision
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "500,1000,2000,5000,10000,20000")]
+    pub over: Vec<usize>,
+    /// Port of the API server that is started
+    #[arg(long, value_name = "PORT", default_value_t = 26445)]
+    pub scheduler_port: u16,
+}
+
+/// Which pods come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// CPU and memory
+    Plain,
+    /// An extended resource
+    Extended,
+    /// Required affinity between pods
+    Affinity,
+    /// Topology spreading over zones
+    Spread,
+    /// Every pod takes another one's place
+    Preemption,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Extended, Self::Affinity, Self::Spread, Self::Preemption];
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Extended => "extended",
+            Self::Affinity => "affinity",
+            Self::Spread => "spread",
+            Self::Preemption => "preemption",
+        }
+    }
+    /// How many pods come to 5,000 nodes.
+    #[must_use]
+    pub fn pods(self) -> usize {
+        if self == Self::Plain { 10_000 } else { 5_000 }
+    }
+    /// How many a second are to be bound on 5,000 nodes.
+    #[must_use]
+    pub fn bound_per_s(self) -> f64 {
+        match self {
+            Self::Plain | Self::Extended => 5_000.0,
+            Self::Affinity | Self::Spread => 1_000.0,
+            Self::Preemption => 2_500.0,
+        }
+    }
+}
+
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// All of these but api
+    /// All of these but api and scheduler
     All,
+    /// Pods that get a node
+    Scheduler,
     /// Requests to an API server, and watches
     Api,
     /// From the start of carrack up until /readyz says yes

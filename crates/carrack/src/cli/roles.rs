@@ -66,14 +66,23 @@ pub struct ApiserverArgs {
 #[command(after_help = "\
 Examples:
   carrack kubeconfig --user scheduler > scheduler.yaml
-  carrack scheduler --kubeconfig scheduler.yaml")]
+  carrack scheduler --kubeconfig scheduler.yaml
+
+  # With profiles and extenders
+  carrack scheduler --kubeconfig scheduler.yaml --config KubeSchedulerConfiguration.yaml")]
 pub struct SchedulerArgs {
     /// What every role takes
     #[command(flatten)]
     pub role: RoleArgs,
     /// Which pods to schedule: those whose spec.schedulerName is this
-    #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
+    #[arg(long, value_name = "NAME", default_value = "default-scheduler", conflicts_with = "config")]
     pub scheduler_name: String,
+    /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins, extenders
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Of several with the same Lease, work only when elected
+    #[arg(long)]
+    pub leader_elect: bool,
 }
 
 /// `carrack controllers`

@@ -45,6 +45,9 @@ pub struct UpArgs {
     /// Where images are built
     #[command(flatten)]
     pub images_dir: ImagesDir,
+    /// A KubeSchedulerConfiguration for the scheduler: profiles, plugins, extenders
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
     /// Start in the background, and return when the node is ready
     #[arg(short, long)]
     pub detach: bool,

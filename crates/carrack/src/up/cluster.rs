@@ -46,6 +46,7 @@ struct Machine {
     facts: HostFacts,
     node_name: String,
     node_ip: IpAddr,
+    scheduling: carrack_scheduler::Config,
 }
 
 /// Runs the cluster until `stop`.
@@ -60,7 +61,11 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let _lock = take(&layout)?;
     let node_name = roles::node_name(args.node_name.as_deref())?;
     let node_ip = args.node_ip.unwrap_or_else(network::own_address);
-    let machine = Machine { layout, facts, node_name, node_ip };
+    let scheduling = match &args.scheduler_config {
+        Some(path) => roles::scheduler::read_config(path)?,
+        None => carrack_scheduler::Config::default(),
+    };
+    let machine = Machine { layout, facts, node_name, node_ip, scheduling };
 
     for (port, flag) in [(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")] {
         refuse_taken(SocketAddr::new(args.bind_address, port), flag)?;
@@ -127,13 +132,15 @@ fn start_control_plane(
     layout: &Layout,
     server: &ApiServer,
     ca_pem: &str,
+    scheduling: &carrack_scheduler::Config,
     stop: &CancellationToken,
 ) {
     let no_groups: [String; 0] = [];
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
+    let scheduling = scheduling.clone();
     tasks.spawn(keep("scheduler", stop.clone(), move || {
-        let (api, token) = (api.clone(), token.clone());
-        async move { roles::scheduler::run(carrack_scheduler::DEFAULT_SCHEDULER_NAME, api, token).await }
+        let (api, token, config) = (api.clone(), token.clone(), scheduling.clone());
+        async move { roles::scheduler::run(config, None, api, token).await }
     }));
     let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups.clone())), stop.clone());
     let ca_pem = ca_pem.to_owned();
@@ -171,7 +178,7 @@ async fn start_node(
     let (containerd, ()) = tokio::join!(Containerd::start(&machine.layout, &machine.facts, &settings), api_ready);
     let containerd = containerd?;
     virt_controller::install(&*administrator(server)).await?;
-    start_control_plane(tasks, &machine.layout, server, pki.ca_pem(), stop);
+    start_control_plane(tasks, &machine.layout, server, pki.ca_pem(), &machine.scheduling, stop);
     tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
     let token = stop.clone();
     tasks.spawn(async move {

@@ -1,111 +1,91 @@
 //! Plugins about the node itself: its name, whether it is cordoned, its labels and taints.
 
-use carrack_types::placement::{affinity_matches, term_matches, tolerates, untolerated};
+use carrack_types::placement::{affinity_matches, selector_matches, term_matches, tolerates, untolerated};
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::api::core::v1::{NodeAffinity, PreferredSchedulingTerm, Taint, Toleration};
 
-use crate::{Filter, NodeInfo, PodInfo, Refusal, Score};
+use crate::{NodeInfo, Plugin, PodInfo, Profile, Refusal};
 
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
-/// `spec.nodeName` of the pod.
-pub struct NodeName;
-impl Filter for NodeName {
-    fn name(&self) -> &'static str {
-        "NodeName"
-    }
-    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal> {
-        let wanted = pod.pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
-        if wanted.is_empty() || node.node.as_ref().is_some_and(|n| n.name() == wanted) {
-            Ok(())
-        } else {
-            Err(Refusal::unresolvable("node(s) didn't match the requested node name"))
-        }
-    }
+/// What is so of a pod and a node until the node's object changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The first plugin that refuses.
+    pub refusal: Option<Refusal>,
+    /// Whether the node matches the pod's selector and required affinity.
+    pub matches: bool,
+    /// Whether the pod tolerates the taints that keep pods away.
+    pub tolerated: bool,
+    /// Preferred taints that the pod does not tolerate: fewer are better.
+    pub intolerable: i64,
+    /// Weights of the preferred terms that the node matches: more is better.
+    pub preferred: i64,
 }
 
-/// A cordoned node takes only pods that tolerate it.
-pub struct NodeUnschedulable;
-impl Filter for NodeUnschedulable {
-    fn name(&self) -> &'static str {
-        "NodeUnschedulable"
-    }
-    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal> {
-        let cordoned = node.node.as_ref().and_then(|n| n.spec.as_ref()).and_then(|s| s.unschedulable).unwrap_or(false);
-        let taint = Taint { key: UNSCHEDULABLE_TAINT.into(), effect: "NoSchedule".into(), ..Taint::default() };
-        let tolerations = pod.pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
-        if cordoned && !tolerations.iter().any(|t| tolerates(t, &taint)) {
-            Err(Refusal::unresolvable("node(s) were unschedulable"))
-        } else {
-            Ok(())
-        }
-    }
+fn tolerations(pod: &PodInfo) -> &[Toleration] {
+    pod.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
 }
 
-/// Taints of the node and tolerations of the pod.
-pub struct TaintToleration;
-impl Filter for TaintToleration {
-    fn name(&self) -> &'static str {
-        "TaintToleration"
-    }
-    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal> {
-        let taint = node.node.as_ref().and_then(|n| untolerated(&pod.pod, n, &["NoSchedule", "NoExecute"]));
-        taint.map_or(Ok(()), |t| {
-            let value = t.value.as_deref().unwrap_or_default();
-            Err(Refusal::unresolvable(format!("node(s) had untolerated taint {{{}: {value}}}", t.key)))
-        })
-    }
-}
-impl Score for TaintToleration {
-    fn name(&self) -> &'static str {
-        "TaintToleration"
-    }
-    fn score(&self, pod: &PodInfo, node: &NodeInfo) -> u64 {
-        let Some(n) = &node.node else { return 0 };
-        if untolerated(&pod.pod, n, &["PreferNoSchedule"]).is_none() { 100 } else { 0 }
-    }
-    fn weight(&self) -> u64 {
-        3
-    }
+/// Whether a cordon keeps the pod away.
+fn kept_by_cordon(pod: &PodInfo, node: &NodeInfo) -> bool {
+    let taint = Taint { key: UNSCHEDULABLE_TAINT.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    node.is_cordoned() && !tolerations(pod).iter().any(|t| tolerates(t, &taint))
 }
 
-/// Node selector and node affinity of the pod.
-pub struct NodeAffinity;
-impl Filter for NodeAffinity {
-    fn name(&self) -> &'static str {
-        "NodeAffinity"
-    }
-    fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal> {
-        if node.node.as_ref().is_some_and(|n| affinity_matches(&pod.pod, n)) {
-            Ok(())
-        } else {
-            Err(Refusal::unresolvable("node(s) didn't match Pod's node affinity/selector"))
-        }
-    }
+fn preferred_terms(affinity: Option<&NodeAffinity>) -> &[PreferredSchedulingTerm] {
+    affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or_default()
 }
-impl Score for NodeAffinity {
-    fn name(&self) -> &'static str {
-        "NodeAffinity"
-    }
-    fn score(&self, pod: &PodInfo, node: &NodeInfo) -> u64 {
-        let preferred = pod
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.affinity.as_ref())
-            .and_then(|a| a.node_affinity.as_ref())
-            .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref())
-            .unwrap_or_default();
-        let weight = |w: i32| u64::try_from(w).unwrap_or(0);
-        let all: u64 = preferred.iter().map(|p| weight(p.weight)).sum();
-        let held: u64 = preferred
-            .iter()
-            .filter(|p| node.node.as_ref().is_some_and(|n| term_matches(&p.preference, n)))
-            .map(|p| weight(p.weight))
-            .sum();
-        (held * 100).checked_div(all).unwrap_or(0)
-    }
-    fn weight(&self) -> u64 {
-        2
+
+/// Asks the plugins that look at the node's object, in their order.
+#[must_use]
+pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile) -> Facts {
+    let Some(object) = &node.node else { return Facts::default() };
+    let wanted = pod.node();
+    let named = wanted.is_empty() || object.name() == wanted;
+    let matches = affinity_matches(&pod.pod, object);
+    let untolerated = untolerated(&pod.pod, object, &["NoSchedule", "NoExecute"]);
+    let own = pod.spec().and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+    let added = profile.added_affinity.as_ref();
+    let enforced = added
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
+        .is_none_or(|selector| selector_matches(selector, object));
+    let on = |plugin| profile.filters.has(plugin);
+    let refuse = |plugin, reason: &str| Some(Refusal::unresolvable(plugin, reason));
+    let refusal = if on(Plugin::NodeUnschedulable) && kept_by_cordon(pod, node) {
+        refuse(Plugin::NodeUnschedulable, "node(s) were unschedulable")
+    } else if on(Plugin::NodeName) && !named {
+        refuse(Plugin::NodeName, "node(s) didn't match the requested node name")
+    } else if let Some(taint) = untolerated.filter(|_| on(Plugin::TaintToleration)) {
+        let value = taint.value.as_deref().unwrap_or_default();
+        refuse(Plugin::TaintToleration, &format!("node(s) had untolerated taint {{{}: {value}}}", taint.key))
+    } else if on(Plugin::NodeAffinity) && !enforced {
+        refuse(Plugin::NodeAffinity, "node(s) didn't match scheduler-enforced node affinity")
+    } else if on(Plugin::NodeAffinity) && !matches {
+        refuse(Plugin::NodeAffinity, "node(s) didn't match Pod's node affinity/selector")
+    } else {
+        None
+    };
+    let soft: Vec<&Toleration> = tolerations(pod)
+        .iter()
+        .filter(|t| matches!(t.effect.as_deref().unwrap_or_default(), "" | "PreferNoSchedule"))
+        .collect();
+    let intolerable = node
+        .taints()
+        .iter()
+        .filter(|taint| taint.effect == "PreferNoSchedule" && !soft.iter().any(|t| tolerates(t, taint)))
+        .count();
+    let preferred = preferred_terms(own)
+        .iter()
+        .chain(preferred_terms(added))
+        .filter(|p| p.weight > 0 && term_matches(&p.preference, object))
+        .map(|p| i64::from(p.weight))
+        .sum();
+    Facts {
+        refusal,
+        matches,
+        tolerated: untolerated.is_none(),
+        intolerable: i64::try_from(intolerable).unwrap_or(i64::MAX),
+        preferred,
     }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Fault, Happening, World, may_crash};
 use crate::chance::{below, between};
+use crate::hosted::Hosted;
 use crate::node::{Doing, NodeEvent};
 use crate::observer::{controller, text, uid};
 use crate::plants::Bug;
@@ -206,6 +207,10 @@ impl World {
         self.server.pace.set(0, self.swarm.store_delay);
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
+        }
+        let extender = self.processes.get_mut(&Role::Extender).and_then(|p| p.hosted.as_mut());
+        if let Some(Hosted::Extender(core, _)) = extender {
+            core.heal();
         }
     }
 }

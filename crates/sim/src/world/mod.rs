@@ -10,6 +10,7 @@ mod checks;
 mod faults;
 mod nodes;
 mod requests;
+mod scheduling;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -160,6 +161,8 @@ struct World {
     nodes: BTreeMap<u8, Node>,
     observer: Observer,
     checker: Checker,
+    asked: scheduling::Asked,
+    extender_rng: Rng,
     breaches: Vec<Breach>,
     pumping: bool,
     healed: Option<Time>,
@@ -231,6 +234,8 @@ impl World {
             nodes: BTreeMap::new(),
             observer,
             checker: Checker::default(),
+            asked: scheduling::Asked::default(),
+            extender_rng: root.fork("asking"),
             breaches: Vec::new(),
             pumping: false,
             healed: None,
@@ -249,6 +254,9 @@ impl World {
         self.mark(format_args!("seed {seed}: {swarm:?}"));
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
+        if swarm.extender {
+            roles.push(Role::Extender);
+        }
         if self.options.workloads {
             roles.retain(|role| *role != Role::Replicas);
             roles.push(Role::Hollow);
@@ -371,7 +379,12 @@ impl World {
             self.queue.after(Duration::from_secs(1), Happening::Start(role));
             return;
         }
-        let settings = Settings { elect: self.swarm.elect, bug: self.bug() };
+        let settings = Settings {
+            elect: self.swarm.elect,
+            extender: self.swarm.extender,
+            faults: self.options.faults && self.healed.is_none(),
+            bug: self.bug(),
+        };
         let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_none()) else { return };
         process.life += 1;
         let life = process.life;
@@ -405,6 +418,7 @@ impl World {
     /// Lets a process observe something, and carries out what it wants.
     pub(super) fn step(&mut self, role: Role, input: Input<OwnIn>) {
         let now = self.queue.now();
+        let planted = self.bug();
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
         if now < process.paused_until {
@@ -414,6 +428,17 @@ impl World {
         }
         let local = Time(now.0 + process.skew_ns);
         let effects = hosted.step(local, input);
+        if let Hosted::Scheduler(core, _) = &*hosted {
+            scheduling::nominations(core, &mut self.breaches);
+            for effect in &effects {
+                // With nominations stored, this breaks first; what is to be shown then is the leak.
+                if let Effect::Own(OwnOut::Scheduler(ask)) = effect
+                    && planted != Some(Bug::StoredNominations)
+                {
+                    self.asked.filter(process.life, core, ask, &mut self.breaches);
+                }
+            }
+        }
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
         }
@@ -436,6 +461,8 @@ impl World {
                     let at = Time(at.0.saturating_sub(skew_ns));
                     self.queue.at(at, Happening::Give(role, life, Box::new(Given::Timer(id))));
                 }
+                Effect::Own(OwnOut::Scheduler(ask)) => self.ask_extender(*ask, life),
+                Effect::Own(OwnOut::Extender(answer)) => self.answer_scheduler(*answer),
                 Effect::Own(OwnOut::Kubelet(out)) => {
                     if let Role::Kubelet(number) = role
                         && let Some(node) = self.nodes.get_mut(&number)

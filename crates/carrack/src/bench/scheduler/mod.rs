@@ -1,0 +1,122 @@
+//! `carrack bench scheduler`: how many pods a second get a node.
+//!
+//! The core alone; then through the real API server on the embedded store, every write durable, with nodes that are objects
+//! only; then the core's cost of one decision over the number of nodes, which should not follow it.
+
+mod api;
+mod core;
+mod workloads;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::cli::bench::{SchedulerArgs, Workload};
+use crate::output::{self, Format};
+use crate::progress::Progress;
+
+/// One workload.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    workload: &'static str,
+    nodes: usize,
+    pods: usize,
+    core_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_per_s: Option<f64>,
+    /// Of the whole process: API server, store, scheduler and what drives them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_mb: Option<f64>,
+    bound_per_s: f64,
+}
+
+/// The cost of a decision with so many nodes.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Cost {
+    nodes: usize,
+    us_per_pod: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    lines: Vec<Line>,
+    costs: Vec<Cost>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A pod found no node, or the API server failed.
+pub async fn run(args: &SchedulerArgs, format: Option<Format>) -> anyhow::Result<()> {
+    let mut progress = Progress::new();
+    let mut report = Report { lines: Vec::new(), costs: Vec::new() };
+    let chosen = if args.workload.is_empty() { &Workload::ALL[..] } else { &args.workload };
+    for workload in chosen {
+        // A pod for each node that has somebody to go.
+        let pods = match workload {
+            Workload::Preemption => workload.pods().min(args.nodes),
+            _ => workload.pods() * args.nodes / 5000,
+        };
+        progress.step(format!("{}: deciding", workload.name()));
+        let decided = core::decide(*workload, args.nodes, pods)?;
+        let mut line = Line {
+            workload: workload.name(),
+            nodes: args.nodes,
+            pods,
+            core_per_s: decided.pods as f64 / decided.took.as_secs_f64().max(1e-9),
+            api_per_s: None,
+            resident_mb: None,
+            bound_per_s: workload.bound_per_s(),
+        };
+        if !args.core_only {
+            progress.step(format!("{}: binding through an API server", workload.name()));
+            let (workload, nodes, port) = (*workload, args.nodes, args.scheduler_port);
+            // On all cores, as `carrack up` runs.
+            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, nodes, pods, port));
+            let bound = tokio::task::spawn_blocking(work).await.context("the benchmark panicked")??;
+            line.api_per_s = Some(bound.per_s);
+            line.resident_mb = Some(bound.resident_mb);
+        }
+        report.lines.push(line);
+    }
+    for nodes in args.over.iter().copied() {
+        progress.step(format!("deciding with {nodes} nodes"));
+        let decided = core::decide(Workload::Plain, nodes, 10_000)?;
+        let us_per_pod = decided.took.as_secs_f64() * 1e6 / decided.pods.max(1) as f64;
+        report.costs.push(Cost { nodes, us_per_pod });
+    }
+    progress.finish();
+    output::print(format, &report, || text(&report))
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!(
+        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10}\n",
+        "WORKLOAD", "NODES", "PODS", "CORE", "BOUND PODS", "GOAL", "MEMORY"
+    );
+    for line in &report.lines {
+        let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |r| format!("{r:.0}/s"));
+        let memory = line.resident_mb.map_or("-".to_owned(), |mb| format!("{mb:.0} MB"));
+        text.push_str(&format!(
+            "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10}\n",
+            line.workload,
+            line.nodes,
+            line.pods,
+            rate(Some(line.core_per_s)),
+            rate(line.api_per_s),
+            rate(Some(line.bound_per_s)),
+            memory
+        ));
+    }
+    if !report.costs.is_empty() {
+        let most = report.costs.iter().map(|c| c.us_per_pod).fold(0.0, f64::max).max(1e-9);
+        text.push_str(&format!("\n{:<8} {:>12}\n", "NODES", "COST OF A POD"));
+        for cost in &report.costs {
+            let bar = "#".repeat((cost.us_per_pod / most * 40.0).round() as usize);
+            text.push_str(&format!("{:<8} {:>10.1} us {bar}\n", cost.nodes, cost.us_per_pod));
+        }
+    }
+    text
+}

@@ -1,0 +1,228 @@
+//! DefaultPreemption: on which node the fewest and least important pods would have to go for a pod to fit.
+//!
+//! The same filters are asked as in scheduling, without the pods that would go and with those that are nominated to the
+//! node. What came out for a node is kept until the node changes, like its other answers.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_types::resource::Object as _;
+use carrack_types::selector::selects;
+
+use super::{Answer, Class, Nominated, Verdict};
+use crate::cluster::Seat;
+use crate::plugins::fit::Hypothesis;
+use crate::{Cluster, NodeId, PodInfo};
+
+const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+
+/// A node that would take the pod, and who would have to go.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The node.
+    pub node: NodeId,
+    /// Who would go, the most important first.
+    pub victims: Vec<Arc<PodInfo>>,
+    /// How many disruption budgets would be overdrawn.
+    pub violations: usize,
+}
+
+/// Less is better (framework/preemption, `pickOneNodeForPreemption`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    violations: usize,
+    highest_priority: i32,
+    priorities: i64,
+    victims: usize,
+    started: Reverse<i64>,
+}
+
+#[derive(Clone, Debug)]
+enum Outcome {
+    Candidate(Rank),
+    Not(Vec<String>),
+}
+
+/// What came out for each node.
+#[derive(Debug, Default)]
+pub struct Index {
+    seen: u64,
+    budgets: u64,
+    outcomes: BTreeMap<NodeId, Outcome>,
+    order: BTreeSet<(Rank, NodeId)>,
+    reasons: BTreeMap<String, usize>,
+}
+
+impl Index {
+    fn set(&mut self, id: NodeId, outcome: Option<Outcome>) {
+        let old = match &outcome {
+            Some(outcome) => self.outcomes.insert(id, outcome.clone()),
+            None => self.outcomes.remove(&id),
+        };
+        match old {
+            Some(Outcome::Candidate(rank)) => {
+                self.order.remove(&(rank, id));
+            }
+            Some(Outcome::Not(reasons)) => {
+                for reason in reasons {
+                    if let Some(count) = self.reasons.get_mut(&reason) {
+                        *count -= 1;
+                        if *count == 0 {
+                            self.reasons.remove(&reason);
+                        }
+                    }
+                }
+            }
+            None => {}
+        }
+        match outcome {
+            Some(Outcome::Candidate(rank)) => {
+                self.order.insert((rank, id));
+            }
+            Some(Outcome::Not(reasons)) => {
+                for reason in reasons {
+                    *self.reasons.entry(reason).or_default() += 1;
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+impl Class {
+    /// The best nodes for preemption, at most so many. Where there is none: why, counted.
+    pub fn candidates(
+        &mut self,
+        verdict: &Verdict,
+        cluster: &Cluster,
+        nominated: Nominated<'_>,
+        most: usize,
+    ) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
+        let mut index = std::mem::take(&mut self.preempt);
+        // What other nodes' pods are like decides too, or budgets that any pod may have changed.
+        if self.is_global() || index.budgets != cluster.objects.budgets_version {
+            index = Index { budgets: cluster.objects.budgets_version, ..Index::default() };
+        }
+        let seen = std::mem::replace(&mut index.seen, cluster.clock());
+        for id in cluster.changed_since(seen) {
+            let outcome = self.outcome(id, verdict, cluster, nominated);
+            index.set(id, outcome);
+        }
+        let found: Vec<Candidate> = index
+            .order
+            .iter()
+            .take(most)
+            .filter_map(|(_, id)| {
+                let (victims, violations) = self.victims(*id, cluster, nominated).ok()?;
+                Some(Candidate { node: *id, victims: victims.into_iter().map(|s| s.info).collect(), violations })
+            })
+            .collect();
+        let reasons = if found.is_empty() { Err(index.reasons.clone()) } else { Ok(found) };
+        self.preempt = index;
+        reasons
+    }
+
+    fn outcome(&self, id: NodeId, verdict: &Verdict, cluster: &Cluster, nominated: Nominated<'_>) -> Option<Outcome> {
+        if matches!(self.entries.get(id as usize)?.answer, Answer::Absent) {
+            return None;
+        }
+        let not = |reason: &str| Some(Outcome::Not(vec![reason.to_owned()]));
+        let resolvable = self.answer(id, verdict, cluster).is_none_or(|refusal| refusal.resolvable);
+        if !resolvable {
+            return not(NOT_HELPFUL);
+        }
+        match self.victims(id, cluster, nominated) {
+            Err(reasons) => Some(Outcome::Not(reasons)),
+            Ok((victims, _)) if victims.is_empty() => not(NO_VICTIMS),
+            Ok((victims, violations)) => Some(Outcome::Candidate(rank(&victims, violations))),
+        }
+    }
+
+    /// Who would have to go from a node, and how many budgets that overdraws.
+    fn victims(
+        &self,
+        id: NodeId,
+        cluster: &Cluster,
+        nominated: Nominated<'_>,
+    ) -> Result<(Vec<Seat>, usize), Vec<String>> {
+        let Some(node) = cluster.node(id) else { return Err(Vec::new()) };
+        let me = self.info.priority;
+        let mut lower: Vec<Seat> = node.pods.values().filter(|s| s.info.priority < me).cloned().collect();
+        if lower.is_empty() {
+            return Err(vec![NO_VICTIMS.to_owned()]);
+        }
+        lower.sort_by_key(|seat| (Reverse(seat.info.priority), started(seat), seat.info.uid.clone()));
+        let beside = self.beside(&nominated(&node.name));
+        let mut without: Vec<Arc<PodInfo>> = lower.iter().map(|s| s.info.clone()).collect();
+        let try_without = |without: &[Arc<PodInfo>]| self.trial(id, &Hypothesis { with: &beside, without }, cluster);
+        try_without(&without).map_err(|refusal| refusal.reasons)?;
+        // Spare as many as fits: first those whose budget is spent, the more important first.
+        let violating = violating(&lower, cluster);
+        let (first, second): (Vec<_>, Vec<_>) = lower.iter().zip(violating).partition(|(_, violates)| *violates);
+        let mut violations = 0;
+        for (seat, violates) in first.into_iter().chain(second) {
+            let Some(at) = without.iter().position(|p| p.uid == seat.info.uid) else { continue };
+            let spared = without.remove(at);
+            if try_without(&without).is_err() {
+                without.insert(at, spared);
+                violations += usize::from(violates);
+            }
+        }
+        let victims = lower.into_iter().filter(|s| without.iter().any(|p| p.uid == s.info.uid)).collect();
+        Ok((victims, violations))
+    }
+}
+
+fn started(seat: &Seat) -> i64 {
+    seat.started.map_or(i64::MAX, |t| t.0)
+}
+
+fn rank(victims: &[Seat], violations: usize) -> Rank {
+    let highest = victims.iter().map(|s| s.info.priority).max().unwrap_or(i32::MIN);
+    let earliest = victims.iter().filter(|s| s.info.priority == highest).map(started).min().unwrap_or(i64::MAX);
+    Rank {
+        violations,
+        highest_priority: highest,
+        // Moved up, so that many pods of a priority below zero are more than few.
+        priorities: victims.iter().map(|s| i64::from(s.info.priority) + (1 << 31)).sum(),
+        victims: victims.len(),
+        started: Reverse(earliest),
+    }
+}
+
+/// Whose eviction would overdraw a disruption budget, taken in this order (`filterPodsWithPDBViolation`).
+fn violating(pods: &[Seat], cluster: &Cluster) -> Vec<bool> {
+    let budgets = &cluster.objects.budgets;
+    if budgets.is_empty() {
+        return vec![false; pods.len()];
+    }
+    let mut left: BTreeMap<&crate::cluster::ObjectName, i32> = budgets
+        .iter()
+        .map(|(name, budget)| (name, budget.status.as_ref().and_then(|s| s.disruptions_allowed).unwrap_or(0)))
+        .collect();
+    let mut check = |seat: &Seat| {
+        let pod = &seat.info.pod;
+        let mut violates = false;
+        for (name, budget) in budgets.iter().filter(|((ns, _), _)| ns == pod.namespace()) {
+            let Some(selector) = budget.spec.as_ref().and_then(|s| s.selector.as_ref()) else { continue };
+            let empty = selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+                && selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
+            let gone_already = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
+            if empty
+                || pod.metadata.labels.as_ref().is_none_or(BTreeMap::is_empty)
+                || !selects(selector, pod.metadata.labels.as_ref())
+                || gone_already.is_some_and(|pods| pods.contains_key(pod.name()))
+            {
+                continue;
+            }
+            if let Some(left) = left.get_mut(name) {
+                *left -= 1;
+                violates |= *left < 0;
+            }
+        }
+        violates
+    };
+    pods.iter().map(&mut check).collect()
+}

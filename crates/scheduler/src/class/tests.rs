@@ -1,0 +1,197 @@
+//! What classes keep is what they would find anew, and what a plain reading of the rules says.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use carrack_engine::Rng;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::{Cluster, Decider, Found, NodeId, Plugin, PodInfo, Profile, Question};
+
+fn node(name: &str, zone: Option<u8>, cpu: u8, tainted: bool) -> Arc<Node> {
+    let mut labels = json!({"kubernetes.io/hostname": name});
+    if let Some(zone) = zone {
+        labels["zone"] = format!("z{zone}").into();
+    }
+    let taints = if tainted { json!([{"key": "soft", "effect": "PreferNoSchedule"}]) } else { json!([]) };
+    let object = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
+        "status": {"allocatable": {"cpu": cpu.to_string(), "memory": "8Gi", "pods": "6"}}});
+    Arc::new(serde_json::from_value(object).expect("a node"))
+}
+
+fn term(app: u8, key: &str) -> Value {
+    json!({"topologyKey": key, "labelSelector": {"matchLabels": {"app": format!("a{app}")}}})
+}
+
+fn spread(app: u8, key: &str, when: &str) -> Value {
+    json!([{"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": when,
+        "labelSelector": {"matchLabels": {"app": format!("a{app}")}}}])
+}
+
+/// Specs of pods, by number.
+fn spec(shape: u8, app: u8) -> Value {
+    const HOST: &str = "kubernetes.io/hostname";
+    let required = |term: Value| json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+    let preferred = |term: Value| json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 7, "podAffinityTerm": term}]});
+    let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "700m", "memory": "1Gi"}}}]});
+    match shape {
+        0 => {}
+        1 => spec["affinity"] = json!({"podAffinity": required(term(app, "zone"))}),
+        2 => spec["affinity"] = json!({"podAntiAffinity": required(term(app, HOST))}),
+        3 => spec["affinity"] = json!({"podAntiAffinity": required(term(app, "zone"))}),
+        4 => spec["topologySpreadConstraints"] = spread(app, "zone", "DoNotSchedule"),
+        5 => spec["topologySpreadConstraints"] = spread(app, HOST, "DoNotSchedule"),
+        6 => spec["topologySpreadConstraints"] = spread(app, HOST, "ScheduleAnyway"),
+        7 => spec["affinity"] = json!({"podAffinity": preferred(term(app, "zone"))}),
+        8 => spec["affinity"] = json!({"podAntiAffinity": preferred(term(app, HOST))}),
+        9 => spec["affinity"] = json!({"podAffinity": required(term(app, HOST))}),
+        10 => spec["topologySpreadConstraints"] = spread(app, "zone", "ScheduleAnyway"),
+        _ => spec["containers"][0]["ports"] = json!([{"containerPort": 1, "hostPort": 80}]),
+    }
+    spec
+}
+
+fn pod(uid: &str, shape: u8, app: u8) -> Arc<Pod> {
+    let object = json!({"metadata": {"name": uid, "uid": uid, "namespace": "d", "labels": {"app": format!("a{app}")}},
+        "spec": spec(shape, app)});
+    Arc::new(serde_json::from_value(object).expect("a pod"))
+}
+
+fn nobody(_: &str) -> Vec<Arc<PodInfo>> {
+    Vec::new()
+}
+
+/// What a decider says about a pod: who fits, why others don't, and how good each is.
+fn answers(decider: &mut Decider, pod: &Arc<Pod>) -> (Vec<NodeId>, String, Vec<(NodeId, i64)>) {
+    let info = decider.cluster.read(pod.clone());
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &nobody };
+    let (fitting, refusals) = match decider.find(question, None, true, &mut Rng::new(0)) {
+        Found::List(nodes, refusals) => (nodes, format!("{refusals:?}")),
+        Found::Nobody(error) => (Vec::new(), format!("{:?}", error.refusals)),
+        Found::Node(..) => panic!("a list was asked for"),
+    };
+    let scores = decider.scores_of(question, &fitting);
+    (fitting, refusals, scores)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Node(u8, Option<u8>, u8, bool),
+    NodeGone(u8),
+    Place(u8, u8, u8, u8),
+    PodGone(u8),
+    Ask(u8, u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => (0..6_u8, prop::option::weighted(0.9, 0..3_u8), 1..6_u8, any::<bool>()).prop_map(|(n, z, c, t)| Step::Node(n, z, c, t)),
+        1 => (0..6_u8).prop_map(Step::NodeGone),
+        4 => (0..20_u8, 0..12_u8, 0..2_u8, 0..6_u8).prop_map(|(p, s, a, n)| Step::Place(p, s, a, n)),
+        2 => (0..20_u8).prop_map(Step::PodGone),
+        4 => (0..12_u8, 0..2_u8).prop_map(|(s, a)| Step::Ask(s, a)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// The rules, read plainly: whether a pod of this shape fits a node.
+fn fits_plainly(cluster: &Cluster, shape: u8, app: u8, candidate: NodeId) -> bool {
+    let label = |id: NodeId, key: &str| cluster.node(id).and_then(|n| n.labels()?.get(key).cloned());
+    let pods: Vec<(NodeId, Arc<PodInfo>)> = (0..20_u8)
+        .filter_map(|n| cluster.pod(&format!("p{n}")))
+        .filter_map(|seat| Some((cluster.find(cluster.node_of(&seat.info.uid)?)?, seat.info.clone())))
+        .filter(|(id, _)| cluster.node(*id).is_some_and(|n| n.exists()))
+        .collect();
+    let mine = format!("a{app}");
+    let is_app = |p: &PodInfo, app: &str| p.pod.metadata.labels.as_ref().is_some_and(|l| l["app"] == *app);
+    let in_domain = |key: &str, of: &str| {
+        let here = label(candidate, key)?;
+        Some(pods.iter().filter(|(id, p)| label(*id, key).as_ref() == Some(&here) && is_app(p, of)).count())
+    };
+    let Some(node) = cluster.node(candidate) else { return false };
+    let cpu: i64 = 700 * i64::try_from(node.pods.len() + 1).expect("few");
+    if cpu > node.allocatable.get(0) || node.pods.len() + 1 > 6 {
+        return false;
+    }
+    if shape == 11 && !node.ports.is_empty() {
+        return false;
+    }
+    // Anti-affinity of those who are there.
+    for (id, p) in &pods {
+        let spec = serde_json::to_value(&p.pod.spec).expect("a spec");
+        let anti = spec.pointer("/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/0");
+        if let Some(term) = anti {
+            let key = term["topologyKey"].as_str().expect("a key");
+            let means_me = term["labelSelector"]["matchLabels"]["app"] == mine.as_str();
+            if means_me && label(*id, key).is_some() && label(*id, key) == label(candidate, key) {
+                return false;
+            }
+        }
+    }
+    const HOST: &str = "kubernetes.io/hostname";
+    let skew = |key: &str| {
+        let Some(here) = in_domain(key, &mine) else { return false };
+        let values: BTreeSet<String> = cluster.nodes().filter_map(|(id, _)| label(id, key)).collect();
+        let least = values
+            .iter()
+            .map(|v| pods.iter().filter(|(id, p)| label(*id, key).as_ref() == Some(v) && is_app(p, &mine)).count())
+            .min();
+        here + 1 - least.unwrap_or(0) <= 1
+    };
+    let together = |key: &str| {
+        let anywhere = pods.iter().any(|(id, p)| is_app(p, &mine) && label(*id, key).is_some());
+        in_domain(key, &mine).is_some_and(|n| n > 0 || !anywhere)
+    };
+    match shape {
+        1 => together("zone"),
+        9 => together(HOST),
+        2 => in_domain(HOST, &mine).unwrap_or(0) == 0,
+        3 => in_domain("zone", &mine).unwrap_or(0) == 0,
+        4 => skew("zone"),
+        5 => skew(HOST),
+        _ => true,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_kept_is_what_would_be_found_anew(steps in steps()) {
+        let mut decider = Decider::default();
+        for step in steps {
+            match step {
+                Step::Node(n, zone, cpu, tainted) => {
+                    decider.cluster.set_node(node(&format!("n{n}"), zone, cpu, tainted));
+                }
+                Step::NodeGone(n) => decider.cluster.remove_node(&format!("n{n}")),
+                Step::Place(p, shape, app, n) => {
+                    let mut bound = (*pod(&format!("p{p}"), shape, app)).clone();
+                    bound.spec.as_mut().expect("a spec").node_name = Some(format!("n{n}"));
+                    decider.cluster.set_pod(&Arc::new(bound));
+                }
+                Step::PodGone(p) => drop(decider.cluster.remove_pod(&format!("p{p}"))),
+                Step::Ask(shape, app) => {
+                    let pod = pod("asking", shape, app);
+                    let kept = answers(&mut decider, &pod);
+                    decider.forget_classes();
+                    let anew = answers(&mut decider, &pod);
+                    prop_assert_eq!(&kept, &anew, "shape {} app {}", shape, app);
+                    for (id, info) in decider.cluster.nodes() {
+                        let plain = fits_plainly(&decider.cluster, shape, app, id);
+                        prop_assert_eq!(kept.0.contains(&id), plain, "shape {} app {} on {}: {}", shape, app, info.name, kept.1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_plugin_has_a_name() {
+    for plugin in Plugin::ALL.iter().filter(|p| **p != Plugin::Extender) {
+        assert_eq!(Plugin::find(plugin.name()), Some(*plugin));
+    }
+}

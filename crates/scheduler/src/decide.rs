@@ -1,0 +1,328 @@
+//! One decision: which node a pod goes to, or why none takes it. Pure, and the same for the scheduler, its benchmark and
+//! `carrack explain`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_engine::Rng;
+
+use crate::class::{Candidate, Class, Nominated, Shelf, Verdict, best};
+use crate::plugins::fit::{Fit, Hypothesis};
+use crate::plugins::node::facts;
+use crate::plugins::spread::default_selector;
+use crate::plugins::volumes::{Plan, Volumes};
+use crate::text::FitError;
+use crate::{Cluster, NodeId, Plugin, PodInfo, Profile, Refusal};
+
+/// What came of looking for a node.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// This node, and what has to be done about the pod's volumes.
+    Node(NodeId, Plan),
+    /// These nodes, when a list was asked for, and why the others refuse.
+    List(Vec<NodeId>, BTreeMap<Refusal, usize>),
+    /// None.
+    Nobody(Box<FitError>),
+}
+
+/// A pod, its plugins, and who is nominated where (but for the pod itself).
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The pod.
+    pub pod: &'a Arc<PodInfo>,
+    /// Its plugins.
+    pub profile: &'a Arc<Profile>,
+    /// Others' nominations.
+    pub nominated: Nominated<'a>,
+}
+
+/// What one node says to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAnswer {
+    /// Its name.
+    pub node: String,
+    /// Why not; empty when it fits.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Decides.
+#[derive(Debug, Default)]
+pub struct Decider {
+    /// What is known.
+    pub cluster: Cluster,
+    shelf: Shelf,
+}
+
+/// Why a node that was named by a required node affinity is the only kind that is looked at.
+const NOT_NAMED: &str = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
+
+impl Decider {
+    /// A decider that knows a cluster.
+    #[must_use]
+    pub fn new(cluster: Cluster) -> Self {
+        Self { cluster, shelf: Shelf::default() }
+    }
+
+    fn with_class<T>(
+        &mut self,
+        question: Question<'_>,
+        ask: impl FnOnce(&mut Class, &Verdict, &mut Cluster) -> T,
+    ) -> T {
+        let (key, mut class) = self.shelf.take(question.pod, question.profile, &mut self.cluster);
+        class.sync(&self.cluster, question.nominated);
+        let verdict = class.verdict(&self.cluster, question.nominated);
+        let answer = ask(&mut class, &verdict, &mut self.cluster);
+        self.shelf.put(key, class, &self.cluster);
+        answer
+    }
+
+    /// Looks for a node: `preferred`, if it fits, or the best. With `list`, for all that fit.
+    pub fn find(&mut self, question: Question<'_>, preferred: Option<NodeId>, list: bool, rng: &mut Rng) -> Found {
+        let pod = question.pod;
+        let mut error = FitError { nodes: self.cluster.len(), ..FitError::default() };
+        let volumes = match self.volumes(question) {
+            Ok(volumes) => volumes,
+            Err(refusal) => {
+                error.everywhere = refusal.reasons.first().cloned();
+                error.refusals.insert(refusal, error.nodes);
+                return Found::Nobody(Box::new(error));
+            }
+        };
+        if let Some(names) = pod.only_nodes.clone()
+            && self.is_simple(question)
+        {
+            return self.find_named(question, &names, volumes.as_ref(), list, error);
+        }
+        let profile = question.profile.clone();
+        self.with_class(question, |class, verdict, cluster| {
+            let mut refusals = verdict.refusals.clone();
+            if volumes.is_none() && !list && preferred.is_none() {
+                if let Some(node) = class.choose(verdict, cluster, rng) {
+                    return Found::Node(node, Plan::default());
+                }
+                error.refusals = refusals;
+                return Found::Nobody(Box::new(error));
+            }
+            let mut plans: BTreeMap<NodeId, Plan> = BTreeMap::new();
+            let fitting = class.fitting(verdict);
+            let fitting = match &volumes {
+                None => fitting,
+                Some(volumes) => {
+                    let mut fit = Vec::new();
+                    for id in fitting {
+                        let Some(node) = cluster.node(id) else { continue };
+                        match volumes.filter(pod, node, cluster, &profile, &Hypothesis::default()) {
+                            Ok(plan) => {
+                                plans.insert(id, plan);
+                                fit.push(id);
+                            }
+                            Err(refusal) => *refusals.entry(refusal).or_default() += 1,
+                        }
+                    }
+                    fit
+                }
+            };
+            if fitting.is_empty() {
+                error.refusals = refusals;
+                return Found::Nobody(Box::new(error));
+            }
+            if list {
+                return Found::List(fitting, refusals);
+            }
+            let chosen = preferred
+                .filter(|id| fitting.binary_search(id).is_ok())
+                .or_else(|| best(&class.scores(&fitting, cluster), rng));
+            match chosen {
+                Some(id) => Found::Node(id, plans.remove(&id).unwrap_or_default()),
+                None => Found::Nobody(Box::new(error)),
+            }
+        })
+    }
+
+    /// The best of some nodes, with scores of extenders on top of the plugins', if they still fit.
+    pub fn best_of(
+        &mut self,
+        question: Question<'_>,
+        accepted: &[NodeId],
+        extra: &BTreeMap<NodeId, i64>,
+        rng: &mut Rng,
+    ) -> Option<(NodeId, Plan)> {
+        let volumes = self.volumes(question).ok()?;
+        let simple = question.pod.only_nodes.is_some() && self.is_simple(question);
+        let profile = question.profile.clone();
+        let scores = if simple {
+            accepted.iter().filter(|id| self.check_node(question, **id).is_ok()).map(|id| (*id, 0)).collect()
+        } else {
+            self.with_class(question, |class, verdict, cluster| {
+                let fitting: BTreeSet<NodeId> = class.fitting(verdict).into_iter().collect();
+                let left: Vec<NodeId> = accepted.iter().copied().filter(|id| fitting.contains(id)).collect();
+                class.scores(&left, cluster)
+            })
+        };
+        let mut plans: BTreeMap<NodeId, Plan> = BTreeMap::new();
+        let mut scores: Vec<(NodeId, i64)> =
+            scores.into_iter().map(|(id, score)| (id, score + extra.get(&id).copied().unwrap_or(0))).collect();
+        if let Some(volumes) = &volumes {
+            scores.retain(|(id, _)| {
+                let plan = self.cluster.node(*id).and_then(|node| {
+                    volumes.filter(question.pod, node, &self.cluster, &profile, &Hypothesis::default()).ok()
+                });
+                plan.is_some_and(|plan| {
+                    plans.insert(*id, plan);
+                    true
+                })
+            });
+        }
+        let node = best(&scores, rng)?;
+        Some((node, plans.remove(&node).unwrap_or_default()))
+    }
+
+    /// Nodes that would fit without some less important pods, the best first. Where there is none: why, counted.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn candidates(
+        &mut self,
+        question: Question<'_>,
+        most: usize,
+    ) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
+        let volumes = match self.volumes(question) {
+            Ok(volumes) => volumes,
+            Err(_) => {
+                let reason = "Preemption is not helpful for scheduling".to_owned();
+                return Err(BTreeMap::from([(reason, self.cluster.len())]));
+            }
+        };
+        let profile = question.profile.clone();
+        let most = if volumes.is_some() { most.max(256) } else { most };
+        self.with_class(question, |class, verdict, cluster| {
+            let mut found = class.candidates(verdict, cluster, question.nominated, most)?;
+            if let Some(volumes) = &volumes {
+                found.retain(|candidate| {
+                    let hypothesis = Hypothesis { with: &[], without: &candidate.victims };
+                    cluster
+                        .node(candidate.node)
+                        .is_some_and(|node| volumes.filter(question.pod, node, cluster, &profile, &hypothesis).is_ok())
+                });
+                if found.is_empty() {
+                    let reason = "No preemption victims found for incoming pod".to_owned();
+                    return Err(BTreeMap::from([(reason, cluster.len())]));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn volumes(&self, question: Question<'_>) -> Result<Option<Volumes>, Refusal> {
+        if !question.pod.has_volumes {
+            return Ok(None);
+        }
+        match Volumes::of(question.pod, &self.cluster.objects) {
+            Err(_) if !question.profile.filters.has(Plugin::VolumeBinding) => Ok(None),
+            volumes => volumes.map(Some),
+        }
+    }
+
+    /// Whether nothing but single nodes decides about a pod: no spreading, no affinity between pods.
+    fn is_simple(&self, question: Question<'_>) -> bool {
+        let pod = question.pod;
+        let spreads = pod.spec().is_some_and(|s| s.topology_spread_constraints.as_ref().is_some_and(|c| !c.is_empty()));
+        let tables = &self.cluster.tables;
+        let meant =
+            |kind| tables.terms.iter().any(|t| !t.counts.is_empty() && t.matcher.matches(kind, &tables.namespaces));
+        !spreads
+            && pod.terms.is_empty()
+            && default_selector(pod, question.profile, &self.cluster).is_none()
+            && !tables.kind(pod.kind).is_some_and(|kind| meant(kind))
+    }
+
+    fn check_node(&mut self, question: Question<'_>, id: NodeId) -> Result<(), Refusal> {
+        let fit = Fit::new(question.pod, question.profile, &mut self.cluster.tables);
+        let Some(node) = self.cluster.node(id) else { return Ok(()) };
+        if let Some(refusal) = facts(question.pod, node, question.profile).refusal {
+            return Err(refusal);
+        }
+        let mut beside = (question.nominated)(&node.name);
+        beside.retain(|p| p.priority >= question.pod.priority && p.uid != question.pod.uid);
+        fit.filter(question.pod, node, &Hypothesis { with: &beside, without: &[] })
+    }
+
+    /// A pod that names its nodes by affinity, as those of daemon sets do, needs no look at the others.
+    fn find_named(
+        &mut self,
+        question: Question<'_>,
+        names: &[String],
+        volumes: Option<&Volumes>,
+        list: bool,
+        mut error: FitError,
+    ) -> Found {
+        let mut fitting = Vec::new();
+        let mut looked_at = 0;
+        for name in names {
+            let Some(id) = self.cluster.find(name).filter(|id| self.cluster.node(*id).is_some_and(|n| n.exists()))
+            else {
+                continue;
+            };
+            looked_at += 1;
+            let with_volumes = |decider: &Self| match (volumes, decider.cluster.node(id)) {
+                (Some(volumes), Some(node)) => {
+                    volumes.filter(question.pod, node, &decider.cluster, question.profile, &Hypothesis::default())
+                }
+                _ => Ok(Plan::default()),
+            };
+            match self.check_node(question, id).and_then(|()| with_volumes(self)) {
+                Ok(plan) => fitting.push((id, plan)),
+                Err(refusal) => *error.refusals.entry(refusal).or_default() += 1,
+            }
+        }
+        if list && !fitting.is_empty() {
+            return Found::List(fitting.into_iter().map(|(id, _)| id).collect(), error.refusals);
+        }
+        match fitting.into_iter().next() {
+            Some((id, plan)) => Found::Node(id, plan),
+            None => {
+                let others = error.nodes.saturating_sub(looked_at);
+                if others > 0 {
+                    error.refusals.insert(Refusal::unresolvable(Plugin::NodeAffinity, NOT_NAMED), others);
+                }
+                Found::Nobody(Box::new(error))
+            }
+        }
+    }
+
+    /// Forgets what nodes answered; it is asked for anew.
+    pub fn forget_classes(&mut self) {
+        self.shelf.clear();
+    }
+
+    /// Scores of nodes that fit.
+    pub fn scores_of(&mut self, question: Question<'_>, nodes: &[NodeId]) -> Vec<(NodeId, i64)> {
+        self.with_class(question, |class, _, cluster| class.scores(nodes, cluster))
+    }
+
+    /// What every node says, in the order of their names.
+    pub fn answers(&mut self, question: Question<'_>) -> Vec<NodeAnswer> {
+        let volumes = self.volumes(question);
+        let profile = question.profile.clone();
+        let pod = question.pod;
+        self.with_class(question, |class, verdict, cluster| {
+            let ids: Vec<NodeId> = cluster.nodes().map(|(id, _)| id).collect();
+            let mut answers: Vec<NodeAnswer> = Vec::new();
+            for id in ids {
+                let Some(node) = cluster.node(id) else { continue };
+                let mut refusals = class.refusals_of(id, verdict, cluster);
+                match &volumes {
+                    Err(refusal) => refusals.push(refusal.clone()),
+                    Ok(Some(volumes)) => {
+                        let asked = volumes.filter(pod, node, cluster, &profile, &Hypothesis::default());
+                        refusals.extend(asked.err());
+                    }
+                    Ok(None) => {}
+                }
+                answers.push(NodeAnswer { node: node.name.to_string(), refusals });
+            }
+            answers.sort_by(|a, b| a.node.cmp(&b.node));
+            answers
+        })
+    }
+}

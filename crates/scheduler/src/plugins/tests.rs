@@ -1,0 +1,224 @@
+use std::sync::Arc;
+
+use carrack_engine::Rng;
+use serde_json::{Value, json};
+
+use crate::{Cluster, Decider, FitStrategy, Found, PodInfo, Profile, Question};
+
+fn nobody(_: &str) -> Vec<Arc<PodInfo>> {
+    Vec::new()
+}
+
+/// A cluster of nodes and bound pods.
+fn cluster(nodes: &[Value], pods: &[Value]) -> Cluster {
+    let mut cluster = Cluster::default();
+    for node in nodes {
+        cluster.set_node(Arc::new(serde_json::from_value(node.clone()).expect("a node")));
+    }
+    for pod in pods {
+        cluster.set_pod(&Arc::new(serde_json::from_value(pod.clone()).expect("a pod")));
+    }
+    cluster
+}
+
+fn pod_of(spec: &Value) -> Value {
+    json!({"metadata": {"name": "p", "namespace": "d", "uid": "p", "labels": {"app": "x"}}, "spec": spec})
+}
+
+fn ask(decider: &mut Decider, pod: &Value, profile: Profile) -> Found {
+    let info = decider.cluster.read(Arc::new(serde_json::from_value(pod.clone()).expect("a pod")));
+    let profile = Arc::new(profile);
+    decider.find(Question { pod: &info, profile: &profile, nominated: &nobody }, None, false, &mut Rng::new(1))
+}
+
+/// Asks the default filters whether a node with one pod of 600m on host port 80 takes another pod.
+fn check(node: &Value, spec: &Value, expected: &[&str]) {
+    let there = json!({"metadata": {"name": "t", "namespace": "d", "uid": "t"}, "spec": {"nodeName": "n",
+        "containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}],
+            "resources": {"requests": {"cpu": "600m"}}}]}});
+    let mut decider = Decider::new(cluster(std::slice::from_ref(node), &[there]));
+    let reasons: Vec<String> = match ask(&mut decider, &pod_of(spec), Profile::default()) {
+        Found::Nobody(error) => error.reasons().into_keys().collect(),
+        _ => Vec::new(),
+    };
+    assert_eq!(reasons, expected, "{spec} on {node}");
+}
+
+#[test]
+fn default_filters() {
+    let node = |spec: Value| {
+        json!({"metadata": {"name": "n", "labels": {"zone": "a"}}, "spec": spec,
+            "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "2", "example.com/gpu": "1"}}})
+    };
+    let asks = |requests: Value| json!({"containers": [{"name": "c", "resources": {"requests": requests}}]});
+    let plain = node(json!({}));
+    check(&plain, &asks(json!({"cpu": "400m", "memory": "1Gi"})), &[]);
+    check(&plain, &asks(json!({"cpu": "401m"})), &["Insufficient cpu"]);
+    check(&plain, &asks(json!({"cpu": "2", "memory": "2Gi"})), &["Insufficient cpu", "Insufficient memory"]);
+    check(&plain, &asks(json!({"example.com/gpu": "2"})), &["Insufficient example.com/gpu"]);
+    check(&plain, &asks(json!({"example.com/unknown": "1"})), &["Insufficient example.com/unknown"]);
+    check(&plain, &asks(json!({"cpu": "9E", "memory": "8E"})), &["Insufficient cpu", "Insufficient memory"]);
+    let port = |port: Value| json!({"containers": [{"name": "c", "ports": [port]}]});
+    check(
+        &plain,
+        &port(json!({"containerPort": 1, "hostPort": 80, "hostIP": "127.0.0.1"})),
+        &["node(s) didn't have free ports for the requested pod ports"],
+    );
+    check(&plain, &port(json!({"containerPort": 1, "hostPort": 80, "protocol": "UDP"})), &[]);
+    check(
+        &plain,
+        &json!({"containers": [], "nodeSelector": {"zone": "b"}}),
+        &["node(s) didn't match Pod's node affinity/selector"],
+    );
+    check(&node(json!({"unschedulable": true})), &asks(json!({})), &["node(s) were unschedulable"]);
+    check(
+        &node(json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),
+        &asks(json!({})),
+        &["node(s) had untolerated taint {k: v}"],
+    );
+    let mut full = plain.clone();
+    full["status"]["allocatable"]["pods"] = "1".into();
+    check(&full, &asks(json!({})), &["Too many pods"]);
+    let claim = json!({"containers": [], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}]});
+    check(&plain, &claim, &["persistentvolumeclaim \"gone\" not found"]);
+    let hard = json!([{"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}}}]);
+    check(
+        &plain,
+        &json!({"containers": [], "topologySpreadConstraints": hard}),
+        &["node(s) didn't match pod topology spread constraints (missing required label)"],
+    );
+    let term = json!([{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "other"}}}]);
+    check(
+        &plain,
+        &json!({"containers": [], "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}),
+        &["node(s) didn't match pod affinity rules"],
+    );
+}
+
+/// Of two nodes, which is chosen.
+fn chosen(first: Value, second: Value, pods: &[Value], spec: &Value, profile: Profile, expected: &str) {
+    let node = |name: &str, more: Value| {
+        let mut node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "spec": {}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110", "example.com/gpu": "8"}}});
+        for (path, value) in more.as_object().into_iter().flatten() {
+            *node.pointer_mut(path).expect("a path") = value.clone();
+        }
+        node
+    };
+    let nodes = [node("one", first), node("two", second)];
+    let mut decider = Decider::new(cluster(&nodes, pods));
+    match ask(&mut decider, &pod_of(spec), profile) {
+        Found::Node(id, _) => {
+            assert_eq!(&*decider.cluster.node(id).expect("a node").name, expected, "{spec} {pods:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn scores_choose() {
+    let none = || json!({});
+    let there = |node: &str, uid: &str, requests: Value| {
+        json!({"metadata": {"name": uid, "namespace": "d", "uid": uid, "labels": {"app": "x"}}, "spec": {"nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": requests}}]}})
+    };
+    let spec = json!({"containers": [{"name": "c", "image": "big", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}]});
+    let busy = [there("one", "t", json!({"cpu": "1", "memory": "2Gi"}))];
+    chosen(none(), none(), &busy, &spec, Profile::default(), "two");
+    let most = Profile { fit_strategy: FitStrategy::MostAllocated, ..Profile::default() };
+    chosen(none(), none(), &busy, &spec, most, "one");
+    let ratio = FitStrategy::RequestedToCapacityRatio(vec![(0, 0), (100, 10)]);
+    chosen(none(), none(), &busy, &spec, Profile { fit_strategy: ratio, ..Profile::default() }, "one");
+    // CPU and memory used alike is better.
+    let uneven = [there("one", "t", json!({"cpu": "2"})), there("two", "u", json!({"cpu": "1", "memory": "2Gi"}))];
+    chosen(none(), none(), &uneven, &spec, Profile::default(), "two");
+    let soft = json!({"/spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
+    chosen(soft, none(), &[], &spec, Profile::default(), "two");
+    let image = json!({"/status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+        "images": [{"names": ["big:latest"], "sizeBytes": 900 << 20}]}});
+    chosen(none(), image, &[], &spec, Profile::default(), "two");
+    let prefers = |kind: &str| {
+        let mut with = spec.clone();
+        with["affinity"] = json!({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100,
+            "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}}]}});
+        with
+    };
+    let small = [there("one", "t", json!({}))];
+    chosen(none(), none(), &small, &prefers("podAffinity"), Profile::default(), "one");
+    chosen(none(), none(), &small, &prefers("podAntiAffinity"), Profile::default(), "two");
+}
+
+#[test]
+fn volumes_decide() {
+    let node = |name: &str| {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}})
+    };
+    let mut decider = Decider::new(cluster(&[node("one"), node("two")], &[]));
+    let objects = &mut decider.cluster.objects;
+    let key = |ns: &str, name: &str| (ns.to_owned(), name.to_owned());
+    let at = |host: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}})
+    };
+    for (name, size, host) in [("small", "1Gi", "two"), ("large", "9Gi", "one")] {
+        let volume = json!({"metadata": {"name": name}, "spec": {"capacity": {"storage": size}, "storageClassName": "local",
+            "accessModes": ["ReadWriteOnce"], "nodeAffinity": at(host)}, "status": {"phase": "Available"}});
+        objects.volumes.insert(key("", name), Arc::new(serde_json::from_value(volume).expect("a volume")));
+    }
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    objects.classes.insert(key("", "local"), Arc::new(serde_json::from_value(class).expect("a class")));
+    let mut claim = |size: &str, mode: &str| {
+        let claim = json!({"metadata": {"name": "c", "namespace": "d", "uid": "c"}, "spec": {"storageClassName": "local",
+            "accessModes": [mode], "resources": {"requests": {"storage": size}}}});
+        decider.cluster.objects.claims.insert(key("d", "c"), Arc::new(serde_json::from_value(claim).expect("a claim")));
+        let spec = json!({"containers": [], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]});
+        match ask(&mut decider, &pod_of(&spec), Profile::default()) {
+            Found::Node(id, plan) => {
+                let node = decider.cluster.node(id).expect("a node").name.to_string();
+                Ok((node, plan.bindings.into_iter().map(|(_, volume)| volume).collect::<Vec<_>>()))
+            }
+            Found::Nobody(error) => Err(error.to_string()),
+            Found::List(..) => panic!("no list was asked for"),
+        }
+    };
+    let large = ("one".to_owned(), vec!["large".to_owned()]);
+    assert_eq!(claim("5Gi", "ReadWriteOnce"), Ok(large));
+    let none = "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.";
+    assert_eq!(claim("10Gi", "ReadWriteOnce"), Err(none.to_owned()));
+    assert_eq!(claim("1Gi", "ReadWriteMany"), Err(none.to_owned()));
+}
+
+#[test]
+fn the_least_important_pods_go() {
+    let node = |name: &str| json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2", "memory": "8Gi", "pods": "110"}}});
+    let there = |node: &str, uid: &str, priority: i32, cpu: &str| {
+        json!({"metadata": {"name": uid, "namespace": "d", "uid": uid, "labels": {"app": uid}}, "spec": {"nodeName": node,
+            "priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
+    };
+    let spec = json!({"priority": 10, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]});
+    let victims = |pods: &[Value], budget: Option<&str>| {
+        let mut decider = Decider::new(cluster(&[node("one"), node("two")], pods));
+        if let Some(app) = budget {
+            let budget = json!({"metadata": {"name": "b", "namespace": "d"},
+                "spec": {"selector": {"matchLabels": {"app": app}}}, "status": {"disruptionsAllowed": 0}});
+            let budget = Arc::new(serde_json::from_value(budget).expect("a budget"));
+            decider.cluster.objects.budgets.insert(("d".into(), "b".into()), budget);
+        }
+        let info = decider.cluster.read(Arc::new(serde_json::from_value(pod_of(&spec)).expect("a pod")));
+        let profile = Arc::new(Profile::default());
+        let question = Question { pod: &info, profile: &profile, nominated: &nobody };
+        decider
+            .candidates(question, 1)
+            .map(|found| found.iter().flat_map(|c| &c.victims).map(|p| p.uid.to_string()).collect::<Vec<_>>())
+    };
+    let full = |a: i32, b: i32| [there("one", "a", a, "2"), there("two", "b", b, "2")];
+    assert_eq!(victims(&full(1, 2), None), Ok(vec!["a".to_owned()]), "the least important");
+    assert_eq!(victims(&full(1, 2), Some("a")), Ok(vec!["b".to_owned()]), "no budget is overdrawn");
+    let spared = [there("one", "a", 1, "1"), there("one", "c", 3, "1"), there("two", "b", 11, "2")];
+    assert_eq!(victims(&spared, None), Ok(vec!["a".to_owned()]), "no more than needed");
+    let why = victims(&full(10, 11), None).expect_err("nobody is less important");
+    assert_eq!(why.into_iter().collect::<Vec<_>>(), [("No preemption victims found for incoming pod".to_owned(), 2)]);
+}

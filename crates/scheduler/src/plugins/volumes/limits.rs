@@ -1,0 +1,68 @@
+//! NodeVolumeLimits: how many volumes a CSI driver attaches to a node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::is_bound;
+use crate::cluster::Objects;
+use crate::plugins::fit::Hypothesis;
+use crate::{NodeInfo, Plugin, PodInfo, Refusal};
+
+/// A volume as its driver names it: driver, and volume or claim.
+pub type Attached = (String, String);
+
+/// What a claim makes its driver attach, if a driver does.
+pub fn attached_by(claim: &PersistentVolumeClaim, objects: &Objects) -> Option<Attached> {
+    let spec = claim.spec.as_ref()?;
+    if is_bound(claim) {
+        let volume = Objects::global(&objects.volumes, spec.volume_name.as_deref()?)?;
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        return Some((csi.driver.clone(), csi.volume_handle.clone()));
+    }
+    // It will be a volume of its own, of the class's driver.
+    let class = Objects::global(&objects.classes, spec.storage_class_name.as_deref()?)?;
+    Some((class.provisioner.clone(), format!("{}/{}", claim.namespace(), claim.name())))
+}
+
+fn of_pod(pod: &PodInfo, objects: &Objects) -> impl Iterator<Item = Attached> {
+    let claims = pod.claims.iter().filter_map(|c| objects.claim(pod.namespace(), &c.name));
+    claims.filter_map(|claim| attached_by(claim, objects))
+}
+
+/// Asks the plugin.
+///
+/// # Errors
+/// The node has too many volumes already.
+pub fn check(
+    wanted: &BTreeSet<Attached>,
+    node: &NodeInfo,
+    objects: &Objects,
+    hypothesis: &Hypothesis<'_>,
+) -> Result<(), Refusal> {
+    let Some(known) = Objects::global(&objects.csi_nodes, &node.name).filter(|_| !wanted.is_empty()) else {
+        return Ok(());
+    };
+    let limits: BTreeMap<&str, i64> = known
+        .spec
+        .drivers
+        .iter()
+        .filter_map(|d| Some((d.name.as_str(), i64::from(d.allocatable.as_ref()?.count?))))
+        .collect();
+    if !wanted.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
+        return Ok(());
+    }
+    let staying = node.pods.values().map(|s| &s.info);
+    let staying = staying.filter(|pod| !hypothesis.without.iter().any(|gone| gone.uid == pod.uid));
+    let there: BTreeSet<Attached> =
+        staying.chain(hypothesis.with).filter(|p| !p.claims.is_empty()).flat_map(|pod| of_pod(pod, objects)).collect();
+    for (driver, limit) in limits {
+        let of = |set: &BTreeSet<Attached>| set.iter().filter(|(d, _)| d == driver).count();
+        let new = wanted.iter().filter(|v| v.0 == driver && !there.contains(*v)).count();
+        if new > 0 && i64::try_from(of(&there) + new).unwrap_or(i64::MAX) > limit {
+            return Err(Refusal::resolvable(Plugin::NodeVolumeLimits, "node(s) exceed max volume count"));
+        }
+    }
+    Ok(())
+}

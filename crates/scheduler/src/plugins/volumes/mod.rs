@@ -1,0 +1,242 @@
+//! VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits: where a pod's volumes can be.
+//!
+//! They are asked pod by pod, of the nodes that everybody else accepts: claims differ from pod to pod even where pods are
+//! alike otherwise.
+
+mod binding;
+mod limits;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use carrack_types::placement::selector_matches;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+
+use crate::cluster::{ObjectName, Objects};
+use crate::plugins::fit::Hypothesis;
+use crate::{Cluster, NodeInfo, Plugin, PodInfo, Profile, Refusal};
+
+pub use binding::{SELECTED_NODE_ANNOTATION, is_bound};
+
+/// A claim's volume must be in the zone and region of its label.
+const ZONE_LABELS: [&str; 4] = [
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+];
+
+/// What has to be done about a pod's claims before it can be bound to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Claims and the existing volumes to bind them to.
+    pub bindings: Vec<(ObjectName, String)>,
+    /// Claims for which volumes are to be made at the node.
+    pub provisions: Vec<ObjectName>,
+}
+
+impl Plan {
+    /// Whether nothing has to be done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bindings.is_empty() && self.provisions.is_empty()
+    }
+}
+
+/// A pod's volumes, looked up.
+#[derive(Clone, Debug, Default)]
+pub struct Volumes {
+    bound: Vec<Arc<PersistentVolume>>,
+    /// Some claim names a volume that is not there.
+    lost: bool,
+    delayed: Vec<Arc<PersistentVolumeClaim>>,
+    /// Claims that only one pod may use.
+    alone: Vec<String>,
+    /// Volumes that CSI drivers would have to attach.
+    attached: BTreeSet<limits::Attached>,
+}
+
+impl Volumes {
+    /// Looks up the claims of a pod.
+    ///
+    /// # Errors
+    /// What keeps it from every node.
+    pub fn of(pod: &PodInfo, objects: &Objects) -> Result<Self, Refusal> {
+        let refuse = |reason: String| Err(Refusal::unresolvable(Plugin::VolumeBinding, reason));
+        let mut volumes = Self::default();
+        let mut immediate = false;
+        for claim in &pod.claims {
+            let name = &claim.name;
+            let Some(object) = objects.claim(pod.namespace(), name) else {
+                return refuse(if claim.ephemeral {
+                    format!("waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\"")
+                } else {
+                    format!("persistentvolumeclaim \"{name}\" not found")
+                });
+            };
+            let spec = object.spec.as_ref();
+            let volume = spec.and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+            if object.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
+                return refuse(format!(
+                    "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+                ));
+            }
+            if object.is_deleting() {
+                return refuse(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+            }
+            if claim.ephemeral && object.controller_uid() != Some(&pod.uid) {
+                let key = format!("{}/{name}", pod.namespace());
+                return refuse(format!(
+                    "PVC {key} was not created for pod {}/{} (pod is not owner)",
+                    pod.namespace(),
+                    pod.name()
+                ));
+            }
+            if spec.into_iter().flat_map(|s| s.access_modes.iter().flatten()).any(|mode| mode == "ReadWriteOncePod") {
+                volumes.alone.push(name.clone());
+            }
+            volumes.attached.extend(limits::attached_by(object, objects));
+            if is_bound(object) {
+                match Objects::global(&objects.volumes, volume) {
+                    Some(volume) => volumes.bound.push(volume.clone()),
+                    None => volumes.lost = true,
+                }
+            } else if volume.is_empty() && binding::is_delayed(object, objects) {
+                volumes.delayed.push(object.clone());
+            } else {
+                immediate = true;
+            }
+        }
+        if immediate {
+            return refuse("pod has unbound immediate PersistentVolumeClaims".to_owned());
+        }
+        Ok(volumes)
+    }
+
+    /// Asks the plugins about one node.
+    ///
+    /// # Errors
+    /// Why the volumes can't be there.
+    pub fn filter(
+        &self,
+        pod: &PodInfo,
+        node: &NodeInfo,
+        cluster: &Cluster,
+        profile: &Profile,
+        hypothesis: &Hypothesis<'_>,
+    ) -> Result<Plan, Refusal> {
+        if profile.filters.has(Plugin::VolumeRestrictions) {
+            self.restrictions(pod, node, cluster, hypothesis)?;
+        }
+        if profile.filters.has(Plugin::NodeVolumeLimits) {
+            limits::check(&self.attached, node, &cluster.objects, hypothesis)?;
+        }
+        let plan = if profile.filters.has(Plugin::VolumeBinding) { self.bind(node, cluster)? } else { Plan::default() };
+        if profile.filters.has(Plugin::VolumeZone) {
+            self.zone(node)?;
+        }
+        Ok(plan)
+    }
+
+    fn restrictions(
+        &self,
+        pod: &PodInfo,
+        node: &NodeInfo,
+        cluster: &Cluster,
+        hypothesis: &Hypothesis<'_>,
+    ) -> Result<(), Refusal> {
+        let refuse = |reason: &str| Err(Refusal::resolvable(Plugin::VolumeRestrictions, reason));
+        let gone = |uid: &str| hypothesis.without.iter().any(|p| &*p.uid == uid);
+        let mut others = node.pods.values().map(|seat| &seat.info).filter(|other| !gone(&other.uid));
+        if others.any(|other| disks_clash(pod, other)) {
+            return refuse("node(s) had no available disk");
+        }
+        for name in &self.alone {
+            let users = cluster.objects.claim_users(pod.namespace(), name);
+            let going = hypothesis
+                .without
+                .iter()
+                .filter(|p| p.namespace() == pod.namespace() && p.claims.iter().any(|c| c.name == *name));
+            if i64::from(users) > i64::try_from(going.count()).unwrap_or(i64::MAX) {
+                return refuse(
+                    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&self, node: &NodeInfo, cluster: &Cluster) -> Result<Plan, Refusal> {
+        let refuse = |reason: &str| Err(Refusal::unresolvable(Plugin::VolumeBinding, reason));
+        if self.lost {
+            return refuse("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
+        }
+        let Some(object) = &node.node else { return Ok(Plan::default()) };
+        let reaches = |volume: &Arc<PersistentVolume>| {
+            let required =
+                volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
+            required.is_none_or(|selector| selector_matches(selector, object))
+        };
+        if !self.bound.iter().all(reaches) {
+            return refuse("node(s) didn't match PersistentVolume's node affinity");
+        }
+        binding::plan(&self.delayed, object, &cluster.objects).or_else(refuse)
+    }
+
+    fn zone(&self, node: &NodeInfo) -> Result<(), Refusal> {
+        let Some(labels) = node.labels() else { return Ok(()) };
+        if !ZONE_LABELS.iter().any(|key| labels.contains_key(*key)) {
+            return Ok(());
+        }
+        for volume in &self.bound {
+            for (key, zones) in volume.metadata.labels.iter().flatten() {
+                let counts = ZONE_LABELS.contains(&key.as_str());
+                // Several zones are one text.
+                let here = labels.get(key).is_some_and(|mine| zones.split("__").any(|zone| zone == mine));
+                if counts && !here {
+                    let reason = "node(s) had no available volume zone";
+                    return Err(Refusal::unresolvable(Plugin::VolumeZone, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What names an exclusive disk of a volume, and whether it is read only.
+fn disk(volume: &Volume) -> Option<(String, bool)> {
+    if let Some(disk) = &volume.gce_persistent_disk {
+        return Some((format!("gce/{}", disk.pd_name), disk.read_only.unwrap_or(false)));
+    }
+    if let Some(disk) = &volume.aws_elastic_block_store {
+        // Never shared, not even for reading.
+        return Some((format!("aws/{}", disk.volume_id), false));
+    }
+    if let Some(disk) = &volume.iscsi {
+        return Some((format!("iscsi/{}", disk.iqn), disk.read_only.unwrap_or(false)));
+    }
+    let disk = volume.rbd.as_ref()?;
+    let pool = disk.pool.as_deref().unwrap_or("rbd");
+    Some((format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only.unwrap_or(false)))
+}
+
+/// Whether a volume is a disk that pods on one node don't share.
+#[must_use]
+pub fn is_exclusive_disk(volume: &Volume) -> bool {
+    disk(volume).is_some()
+}
+
+fn disks(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(disk)
+}
+
+/// Whether two pods want a disk that only one of them can have.
+#[must_use]
+pub fn disks_clash(pod: &PodInfo, other: &PodInfo) -> bool {
+    if !pod.has_volumes || !other.has_volumes {
+        return false;
+    }
+    let theirs: Vec<(String, bool)> = disks(&other.pod).collect();
+    disks(&pod.pod).any(|(name, read_only)| theirs.iter().any(|(n, r)| *n == name && !(read_only && *r)))
+}

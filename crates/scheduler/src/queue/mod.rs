@@ -1,0 +1,293 @@
+//! Pods that wait for a node, each owned by this queue from its arrival until it is bound or gone.
+//!
+//! ```text
+//!   add ─▶ gated ──gates gone──▶ active ──pop──▶ in flight ──done──▶ (bound: not here any more)
+//!                                 ▲  ▲               │  │
+//!                                 │  └── backoff ◀───│──┘ failed on the way
+//!                                 │        ▲         ▼ nobody fits
+//!                                 │        └── unschedulable (leaves by an event that a plugin of those
+//!                                 └────────────┘              that refused it says may help, or after five minutes)
+//! ```
+//!
+//! There is one table. A pod is nominated to a node as long as its row says so: when the row goes, the nomination has
+//! gone. A pod that is in flight is not popped again, whatever is heard of it; what was heard waits for its cycle's end.
+
+mod events;
+mod rows;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::Time;
+
+use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile};
+
+pub use events::{Event, helps};
+use rows::Rows;
+pub use rows::{Place, Row};
+
+/// How long pods wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// First delay of a pod that was not scheduled.
+    pub first_backoff: Duration,
+    /// Longest one.
+    pub max_backoff: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { first_backoff: Duration::from_secs(1), max_backoff: Duration::from_secs(10) }
+    }
+}
+
+/// After so long an unschedulable pod is tried again whatever happened.
+const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+/// So many events are kept for pods in flight; who has missed some is tried again.
+const MOST_EVENTS: usize = 10_000;
+
+/// How many pods wait where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Can be popped now.
+    pub active: usize,
+    /// Wait for a time.
+    pub backoff: usize,
+    /// Wait for an event.
+    pub unschedulable: usize,
+    /// Wait for their gates to be removed.
+    pub gated: usize,
+    /// Were popped, and are neither bound nor back.
+    pub in_flight: usize,
+}
+
+/// The queue. A pod UID is in it at most once.
+#[derive(Debug, Default)]
+pub struct SchedulingQueue {
+    rows: Rows,
+    patience: Patience,
+    /// Events since the oldest pod in flight was popped, with the number of the first.
+    events: VecDeque<Event>,
+    first_event: u64,
+}
+
+fn gates(pod: &PodInfo) -> usize {
+    pod.spec().and_then(|s| s.scheduling_gates.as_ref()).map_or(0, Vec::len)
+}
+
+impl SchedulingQueue {
+    /// A queue with these delays.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, ..Self::default() }
+    }
+    fn backoff_end(&self, row: &Row) -> Time {
+        let doublings = row.attempts.saturating_sub(1).min(16);
+        row.failed + self.patience.first_backoff.saturating_mul(1 << doublings).min(self.patience.max_backoff)
+    }
+
+    /// A pod came, or changed. One that is in flight stays so; its next attempt sees what it has become.
+    pub fn set(&mut self, pod: Arc<PodInfo>, profile: Arc<Profile>, now: Time) {
+        let uid = pod.uid.clone();
+        let gated = gates(&pod) > 0 && profile.gates;
+        let Some(mut row) = self.rows.take(&uid) else {
+            let nominated = pod.pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+            let row = Row {
+                // A nomination that outlived the scheduler that made it counts until the pod's first attempt.
+                nominated: nominated.filter(|n| !n.is_empty()).map(Arc::from),
+                pod,
+                profile,
+                place: if gated { Place::Gated } else { Place::Active },
+                attempts: 0,
+                first_seen: now,
+                entered: now,
+                popped: now,
+                failed: now,
+                refused_by: PluginSet::default(),
+            };
+            self.rows.put(row);
+            return;
+        };
+        let old = std::mem::replace(&mut row.pod, pod);
+        let was_active = row.place == Place::Active;
+        row.profile = profile;
+        let changed = old.shape != row.pod.shape
+            || old.kind != row.pod.kind
+            || old.pod.metadata.annotations != row.pod.pod.metadata.annotations && row.refused_by.has(Plugin::Extender);
+        row.place = match row.place {
+            place @ Place::InFlight { .. } => place,
+            _ if gated => Place::Gated,
+            Place::Gated => Place::Active,
+            Place::Unschedulable { .. } if changed => self.after_event(&row, now),
+            place => place,
+        };
+        // An update does not lose a pod its place among those that came with it.
+        if row.place == Place::Active && !was_active {
+            row.entered = now;
+        }
+        self.rows.put(row);
+    }
+    /// Where a row goes whose wait was ended by an event.
+    fn after_event(&self, row: &Row, now: Time) -> Place {
+        let until = self.backoff_end(row);
+        if until <= now { Place::Active } else { Place::Backoff { until, failed: false } }
+    }
+    /// A pod went, or was bound.
+    pub fn remove(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        let row = self.rows.take(uid)?;
+        self.trim();
+        Some(row.pod)
+    }
+    /// Takes the next pod. It is in flight until [`Self::remove`], [`Self::unschedulable`] or [`Self::retry`].
+    pub fn pop(&mut self, now: Time) -> Option<Row> {
+        self.flush(now);
+        let uid = self.rows.next()?;
+        let mut row = self.rows.take(&uid)?;
+        row.attempts += 1;
+        row.popped = now;
+        row.place = Place::InFlight { since_event: self.first_event + self.events.len() as u64 };
+        self.rows.put(row.clone());
+        Some(row)
+    }
+    /// Whether some pod could be popped.
+    pub fn is_ready(&mut self, now: Time) -> bool {
+        self.flush(now);
+        self.rows.next().is_some()
+    }
+    /// A popped pod goes back as if it had not been popped.
+    pub fn unpop(&mut self, uid: &str) {
+        if let Some(mut row) = self.rows.take(uid) {
+            row.attempts -= 1;
+            row.place = Place::Active;
+            self.rows.put(row);
+            self.trim();
+        }
+    }
+    /// Nobody takes the pod: it waits for an event that may help with what refused it.
+    pub fn unschedulable(&mut self, uid: &str, refused_by: PluginSet, now: Time, cluster: &Cluster) {
+        let Some(mut row) = self.rows.take(uid) else { return };
+        let Place::InFlight { since_event } = row.place else { return self.rows.put(row) };
+        row.refused_by = refused_by;
+        row.failed = now;
+        row.entered = now;
+        let missed = since_event < self.first_event;
+        let heard = self.events.iter().skip(usize::try_from(since_event.saturating_sub(self.first_event)).unwrap_or(0));
+        let helped =
+            missed || refused_by.is_empty() || heard.into_iter().any(|e| helps(refused_by, &row.pod, e, cluster));
+        row.place = match helped {
+            true => Place::Backoff { until: self.backoff_end(&row), failed: false },
+            false => Place::Unschedulable { since: now },
+        };
+        self.rows.put(row);
+        self.trim();
+    }
+    /// Something went wrong on the way: it is tried again after a while.
+    pub fn retry(&mut self, uid: &str, now: Time) {
+        let Some(mut row) = self.rows.take(uid) else { return };
+        if !matches!(row.place, Place::InFlight { .. }) {
+            return self.rows.put(row);
+        }
+        row.failed = now;
+        row.entered = now;
+        row.refused_by = PluginSet::default();
+        row.place = Place::Backoff { until: self.backoff_end(&row), failed: true };
+        self.rows.put(row);
+        self.trim();
+    }
+    /// A pod that waits is tried again soon.
+    pub fn hurry(&mut self, uid: &str, now: Time) {
+        if let Some(mut row) = self.rows.take(uid) {
+            if matches!(row.place, Place::Unschedulable { .. }) {
+                row.place = self.after_event(&row, now);
+                row.entered = now;
+            }
+            self.rows.put(row);
+        }
+    }
+    /// The cluster changed.
+    pub fn happened(&mut self, event: Event, now: Time, cluster: &Cluster) {
+        let heard_by = event.plugins();
+        for uid in self.rows.unschedulable(heard_by) {
+            let helped = self.rows.get(&uid).is_some_and(|row| helps(row.refused_by, &row.pod, &event, cluster));
+            if helped && let Some(mut row) = self.rows.take(&uid) {
+                row.place = self.after_event(&row, now);
+                row.entered = now;
+                self.rows.put(row);
+            }
+        }
+        if self.rows.in_flight() > 0 {
+            self.events.push_back(event);
+            if self.events.len() > MOST_EVENTS {
+                self.events.pop_front();
+                self.first_event += 1;
+            }
+        }
+    }
+    /// Forgets events that all pods in flight have been told of.
+    fn trim(&mut self) {
+        if self.rows.in_flight() == 0 {
+            self.first_event += self.events.len() as u64;
+            self.events.clear();
+        }
+    }
+    /// Pods whose time has come.
+    fn flush(&mut self, now: Time) {
+        while let Some(uid) = self.rows.due(now, MAX_UNSCHEDULABLE) {
+            let Some(mut row) = self.rows.take(&uid) else { break };
+            row.place = match row.place {
+                Place::Unschedulable { .. } => self.after_event(&row, now),
+                _ => Place::Active,
+            };
+            row.entered = now;
+            self.rows.put(row);
+        }
+    }
+    /// When the next pod is due that waits for its time.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.rows.next_due(MAX_UNSCHEDULABLE)
+    }
+
+    /// Says to which node a pod is nominated, if it is in the queue. Returns the node that it was nominated to.
+    pub fn nominate(&mut self, uid: &str, node: Option<Arc<str>>) -> Option<Arc<str>> {
+        let mut row = self.rows.take(uid)?;
+        let old = std::mem::replace(&mut row.nominated, node);
+        self.rows.put(row);
+        old
+    }
+    /// Pods that are nominated to a node.
+    pub fn nominated_to<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+        self.rows.nominated_to(node)
+    }
+    /// All nominations: pod and node.
+    pub fn nominations(&self) -> impl Iterator<Item = (&Arc<PodInfo>, &str)> {
+        self.rows.iter().filter_map(|row| Some((&row.pod, row.nominated.as_deref()?)))
+    }
+    /// Nodes whose nominations changed since this was last asked.
+    pub fn renominated(&mut self) -> Vec<Arc<str>> {
+        self.rows.renominated()
+    }
+    /// A pod in the queue, in flight or not.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<&Row> {
+        self.rows.get(uid)
+    }
+    /// All pods.
+    pub fn iter(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter()
+    }
+    /// How many wait where.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.rows.counts()
+    }
+    /// How many unschedulable pods each plugin has refused.
+    #[must_use]
+    pub fn refused(&self) -> BTreeMap<Plugin, usize> {
+        self.rows.refused()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The table under the queue, with its orders. Whatever is found by an order is found in the table.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::Time;
+
+use super::Counts;
+use crate::{Plugin, PluginSet, PodInfo, Profile};
+
+/// Where a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Can be popped now.
+    Active,
+    /// Waits for a time. One that `failed` waits it out; another is popped earlier when nobody else is there.
+    Backoff {
+        /// When it can be popped.
+        until: Time,
+        /// Something went wrong, other than that nobody took it.
+        failed: bool,
+    },
+    /// Waits for an event.
+    Unschedulable {
+        /// Since when.
+        since: Time,
+    },
+    /// Waits for its gates to be removed.
+    Gated,
+    /// Was popped, and is neither bound nor back.
+    InFlight {
+        /// Number of the first event that its cycle does not know.
+        since_event: u64,
+    },
+}
+
+/// A pod in the queue.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The pod, as last heard of.
+    pub pod: Arc<PodInfo>,
+    /// Its plugins.
+    pub profile: Arc<Profile>,
+    /// Where it is.
+    pub place: Place,
+    /// How often it was popped.
+    pub attempts: u32,
+    /// When it first came.
+    pub first_seen: Time,
+    /// Since when it waits for its turn: equal priorities are popped in this order.
+    pub entered: Time,
+    /// When it was last popped.
+    pub popped: Time,
+    /// When it last came back.
+    pub failed: Time,
+    /// Plugins that refused it on some node.
+    pub refused_by: PluginSet,
+    /// The node that is being made free for it.
+    pub nominated: Option<Arc<str>>,
+}
+
+type ActiveKey = (Reverse<i32>, Time, Arc<str>);
+
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    rows: BTreeMap<Arc<str>, Row>,
+    active: BTreeSet<ActiveKey>,
+    /// Pods that wait for a time, and those that can do with less.
+    backoff: BTreeSet<(Time, Arc<str>)>,
+    impatient: BTreeSet<ActiveKey>,
+    unschedulable: BTreeSet<(Time, Arc<str>)>,
+    refused: BTreeMap<Plugin, usize>,
+    nominees: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    renominated: Vec<Arc<str>>,
+    gated: usize,
+    in_flight: usize,
+}
+
+fn active_key(row: &Row) -> ActiveKey {
+    (Reverse(row.pod.priority), row.entered, row.pod.uid.clone())
+}
+
+impl Rows {
+    pub fn put(&mut self, row: Row) {
+        self.order(&row, true);
+        self.rows.insert(row.pod.uid.clone(), row);
+    }
+    pub fn take(&mut self, uid: &str) -> Option<Row> {
+        let row = self.rows.remove(uid)?;
+        self.order(&row, false);
+        Some(row)
+    }
+    fn order(&mut self, row: &Row, add: bool) {
+        let uid = row.pod.uid.clone();
+        fn keep<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
+            if add {
+                set.insert(value);
+            } else {
+                set.remove(&value);
+            }
+        }
+        let step = |count: usize| if add { count + 1 } else { count.saturating_sub(1) };
+        match row.place {
+            Place::Active => keep(&mut self.active, active_key(row), add),
+            Place::Backoff { until, failed } => {
+                keep(&mut self.backoff, (until, uid), add);
+                if !failed {
+                    keep(&mut self.impatient, active_key(row), add);
+                }
+            }
+            Place::Unschedulable { since } => {
+                keep(&mut self.unschedulable, (since, uid), add);
+                for plugin in row.refused_by.iter() {
+                    let count = self.refused.entry(plugin).or_default();
+                    *count = step(*count);
+                }
+            }
+            Place::Gated => self.gated = step(self.gated),
+            Place::InFlight { .. } => self.in_flight = step(self.in_flight),
+        }
+        if let Some(node) = &row.nominated {
+            keep(self.nominees.entry(node.clone()).or_default(), row.pod.uid.clone(), add);
+            if self.nominees.get(node).is_some_and(BTreeSet::is_empty) {
+                self.nominees.remove(node);
+            }
+            if self.renominated.last() != Some(node) {
+                self.renominated.push(node.clone());
+            }
+        }
+    }
+    pub fn get(&self, uid: &str) -> Option<&Row> {
+        self.rows.get(uid)
+    }
+    pub fn iter(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values()
+    }
+    /// The next pod to pop: an active one, or one that only gives others precedence.
+    pub fn next(&self) -> Option<Arc<str>> {
+        self.active.first().or_else(|| self.impatient.first()).map(|(_, _, uid)| uid.clone())
+    }
+    /// A pod whose time has come.
+    pub fn due(&self, now: Time, most: Duration) -> Option<Arc<str>> {
+        let waited = self.backoff.first().filter(|(until, _)| *until <= now);
+        let left_over = self.unschedulable.first().filter(|(since, _)| *since + most <= now);
+        waited.or(left_over).map(|(_, uid)| uid.clone())
+    }
+    pub fn next_due(&self, most: Duration) -> Option<Time> {
+        let waits = self.backoff.first().map(|(until, _)| *until);
+        let left_over = self.unschedulable.first().map(|(since, _)| *since + most);
+        waits.into_iter().chain(left_over).min()
+    }
+    /// Pods that wait for an event, if some of these plugins refused any of them.
+    pub fn unschedulable(&self, plugins: PluginSet) -> Vec<Arc<str>> {
+        if !self.refused.iter().any(|(plugin, count)| *count > 0 && plugins.has(*plugin)) {
+            return Vec::new();
+        }
+        self.unschedulable.iter().map(|(_, uid)| uid.clone()).collect()
+    }
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+    pub fn nominated_to<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+        let uids = self.nominees.get(node).into_iter().flatten();
+        uids.filter_map(|uid| self.rows.get(uid)).map(|row| &row.pod)
+    }
+    pub fn renominated(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.renominated)
+    }
+    pub fn refused(&self) -> BTreeMap<Plugin, usize> {
+        self.refused.clone()
+    }
+    pub fn counts(&self) -> Counts {
+        Counts {
+            active: self.active.len(),
+            backoff: self.backoff.len(),
+            unschedulable: self.unschedulable.len(),
+            gated: self.gated,
+            in_flight: self.in_flight,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{DEFAULT_SCHEDULER_NAME, Refusal};
+
+fn at(s: i64) -> Time {
+    Time::from_unix_s(1000 + s)
+}
+
+fn pod(cluster: &mut Cluster, uid: &str, priority: i32, gated: bool) -> Arc<PodInfo> {
+    let gates = if gated { json!([{"name": "g"}]) } else { json!([]) };
+    let object = json!({"metadata": {"name": uid, "uid": uid},
+        "spec": {"priority": priority, "schedulingGates": gates, "containers": [],
+            "schedulerName": DEFAULT_SCHEDULER_NAME}});
+    cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")))
+}
+
+fn fit() -> PluginSet {
+    PluginSet::of(Refusal::resolvable(Plugin::NodeResourcesFit, "x").plugin)
+}
+
+#[test]
+fn priority_comes_first_then_age() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    for (uid, priority, s) in [("b", 0, 1), ("a", 0, 2), ("c", 5, 3)] {
+        q.set(pod(&mut cluster, uid, priority, false), Arc::default(), at(s));
+    }
+    let order: Vec<String> = std::iter::from_fn(|| q.pop(at(9))).map(|r| r.pod.uid.to_string()).collect();
+    assert_eq!(order, ["c", "b", "a"]);
+}
+
+#[test]
+fn a_pod_in_flight_has_one_owner() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(1));
+    q.pop(at(1)).expect("a");
+    q.set(pod(&mut cluster, "a", 1, false), Arc::default(), at(1));
+    assert!(q.pop(at(1)).is_none(), "an update does not put it back");
+    q.retry("a", at(1));
+    assert_eq!(q.pop(at(2)).expect("after its backoff").pod.priority, 1, "what it has become is seen");
+    q.nominate("a", Some("n".into()));
+    q.remove("a");
+    q.retry("a", at(3));
+    assert_eq!(q.iter().count(), 0, "a pod that went while in flight is not put back");
+    assert_eq!(q.nominations().count(), 0);
+    assert_eq!(q.nominated_to("n").count(), 0);
+}
+
+#[test]
+fn unschedulable_pods_wait_for_what_helps_and_back_off() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    let other = pod(&mut cluster, "other", 0, false);
+    q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(0));
+    q.pop(at(0)).expect("a");
+    q.unschedulable("a", fit(), at(0), &cluster);
+    q.happened(Event::Namespace, at(100), &cluster);
+    assert!(q.pop(at(200)).is_none(), "nothing changed that could help");
+    q.happened(Event::PodGone(other.clone()), at(200), &cluster);
+    q.pop(at(200)).expect("the backoff is long over");
+    q.happened(Event::PodGone(other), at(200), &cluster);
+    q.unschedulable("a", fit(), at(200), &cluster);
+    assert_eq!(q.next_due(), Some(at(202)), "it went while the pod was in flight");
+    q.pop(at(200)).expect("nobody else waits, so neither does it");
+    q.unschedulable("a", fit(), at(200), &cluster);
+    assert!(q.pop(at(499)).is_none());
+    assert!(q.pop(at(500)).is_some(), "five minutes are over");
+}
+
+#[test]
+fn gates_hold_back() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    q.set(pod(&mut cluster, "a", 0, true), Arc::default(), at(0));
+    assert!(q.pop(at(1000)).is_none());
+    assert_eq!(q.counts().gated, 1);
+    q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(1000));
+    assert!(q.pop(at(1000)).is_some());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set(u8, i32, bool),
+    Remove(u8),
+    Pop,
+    Unschedulable(u8),
+    Retry(u8),
+    Nominate(u8, Option<u8>),
+    Helps,
+    Later(u8),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    /// Against a table of who is in flight: nobody is lost, nobody is there twice, and nominations go with their pods.
+    #[test]
+    fn every_pod_has_one_place(steps in prop::collection::vec(prop_oneof![
+        3 => (0..6_u8, 0..3_i32, any::<bool>()).prop_map(|(p, n, g)| Step::Set(p, n, g)),
+        1 => (0..6_u8).prop_map(Step::Remove),
+        3 => Just(Step::Pop),
+        2 => (0..6_u8).prop_map(Step::Unschedulable),
+        1 => (0..6_u8).prop_map(Step::Retry),
+        2 => (0..6_u8, prop::option::of(0..3_u8)).prop_map(|(p, n)| Step::Nominate(p, n)),
+        1 => Just(Step::Helps),
+        1 => (0..20_u8).prop_map(Step::Later),
+    ], 1..80)) {
+        let mut cluster = Cluster::default();
+        let mut q = SchedulingQueue::default();
+        let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        let mut now = at(0);
+        for step in steps {
+            match step {
+                Step::Set(p, priority, gated) => {
+                    q.set(pod(&mut cluster, &format!("p{p}"), priority, gated), Arc::default(), now);
+                    known.entry(format!("p{p}")).or_insert(false);
+                }
+                Step::Remove(p) => {
+                    q.remove(&format!("p{p}"));
+                    known.remove(&format!("p{p}"));
+                }
+                Step::Pop => if let Some(row) = q.pop(now) {
+                    let uid = row.pod.uid.to_string();
+                    prop_assert_eq!(known.insert(uid.clone(), true), Some(false), "{} was in flight", uid);
+                }
+                Step::Unschedulable(p) => {
+                    q.unschedulable(&format!("p{p}"), fit(), now, &cluster);
+                    known.entry(format!("p{p}")).and_modify(|f| *f = false);
+                }
+                Step::Retry(p) => {
+                    q.retry(&format!("p{p}"), now);
+                    known.entry(format!("p{p}")).and_modify(|f| *f = false);
+                }
+                Step::Nominate(p, n) => drop(q.nominate(&format!("p{p}"), n.map(|n| format!("n{n}").into()))),
+                Step::Helps => {
+                    let gone = pod(&mut cluster, "gone", 0, false);
+                    q.happened(Event::PodGone(gone), now, &cluster);
+                }
+                Step::Later(s) => now = now + Duration::from_secs(s.into()),
+            }
+            let counts = q.counts();
+            let flying = known.values().filter(|f| **f).count();
+            prop_assert_eq!(counts.in_flight, flying);
+            let all = counts.active + counts.backoff + counts.unschedulable + counts.gated + counts.in_flight;
+            prop_assert_eq!(all, known.len());
+            prop_assert_eq!(q.iter().count(), known.len());
+            let by_pod: Vec<(String, String)> = q.nominations().map(|(p, n)| (n.to_owned(), p.uid.to_string())).collect();
+            let mut by_node: Vec<(String, String)> = (0..3)
+                .flat_map(|n| q.nominated_to(&format!("n{n}")).map(move |p| (format!("n{n}"), p.uid.to_string())).collect::<Vec<_>>())
+                .collect();
+            let mut by_pod = by_pod;
+            by_pod.sort();
+            by_node.sort();
+            prop_assert_eq!(by_pod, by_node);
+        }
+    }
+}

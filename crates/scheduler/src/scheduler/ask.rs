@@ -1,0 +1,315 @@
+//! A cycle with extenders: what the plugins accept is shown to each of them, and what they leave is weighed.
+//!
+//! ```text
+//!   filter 1 ─▶ filter 2 ─▶ … ─▶ scores of all ─▶ looked at again ─▶ reserve
+//!      └───────────┴── none left ─▶ preemption ─▶ victims 1 ─▶ victims 2 ─▶ … ─▶ nominate
+//! ```
+//!
+//! One pod is asked about at a time, and each extender filters once for a pop. Answers are about names: a node that went
+//! in the meantime, or that others have filled, is not taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use carrack_engine::{Effects, Time};
+
+use super::Scheduler;
+use super::preempt::Proposal;
+use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_victims};
+use crate::queue::Row;
+use crate::{FitError, Found, NodeId, Plugin, Refusal};
+
+/// What extenders said about nodes in this cycle: by extender, by node, whether it may yet take the pod.
+pub(super) type Seen = BTreeMap<usize, BTreeMap<Arc<str>, bool>>;
+
+/// The cycle under way.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub row: Row,
+    stage: Stage,
+    /// Nodes that nobody has refused yet.
+    nodes: BTreeSet<Arc<str>>,
+    refusals: BTreeMap<Refusal, usize>,
+    seen: Seen,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Filter { extender: usize, call: u64 },
+    Scores { calls: BTreeMap<u64, usize>, scores: BTreeMap<Arc<str>, i64> },
+    Victims { extender: usize, call: u64, by_filter: bool, proposals: Vec<Proposal>, error: Box<FitError> },
+}
+
+impl Scheduler {
+    fn asks(&self, row: &Row, verb: impl Fn(&crate::extender::Extender) -> &String) -> Vec<usize> {
+        let asked = self.config.extenders.iter().enumerate();
+        asked.filter(|(_, e)| !verb(e).is_empty() && e.is_interested(&row.pod.pod)).map(|(at, _)| at).collect()
+    }
+    /// Whether some extender has a say about a pod's node.
+    pub(super) fn must_ask(&self, row: &Row) -> bool {
+        let asks = |verb: fn(&crate::extender::Extender) -> &String| !self.asks(row, verb).is_empty();
+        asks(|e| &e.filter_verb) || asks(|e| &e.prioritize_verb)
+    }
+
+    pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
+        match self.look(&row, true) {
+            Found::Node(node, plan) => self.reserve(now, row, node, plan, fx),
+            Found::Nobody(error) => self.nobody(now, row, *error, fx),
+            Found::List(ids, refusals) => {
+                let cluster = &self.decider.cluster;
+                let nodes = ids.iter().filter_map(|id| cluster.node(*id)).map(|n| n.name.clone()).collect();
+                let stage = Stage::Filter { extender: 0, call: 0 };
+                let asking = Asking { row, stage, nodes, refusals, seen: Seen::new() };
+                self.ask_filter(now, asking, 0, fx);
+            }
+        }
+    }
+
+    fn ask_filter(&mut self, now: Time, mut asking: Asking, from: usize, fx: &mut Effects<Ask>) {
+        if asking.nodes.is_empty() {
+            let error =
+                FitError { nodes: self.decider.cluster.len(), refusals: asking.refusals, ..FitError::default() };
+            if asking.row.profile.preemption {
+                self.preempt(now, asking.row, error, asking.seen, fx);
+            } else {
+                self.refused(now, &asking.row, error, None, fx);
+            }
+            return;
+        }
+        let next = self.asks(&asking.row, |e| &e.filter_verb).into_iter().find(|at| *at >= from);
+        let Some(extender) = next else { return self.ask_scores(now, asking, fx) };
+        let call = self.send_filter(extender, &asking.row, &asking.nodes, fx);
+        asking.stage = Stage::Filter { extender, call };
+        self.asking = Some(asking);
+    }
+
+    fn send_filter(&self, extender: usize, row: &Row, nodes: &BTreeSet<Arc<str>>, fx: &mut Effects<Ask>) -> u64 {
+        let config = &self.config.extenders[extender];
+        let named = nodes.iter().filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
+        let body = config.filter_args(&row.pod.pod, named);
+        let id = fx.fresh();
+        fx.own(Ask { id, extender, verb: config.filter_verb.clone(), body });
+        id
+    }
+
+    fn ask_scores(&mut self, now: Time, mut asking: Asking, fx: &mut Effects<Ask>) {
+        let mut calls = BTreeMap::new();
+        for extender in self.asks(&asking.row, |e| &e.prioritize_verb) {
+            let config = &self.config.extenders[extender];
+            let nodes = asking.nodes.iter();
+            let named = nodes.filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
+            let body = config.filter_args(&asking.row.pod.pod, named);
+            let id = fx.fresh();
+            fx.own(Ask { id, extender, verb: config.prioritize_verb.clone(), body });
+            calls.insert(id, extender);
+        }
+        if calls.is_empty() {
+            return self.settle(now, asking, &BTreeMap::new(), fx);
+        }
+        asking.stage = Stage::Scores { calls, scores: BTreeMap::new() };
+        self.asking = Some(asking);
+    }
+
+    /// An extender answered, or did not.
+    pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Ask>) {
+        if let Some(uid) = self.binds.remove(&answer.id) {
+            return self.binder_answered(now, &uid, answer.result, fx);
+        }
+        let expected = self.asking.as_ref().is_some_and(|asking| match &asking.stage {
+            Stage::Filter { call, .. } | Stage::Victims { call, .. } => *call == answer.id,
+            Stage::Scores { calls, .. } => calls.contains_key(&answer.id),
+        });
+        // Late, or for the second time, or never asked for.
+        let Some(mut asking) = self.asking.take_if(|_| expected) else { return };
+        let Some(row) = self.queue.get(&asking.row.pod.uid).cloned() else {
+            // The pod went, or somebody else bound it.
+            return;
+        };
+        asking.row = row;
+        match asking.stage {
+            Stage::Filter { extender, .. } => self.filtered(now, asking, extender, answer.result, fx),
+            Stage::Scores { ref mut calls, ref mut scores } => {
+                let extender = calls.remove(&answer.id).unwrap_or_default();
+                match answer.result.and_then(|body| read_scores(&body)) {
+                    Ok(given) => {
+                        let weight = self.config.extenders[extender].weight;
+                        for (node, score) in given {
+                            // Extenders score up to 10, plugins up to 100.
+                            *scores.entry(node.as_str().into()).or_default() +=
+                                score.saturating_mul(weight).saturating_mul(10);
+                        }
+                    }
+                    Err(error) => self.extender_failed(extender, "prioritize", &error),
+                }
+                if calls.is_empty() {
+                    let scores = std::mem::take(scores);
+                    self.settle(now, asking, &scores, fx);
+                } else {
+                    self.asking = Some(asking);
+                }
+            }
+            Stage::Victims { extender, by_filter, proposals, error, .. } => {
+                let (row, seen) = (asking.row, asking.seen);
+                let kept = self.answered_victims(extender, by_filter, proposals, answer.result);
+                match kept {
+                    Ok(proposals) => self.ask_victims(now, row, proposals, extender + 1, seen, error, fx),
+                    Err(why) => self.give_up_preempting(now, &row, *error, &why, fx),
+                }
+            }
+        }
+    }
+
+    fn extender_failed(&self, extender: usize, what: &str, error: &str) {
+        tracing::warn!(url = self.config.extenders[extender].url_prefix, what, error, "an extender failed");
+    }
+
+    fn filtered(
+        &mut self,
+        now: Time,
+        mut asking: Asking,
+        extender: usize,
+        result: Result<Bytes, String>,
+        fx: &mut Effects<Ask>,
+    ) {
+        match result.and_then(|body| read_filter(&body)) {
+            Ok(filtered) => {
+                let seen = sort_out(&asking.nodes, &filtered, &mut asking.refusals);
+                asking.nodes.retain(|node| filtered.accepted.iter().any(|n| **n == **node));
+                asking.seen.insert(extender, seen);
+                self.ask_filter(now, asking, extender + 1, fx);
+            }
+            Err(error) if self.config.extenders[extender].ignorable => {
+                self.extender_failed(extender, "filter", &error);
+                self.ask_filter(now, asking, extender + 1, fx);
+            }
+            Err(error) => {
+                self.extender_failed(extender, "filter", &error);
+                let url = &self.config.extenders[extender].url_prefix;
+                let message = format!("running extender {url}: {error}");
+                self.failed(now, &asking.row, &message, fx);
+            }
+        }
+    }
+
+    /// All have spoken: the best of what is left, if the plugins still accept it.
+    fn settle(&mut self, now: Time, asking: Asking, scores: &BTreeMap<Arc<str>, i64>, fx: &mut Effects<Ask>) {
+        let row = asking.row;
+        let cluster = &self.decider.cluster;
+        let ids: Vec<NodeId> = asking.nodes.iter().filter_map(|name| cluster.find(name)).collect();
+        let extra: BTreeMap<NodeId, i64> =
+            scores.iter().filter_map(|(name, score)| Some((cluster.find(name)?, *score))).collect();
+        let found = self.with_question(&row, |decider, question, rng| decider.best_of(question, &ids, &extra, rng));
+        match found {
+            Some((node, plan)) => self.reserve(now, row, node, plan, fx),
+            // Others took the room while the extenders thought.
+            None => self.queue.retry(&row.pod.uid, now),
+        }
+    }
+
+    /// Asks the extenders, one after the other, about nodes that could be made free. Nothing is evicted from a node about
+    /// which an extender with a say has not spoken.
+    #[expect(clippy::too_many_arguments, reason = "the state of a cycle, which is not yet one")]
+    pub(super) fn ask_victims(
+        &mut self,
+        now: Time,
+        row: Row,
+        mut proposals: Vec<Proposal>,
+        from: usize,
+        seen: Seen,
+        error: Box<FitError>,
+        fx: &mut Effects<Ask>,
+    ) {
+        let preempting = self.asks(&row, |e| &e.preempt_verb);
+        let filtering = self.asks(&row, |e| &e.filter_verb);
+        for extender in from..self.config.extenders.len() {
+            if proposals.is_empty() {
+                break;
+            }
+            let config = &self.config.extenders[extender];
+            let by_filter = !preempting.contains(&extender);
+            if by_filter && !filtering.contains(&extender) {
+                continue;
+            }
+            if by_filter && let Some(said) = seen.get(&extender) {
+                proposals.retain(|p| said.get(&p.node) == Some(&true));
+                continue;
+            }
+            let call = if by_filter {
+                let nodes = proposals.iter().map(|p| p.node.clone()).collect();
+                self.send_filter(extender, &row, &nodes, fx)
+            } else {
+                let victims = proposals.iter().map(|p| (p.node.to_string(), p.named())).collect();
+                let body = config.preempt_args(&row.pod.pod, &victims);
+                let id = fx.fresh();
+                fx.own(Ask { id, extender, verb: config.preempt_verb.clone(), body });
+                id
+            };
+            let stage = Stage::Victims { extender, call, by_filter, proposals, error };
+            self.asking = Some(Asking { row, stage, nodes: BTreeSet::new(), refusals: BTreeMap::new(), seen });
+            return;
+        }
+        match proposals.into_iter().next() {
+            Some(proposal) => self.evict(now, row, *error, proposal, fx),
+            None => self.give_up_preempting(now, &row, *error, "no extender accepts a node", fx),
+        }
+    }
+
+    fn answered_victims(
+        &self,
+        extender: usize,
+        by_filter: bool,
+        mut proposals: Vec<Proposal>,
+        result: Result<Bytes, String>,
+    ) -> Result<Vec<Proposal>, String> {
+        let ignorable = self.config.extenders[extender].ignorable;
+        if by_filter {
+            return match result.and_then(|body| read_filter(&body)) {
+                Ok(filtered) => {
+                    let nodes = proposals.iter().map(|p| p.node.clone()).collect();
+                    let seen = sort_out(&nodes, &filtered, &mut BTreeMap::new());
+                    proposals.retain(|p| seen.get(&p.node) == Some(&true));
+                    Ok(proposals)
+                }
+                Err(_) if ignorable => Ok(proposals),
+                Err(error) => Err(error),
+            };
+        }
+        match result.and_then(|body| read_victims(&body)) {
+            Ok(victims) => {
+                proposals.retain_mut(|proposal| {
+                    let Some((uids, violations)) = victims.get(&*proposal.node) else { return false };
+                    proposal.violations = *violations;
+                    // It may choose other victims, but only among those that are less important and there.
+                    proposal.choose(uids, &self.decider.cluster)
+                });
+                Ok(proposals)
+            }
+            Err(_) if ignorable => Ok(proposals),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Counts a filter's refusals, and tells for each node that was offered whether the extender may yet take the pod there.
+fn sort_out(
+    offered: &BTreeSet<Arc<str>>,
+    filtered: &Filtered,
+    refusals: &mut BTreeMap<Refusal, usize>,
+) -> BTreeMap<Arc<str>, bool> {
+    let mut seen = BTreeMap::new();
+    for node in offered {
+        if filtered.accepted.iter().any(|n| **n == **node) {
+            seen.insert(node.clone(), true);
+            continue;
+        }
+        let refusal = match (filtered.hopeless.get(&**node), filtered.failed.get(&**node)) {
+            (Some(reason), _) => Refusal::unresolvable(Plugin::Extender, reason.clone()),
+            (None, Some(reason)) => Refusal::resolvable(Plugin::Extender, reason.clone()),
+            (None, None) => Refusal::unresolvable(Plugin::Extender, "node(s) were not accepted by an extender"),
+        };
+        seen.insert(node.clone(), refusal.resolvable);
+        *refusals.entry(refusal).or_default() += 1;
+    }
+    seen
+}

@@ -1,0 +1,143 @@
+//! One attempt to find a node for a pod.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use carrack_engine::{ApiRequest, ContentType, Effects, EventRecord, Rng, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{Call, Scheduler, path_of};
+use crate::extender::Ask;
+use crate::queue::Row;
+use crate::{Decider, Ended, FitError, Found, NodeId, Plugin, PluginSet, PodInfo, Question};
+
+impl Scheduler {
+    pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
+        if self.must_ask(&row) {
+            if self.asking.is_some() {
+                // One at a time: extenders that were written for upstream expect that.
+                self.to_ask.insert((Reverse(row.pod.priority), row.entered, row.pod.uid.clone()));
+                return;
+            }
+            return self.begin_asking(now, row, fx);
+        }
+        match self.look(&row, false) {
+            Found::Node(node, plan) => self.reserve(now, row, node, plan, fx),
+            Found::List(..) => self.queue.retry(&row.pod.uid, now),
+            Found::Nobody(error) => self.nobody(now, row, *error, fx),
+        }
+    }
+
+    /// Asks the plugins.
+    pub(super) fn look(&mut self, row: &Row, list: bool) -> Found {
+        let preferred: Option<NodeId> = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name));
+        self.with_question(row, |decider, question, rng| decider.find(question, preferred, list, rng))
+    }
+
+    /// Asks the decider about a pod, with the pod's own nomination out of its way.
+    pub(super) fn with_question<T>(
+        &mut self,
+        row: &Row,
+        ask: impl FnOnce(&mut Decider, Question<'_>, &mut Rng) -> T,
+    ) -> T {
+        let own = row.nominated.clone();
+        if own.is_some() {
+            self.queue.nominate(&row.pod.uid, None);
+        }
+        self.touch_renominated();
+        let (queue, planted) = (&self.queue, self.planted.as_ref());
+        let nominated = |node: &str| {
+            let mut pods: Vec<Arc<PodInfo>> = queue.nominated_to(node).cloned().collect();
+            pods.extend(planted.into_iter().flat_map(|p| p.on(node)));
+            pods
+        };
+        let question = Question { pod: &row.pod, profile: &row.profile, nominated: &nominated };
+        let answer = ask(&mut self.decider, question, &mut self.rng);
+        if own.is_some() {
+            self.queue.nominate(&row.pod.uid, own);
+            self.touch_renominated();
+        }
+        answer
+    }
+
+    /// No node takes a pod.
+    pub(super) fn nobody(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
+        if !row.profile.preemption || error.nodes == 0 {
+            return self.refused(now, &row, error, None, fx);
+        }
+        self.preempt(now, row, error, super::ask::Seen::new(), fx);
+    }
+
+    /// The attempt ends: the pod waits for something to change, perhaps with a node being made free for it.
+    pub(super) fn refused(
+        &mut self,
+        now: Time,
+        row: &Row,
+        error: FitError,
+        nominated: Option<Arc<str>>,
+        fx: &mut Effects<Ask>,
+    ) {
+        let message = error.to_string();
+        let refused_by: PluginSet = error.refusals.keys().map(|refusal| refusal.plugin).collect();
+        let refused_by = if refused_by.is_empty() { PluginSet::of(Plugin::NodeName) } else { refused_by };
+        self.metrics.attempt(Ended::Unschedulable, &row.profile.scheduler_name, now.since(row.popped));
+        let pod = self.latest(row);
+        self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message.clone()), fx);
+        self.queue.nominate(&row.pod.uid, nominated.clone());
+        self.tell(now, &pod, "Unschedulable", &message, nominated.as_deref(), fx);
+        self.queue.unschedulable(&row.pod.uid, refused_by, now, &self.decider.cluster);
+        self.touch_renominated();
+    }
+
+    /// Something went wrong, other than that no node takes the pod: it is tried again.
+    pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Ask>) {
+        self.metrics.attempt(Ended::Error, &row.profile.scheduler_name, now.since(row.popped));
+        let pod = self.latest(row);
+        self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message), fx);
+        self.tell(now, &pod, "SchedulerError", message, row.nominated.as_deref(), fx);
+        self.queue.retry(&row.pod.uid, now);
+    }
+
+    /// A pod as last heard of, while it is in the queue.
+    fn latest(&self, row: &Row) -> Arc<Pod> {
+        self.queue.get(&row.pod.uid).map_or_else(|| row.pod.pod.clone(), |row| row.pod.pod.clone())
+    }
+
+    /// Writes what a pod waits for into its status, if that is news.
+    fn tell(
+        &mut self,
+        now: Time,
+        pod: &Pod,
+        reason: &str,
+        message: &str,
+        nominated: Option<&str>,
+        fx: &mut Effects<Ask>,
+    ) {
+        let status = pod.status.as_ref();
+        let known = status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| {
+            c.type_ == "PodScheduled"
+                && c.status == "False"
+                && c.reason.as_deref() == Some(reason)
+                && c.message.as_deref() == Some(message)
+        });
+        let before = status.and_then(|s| s.nominated_node_name.as_deref()).filter(|n| !n.is_empty());
+        if known && before == nominated {
+            return;
+        }
+        let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": now.rfc3339()}]}});
+        if before != nominated {
+            patch["status"]["nominatedNodeName"] = nominated.map_or(Value::Null, Value::from);
+        }
+        let request = status_patch(pod, &patch);
+        self.calls.insert(fx.api(request), Call::Condition { pod: path_of(pod) });
+    }
+}
+
+pub(super) fn status_patch(pod: &Pod, patch: &Value) -> ApiRequest {
+    let merge = ContentType::StrategicMergePatch;
+    ApiRequest::patch(&Pod::resource(), pod.namespace(), pod.name(), "status", merge, patch)
+}

@@ -1,0 +1,358 @@
+//! From a chosen node to a binding that was seen.
+//!
+//! ```text
+//!   reserve ─▶ claims are written ─▶ claims are bound ─▶ binding ──ok──▶ bound ──watch shows it──▶ confirmed
+//!      │              │                    │                │             │ not shown for a while
+//!      │              └── refused, too late┴── refused      │ unknown     ▼
+//!      │                        ▼                           └────────▶ checking (a live read) ──▶ bound, or
+//!      └──────────────────── forgotten: back into the queue ◀────────────────────────────────────┘
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Effects, EventRecord, Time, TimerId};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use serde_json::json;
+
+use super::{Call, Scheduler};
+use crate::cluster::{ObjectName, Objects};
+use crate::extender::{Ask, Extender, read_bind};
+use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound};
+use crate::pod_info::node_of;
+use crate::queue::Row;
+use crate::{Ended, Event, NodeId};
+
+/// Time between tries to learn what became of a binding.
+const CHECK_RETRY: Duration = Duration::from_secs(1);
+/// A binding that was acknowledged, and that the watch does not show, is looked at after this.
+const CONFIRM: Duration = Duration::from_secs(30);
+
+/// A pod with a chosen node.
+#[derive(Debug)]
+pub struct Flight {
+    pub row: Row,
+    pub node: Arc<str>,
+    plan: Plan,
+    stage: Stage,
+    timer: Option<TimerId>,
+    /// The pod as last heard of.
+    pub latest: Option<Arc<Pod>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// So many writes to claims and volumes are not answered yet.
+    Writing(usize),
+    /// Until the claims are bound.
+    Waiting,
+    /// The binding was sent.
+    Binding,
+    /// Nobody knows whether it was bound.
+    Checking,
+    /// It was bound, and the watch does not show it yet.
+    Bound,
+}
+
+/// What a request of a flight is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A claim or a volume is written.
+    Write,
+    /// The binding.
+    Bind,
+    /// A live read of the pod.
+    Check,
+}
+
+impl Scheduler {
+    pub(super) fn reserve(&mut self, now: Time, row: Row, node: NodeId, plan: Plan, fx: &mut Effects<Ask>) {
+        let Some(name) = self.decider.cluster.node(node).map(|n| n.name.clone()) else {
+            return self.queue.retry(&row.pod.uid, now);
+        };
+        let uid = row.pod.uid.clone();
+        // From here on the pod itself is counted there.
+        self.queue.nominate(&uid, None);
+        self.decider.cluster.assume(row.pod.clone(), node);
+        self.happened(now, Event::PodPlaced(row.pod.clone()));
+        let flight = Flight { row, node: name, plan, stage: Stage::Writing(0), timer: None, latest: None };
+        if !flight.plan.is_empty() {
+            return self.write_claims(now, uid, flight, fx);
+        }
+        self.flights.insert(uid.clone(), flight);
+        self.bind(now, &uid, fx);
+        if let Some(planted) = &mut self.planted
+            && planted.was_updated(&uid)
+        {
+            self.queue.unpop(&uid);
+        }
+    }
+
+    fn write_claims(&mut self, now: Time, uid: Arc<str>, mut flight: Flight, fx: &mut Effects<Ask>) {
+        let mut requests = Vec::new();
+        let objects = &mut self.decider.cluster.objects;
+        for (claim, volume) in &flight.plan.bindings {
+            objects.promised.insert(volume.clone(), claim.clone());
+            let (Some(claim), Some(volume)) = (objects.claims.get(claim), Objects::global(&objects.volumes, volume))
+            else {
+                continue;
+            };
+            let patch = json!({
+                "metadata": {"uid": volume.uid(), "resourceVersion": volume.metadata.resource_version,
+                    "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+                "spec": {"claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim.name(),
+                    "namespace": claim.namespace(), "uid": claim.uid(),
+                    "resourceVersion": claim.metadata.resource_version}}});
+            requests.push(ApiRequest::patch(
+                &PersistentVolume::resource(),
+                "",
+                volume.name(),
+                "",
+                ContentType::MergePatch,
+                &patch,
+            ));
+        }
+        for claim in &flight.plan.provisions {
+            let Some(claim) = objects.claims.get(claim) else { continue };
+            if claim.annotation(SELECTED_NODE_ANNOTATION) == Some(&flight.node) {
+                continue;
+            }
+            let patch = json!({"metadata": {"uid": claim.uid(), "resourceVersion": claim.metadata.resource_version,
+                "annotations": {SELECTED_NODE_ANNOTATION: &*flight.node}}});
+            let (namespace, name) = (claim.namespace(), claim.name());
+            let resource = PersistentVolumeClaim::resource();
+            requests.push(ApiRequest::patch(&resource, namespace, name, "", ContentType::MergePatch, &patch));
+        }
+        flight.stage = Stage::Writing(requests.len());
+        for request in requests {
+            self.calls.insert(fx.api(request), Call::Flight(uid.clone(), Step::Write));
+        }
+        let timer = fx.timer(now + flight.row.profile.bind_timeout);
+        self.timers.insert(timer, uid.clone());
+        flight.timer = Some(timer);
+        self.flights.insert(uid.clone(), flight);
+        self.claims_written(now, &uid, fx);
+    }
+
+    fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+        if let Some(flight) = self.flights.get_mut(uid).filter(|f| f.stage == Stage::Writing(0)) {
+            flight.stage = Stage::Waiting;
+            self.claims_bound(now, uid, fx);
+        }
+    }
+
+    /// Claims or volumes changed: some pods may have waited for that.
+    pub(super) fn volumes_changed(&mut self, now: Time, fx: &mut Effects<Ask>) {
+        let waiting: Vec<Arc<str>> =
+            self.flights.iter().filter(|(_, f)| f.stage == Stage::Waiting).map(|(uid, _)| uid.clone()).collect();
+        for uid in waiting {
+            self.claims_bound(now, &uid, fx);
+        }
+    }
+
+    fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.get_mut(uid) else { return };
+        let claims = &self.decider.cluster.objects.claims;
+        let bound = |name: &ObjectName| claims.get(name).is_some_and(|claim| is_bound(claim));
+        let plan = &flight.plan;
+        if plan.bindings.iter().all(|(claim, _)| bound(claim)) && plan.provisions.iter().all(bound) {
+            flight.timer = None;
+            return self.bind(now, uid, fx);
+        }
+        let given_up = plan.provisions.iter().find(|name| {
+            claims.get(*name).is_none_or(|claim| {
+                let other = claim.annotation(SELECTED_NODE_ANNOTATION).is_some_and(|node| *node != *flight.node);
+                other || claim.is_deleting()
+            })
+        });
+        if let Some((_, name)) = given_up {
+            let message =
+                format!("binding volumes: claim {name:?} is not provisioned for node {} any more", flight.node);
+            self.forget(now, uid, Some(&message), fx);
+        }
+    }
+
+    fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.get_mut(uid) else { return };
+        flight.stage = Stage::Binding;
+        let (pod, node) = (&flight.row.pod, &*flight.node);
+        let binder = self.config.extenders.iter().position(|e| !e.bind_verb.is_empty() && e.is_interested(&pod.pod));
+        if let Some(extender) = binder {
+            let body = Extender::bind_args(pod, node);
+            let verb = self.config.extenders[extender].bind_verb.clone();
+            let id = fx.fresh();
+            self.binds.insert(id, pod.uid.clone());
+            return fx.own(Ask { id, extender, verb, body });
+        }
+        let body = json!({"apiVersion": "v1", "kind": "Binding",
+            "metadata": {"namespace": pod.namespace(), "name": pod.name(), "uid": &*pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+        let request = ApiRequest::create_sub(&Pod::resource(), pod.namespace(), pod.name(), "binding", &body);
+        self.calls.insert(fx.api(request), Call::Flight(pod.uid.clone(), Step::Bind));
+        tracing::trace!(pod = pod.name(), node, %uid, ?now, "binding");
+    }
+
+    /// An extender that binds pods answered.
+    pub(super) fn binder_answered(
+        &mut self,
+        now: Time,
+        uid: &str,
+        result: Result<bytes::Bytes, String>,
+        fx: &mut Effects<Ask>,
+    ) {
+        if !self.flights.get(uid).is_some_and(|f| f.stage == Stage::Binding) {
+            return;
+        }
+        match result.and_then(|body| read_bind(&body)) {
+            Ok(()) => self.bound(now, uid, fx),
+            Err(error) => {
+                // Whatever it says, it may have bound the pod: only the pod itself can tell.
+                tracing::warn!(uid, error, "an extender did not bind a pod");
+                self.check(uid, fx);
+            }
+        }
+    }
+
+    pub(super) fn flight_answered(
+        &mut self,
+        now: Time,
+        uid: &str,
+        step: Step,
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Ask>,
+    ) {
+        let Some(flight) = self.flights.get_mut(uid) else { return };
+        match (step, flight.stage, result) {
+            (Step::Write, Stage::Writing(left), Ok(_)) => {
+                flight.stage = Stage::Writing(left.saturating_sub(1));
+                self.claims_written(now, uid, fx);
+            }
+            (Step::Write, Stage::Writing(_), Err(error)) => {
+                self.forget(now, uid, Some(&format!("binding volumes: {error}")), fx);
+            }
+            (Step::Bind, Stage::Binding, Ok(_)) => self.bound(now, uid, fx),
+            (Step::Bind, Stage::Binding, Err(error)) if error.is_unknown() || error.is_conflict() => {
+                // It may have taken effect, now or before: only the pod itself can tell.
+                tracing::warn!(uid, node = &*flight.node, %error, "a binding's outcome is unknown");
+                self.check(uid, fx);
+            }
+            (Step::Bind, Stage::Binding, Err(error)) => {
+                let message = format!("binding to node {} failed: {error}", flight.node);
+                self.forget(now, uid, (!error.is_not_found()).then_some(&message), fx);
+            }
+            (Step::Check, Stage::Checking, Ok(reply)) => match reply.json::<Pod>() {
+                Ok(live) if live.uid() != uid => self.vanished(now, uid),
+                Ok(live) if node_of(&live).is_empty() => {
+                    // The request may still be on its way, but it names this UID and a second binding is refused:
+                    // trying again is safe.
+                    flight.latest = Some(Arc::new(live));
+                    self.forget(now, uid, None, fx);
+                }
+                Ok(live) => {
+                    flight.node = node_of(&live).into();
+                    self.decider.cluster.set_pod(&Arc::new(live));
+                    self.bound(now, uid, fx);
+                }
+                Err(error) => {
+                    tracing::warn!(uid, %error, "a pod could not be read");
+                    self.check_later(now, uid, fx);
+                }
+            },
+            (Step::Check, Stage::Checking, Err(error)) if error.is_not_found() => self.vanished(now, uid),
+            (Step::Check, Stage::Checking, Err(_)) => self.check_later(now, uid, fx),
+            _ => {}
+        }
+    }
+
+    fn check(&mut self, uid: &str, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.get_mut(uid) else { return };
+        flight.stage = Stage::Checking;
+        let pod = &flight.row.pod;
+        let id = fx.api(ApiRequest::get(&Pod::resource(), pod.namespace(), pod.name()));
+        self.calls.insert(id, Call::Flight(pod.uid.clone(), Step::Check));
+    }
+    fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+        self.set_timer(now + CHECK_RETRY, uid, fx);
+    }
+    fn set_timer(&mut self, at: Time, uid: &str, fx: &mut Effects<Ask>) {
+        if let Some(flight) = self.flights.get_mut(uid) {
+            let timer = fx.timer(at);
+            flight.timer = Some(timer);
+            self.timers.insert(timer, flight.row.pod.uid.clone());
+        }
+    }
+
+    pub(super) fn flight_due(&mut self, now: Time, uid: &str, timer: TimerId, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.get(uid).filter(|f| f.timer == Some(timer)) else { return };
+        match flight.stage {
+            Stage::Writing(_) | Stage::Waiting => {
+                let limit_s = flight.row.profile.bind_timeout.as_secs();
+                self.forget(now, uid, Some(&format!("binding volumes: not done within {limit_s} s")), fx);
+            }
+            Stage::Checking | Stage::Bound => self.check(uid, fx),
+            Stage::Binding => {}
+        }
+    }
+
+    /// The API server says that a pod is bound.
+    fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.get_mut(uid) else { return };
+        let first = matches!(flight.stage, Stage::Binding) || flight.timer.is_none();
+        flight.stage = Stage::Bound;
+        if first {
+            let (row, node) = (flight.row.clone(), flight.node.clone());
+            self.tell_bound(now, &row, &node, fx);
+        }
+        self.set_timer(now + CONFIRM, uid, fx);
+    }
+    fn tell_bound(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Ask>) {
+        let pod = &row.pod;
+        let message = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
+        self.recorder.record(now, EventRecord::normal(&*pod.pod, "Scheduled", message), fx);
+        self.metrics.attempt(Ended::Scheduled, &row.profile.scheduler_name, now.since(row.popped));
+        self.metrics.scheduled(row.attempts, now.since(row.first_seen));
+    }
+
+    /// The watch shows that a pod in flight is bound, wherever.
+    pub(super) fn confirmed(&mut self, now: Time, flight: Flight, pod: &Pod, fx: &mut Effects<Ask>) {
+        self.release_volumes(&flight);
+        // The watch may be faster than the reply.
+        if matches!(flight.stage, Stage::Binding | Stage::Checking) {
+            self.tell_bound(now, &flight.row, node_of(pod), fx);
+        }
+        if let Some(timer) = flight.timer {
+            self.timers.remove(&timer);
+        }
+    }
+
+    /// A pod is not there any more, or another one has its name.
+    fn vanished(&mut self, now: Time, uid: &str) {
+        self.drop_pod(now, uid);
+    }
+
+    pub(super) fn release_volumes(&mut self, flight: &Flight) {
+        for (_, volume) in &flight.plan.bindings {
+            self.decider.cluster.objects.promised.remove(volume);
+        }
+    }
+
+    /// Takes back what was reserved, and puts the pod back into the queue.
+    fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Ask>) {
+        let Some(flight) = self.flights.remove(uid) else { return };
+        self.release_volumes(&flight);
+        if self.decider.cluster.is_assumed(uid)
+            && let Some(seat) = self.decider.cluster.remove_pod(uid)
+        {
+            self.happened(now, Event::PodGone(seat.info));
+        }
+        if let Some(latest) = &flight.latest {
+            let info = self.decider.cluster.read(latest.clone());
+            self.queue.set(info, flight.row.profile.clone(), now);
+        }
+        match why {
+            Some(message) => self.failed(now, &flight.row, message, fx),
+            None => self.queue.retry(uid, now),
+        }
+    }
+}

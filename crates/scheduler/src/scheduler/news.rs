@@ -1,0 +1,178 @@
+//! What is heard of the cluster, and whom it may help.
+
+use std::sync::Arc;
+
+use carrack_engine::{Delta, Effects, Time};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::Scheduler;
+use super::watch::{News, follow};
+use crate::extender::Ask;
+use crate::pod_info::node_of;
+use crate::{Event, NodeChange, Seat};
+
+impl Scheduler {
+    pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Ask>) {
+        let objects = &mut self.decider.cluster.objects;
+        let event = match news {
+            News::Pod(deltas) => return deltas.iter().for_each(|delta| self.pod_changed(now, delta, fx)),
+            News::Node(deltas) => return deltas.iter().for_each(|delta| self.node_changed(now, delta)),
+            News::PersistentVolumeClaim(deltas) => {
+                for delta in &deltas {
+                    let name = follow(&mut self.decider.cluster.objects.claims, delta);
+                    self.happened(now, Event::Claim(name));
+                }
+                return self.volumes_changed(now, fx);
+            }
+            News::PersistentVolume(deltas) => {
+                deltas.iter().for_each(|delta| drop(follow(&mut objects.volumes, delta)));
+                self.volumes_changed(now, fx);
+                Event::Volume
+            }
+            News::StorageClass(deltas) => {
+                deltas.iter().for_each(|delta| drop(follow(&mut objects.classes, delta)));
+                Event::Volume
+            }
+            News::CSINode(deltas) => {
+                deltas.iter().for_each(|delta| drop(follow(&mut objects.csi_nodes, delta)));
+                Event::Csi
+            }
+            News::CSIDriver(deltas) => {
+                deltas.iter().for_each(|delta| drop(follow(&mut objects.drivers, delta)));
+                Event::Csi
+            }
+            News::CSIStorageCapacity(deltas) => {
+                deltas.iter().for_each(|delta| drop(follow(&mut objects.capacities, delta)));
+                Event::Csi
+            }
+            News::PodDisruptionBudget(deltas) => {
+                for delta in &deltas {
+                    follow(&mut objects.budgets, delta);
+                    objects.budgets_version += 1;
+                }
+                return;
+            }
+            // They decide about the scores of pods to come only.
+            News::Service(deltas) => return deltas.iter().for_each(|d| drop(follow(&mut objects.services, d))),
+            News::ReplicationController(deltas) => {
+                return deltas.iter().for_each(|d| drop(follow(&mut objects.replication_controllers, d)));
+            }
+            News::ReplicaSet(deltas) => return deltas.iter().for_each(|d| drop(follow(&mut objects.replica_sets, d))),
+            News::StatefulSet(deltas) => {
+                return deltas.iter().for_each(|d| drop(follow(&mut objects.stateful_sets, d)));
+            }
+            News::Namespace(deltas) => {
+                for delta in &deltas {
+                    let object = delta.object();
+                    let labels = (!matches!(delta, Delta::Removed(_)))
+                        .then(|| object.metadata.labels.clone().unwrap_or_default());
+                    self.decider.cluster.set_namespace(object.name(), labels);
+                }
+                Event::Namespace
+            }
+        };
+        self.happened(now, event);
+    }
+
+    pub(super) fn happened(&mut self, now: Time, event: Event) {
+        self.queue.happened(event, now, &self.decider.cluster);
+    }
+
+    fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Ask>) {
+        let pod = match delta {
+            Delta::Added(pod) => pod,
+            Delta::Updated(old, pod) => {
+                if old.uid() != pod.uid() {
+                    self.pod_gone(now, old.uid());
+                }
+                pod
+            }
+            Delta::Removed(pod) => return self.pod_gone(now, pod.uid()),
+        };
+        let uid = pod.uid();
+        if pod.is_deleting() || is_terminal(pod) {
+            self.doomed.remove(uid);
+        }
+        if !node_of(pod).is_empty() {
+            self.pod_bound(now, pod, fx);
+        } else if let Some(flight) = self.flights.get_mut(uid) {
+            // Its owner is the flight; what else changes about it is seen should it come back.
+            flight.latest = Some(pod.clone());
+            if pod.is_deleting() || is_terminal(pod) {
+                self.drop_pod(now, uid);
+            }
+        } else if pod.is_deleting() || is_terminal(pod) {
+            self.drop_pod(now, uid);
+        } else if let Some(profile) = self.profile(pod).cloned() {
+            if let Some(planted) = &mut self.planted
+                && self.queue.get(uid).is_some_and(|row| matches!(row.place, crate::Place::InFlight { .. }))
+            {
+                planted.updated_in_flight(uid);
+            }
+            let info = self.decider.cluster.read(pod.clone());
+            self.queue.set(info, profile, now);
+        } else {
+            self.queue.remove(uid);
+        }
+    }
+
+    fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Ask>) {
+        let uid = pod.uid();
+        let before = self.decider.cluster.pod(uid).cloned();
+        self.queue.remove(uid);
+        if let Some(flight) = self.flights.remove(uid) {
+            self.confirmed(now, flight, pod, fx);
+        }
+        let changed = self.decider.cluster.set_pod(pod);
+        if !changed {
+            return;
+        }
+        match (before, self.decider.cluster.pod(uid).map(|seat| seat.info.clone())) {
+            (Some(Seat { info, .. }), None) => self.happened(now, Event::PodGone(info)),
+            (before, Some(info)) => {
+                // Smaller, or differently labelled, than it was.
+                if let Some(Seat { info, .. }) = before {
+                    self.happened(now, Event::PodGone(info));
+                }
+                self.happened(now, Event::PodPlaced(info));
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn pod_gone(&mut self, now: Time, uid: &str) {
+        self.doomed.remove(uid);
+        self.drop_pod(now, uid);
+    }
+
+    /// A pod is nobody's any more.
+    pub(super) fn drop_pod(&mut self, now: Time, uid: &str) {
+        if let Some(planted) = &mut self.planted {
+            planted.forget(uid);
+        }
+        self.queue.remove(uid);
+        if let Some(flight) = self.flights.remove(uid) {
+            self.release_volumes(&flight);
+        }
+        if let Some(seat) = self.decider.cluster.remove_pod(uid) {
+            self.happened(now, Event::PodGone(seat.info));
+        }
+    }
+
+    fn node_changed(&mut self, now: Time, delta: &Delta<Node>) {
+        let cluster = &mut self.decider.cluster;
+        let (node, change): (_, NodeChange) = match delta {
+            Delta::Added(node) | Delta::Updated(_, node) => (node, cluster.set_node(node.clone())),
+            Delta::Removed(node) => {
+                cluster.remove_node(node.name());
+                return self.happened(now, Event::NodeGone);
+            }
+        };
+        // A heartbeat helps nobody.
+        if change.matters() {
+            self.happened(now, Event::Node(node.name().into(), change));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Making room: victims are marked and deleted, and the pod is nominated to their node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Effects, EventRecord, Time};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use super::ask::Seen;
+use super::attempt::status_patch;
+use super::{Call, Scheduler, path_of};
+use crate::extender::Ask;
+use crate::queue::Row;
+use crate::text::unavailable;
+use crate::{Cluster, FitError, Found, PodInfo};
+
+/// So many nodes are shown to extenders.
+const MOST_PROPOSALS: usize = 100;
+
+/// A node that could be made free.
+#[derive(Clone, Debug)]
+pub struct Proposal {
+    pub node: Arc<str>,
+    pub victims: Vec<Arc<PodInfo>>,
+    pub violations: usize,
+    priority: i32,
+}
+
+impl Proposal {
+    /// As extenders are shown it.
+    pub fn named(&self) -> (Vec<&PodInfo>, usize) {
+        (self.victims.iter().map(|p| &**p).collect(), self.violations)
+    }
+    /// Other victims. False where one of them is not there, or too important.
+    pub fn choose(&mut self, uids: &[String], cluster: &Cluster) -> bool {
+        let Some(node) = cluster.named(&self.node) else { return false };
+        let chosen: Option<Vec<_>> = uids
+            .iter()
+            .map(|uid| node.pods.get(&**uid).map(|seat| seat.info.clone()).filter(|p| p.priority < self.priority))
+            .collect();
+        self.victims = chosen.unwrap_or_default();
+        !self.victims.is_empty()
+    }
+}
+
+/// A pod that goes so that another can come.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    pod: Arc<PodInfo>,
+    /// Who comes.
+    for_pod: Arc<str>,
+}
+
+/// The fourth incident's table of nominations beside the queue.
+#[derive(Debug, Default)]
+pub struct StoredNominations {
+    by_uid: BTreeMap<Arc<str>, (Arc<PodInfo>, Arc<str>)>,
+    updated: BTreeSet<Arc<str>>,
+}
+
+impl StoredNominations {
+    pub fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.by_uid.iter().map(|(uid, (_, node))| (&**uid, &**node))
+    }
+    pub fn on(&self, node: &str) -> Vec<Arc<PodInfo>> {
+        self.by_uid.values().filter(|(_, n)| **n == *node).map(|(pod, _)| pod.clone()).collect()
+    }
+    pub fn forget(&mut self, uid: &str) {
+        self.by_uid.remove(uid);
+        self.updated.remove(uid);
+    }
+    pub fn updated_in_flight(&mut self, uid: &str) {
+        self.updated.insert(uid.into());
+    }
+    /// Whether an update of the pod arrived while it was in flight; told once.
+    pub fn was_updated(&mut self, uid: &str) -> bool {
+        self.updated.remove(uid)
+    }
+    fn store(&mut self, pod: Arc<PodInfo>, node: Arc<str>) {
+        self.by_uid.insert(pod.uid.clone(), (pod, node));
+    }
+}
+
+impl Scheduler {
+    pub(super) fn preempt(&mut self, now: Time, row: Row, mut error: FitError, seen: Seen, fx: &mut Effects<Ask>) {
+        if let Err(why) = self.may_preempt(&row) {
+            error.preemption = format!("preemption: {why}");
+            let keeps = row.nominated.clone();
+            return self.refused(now, &row, error, keeps, fx);
+        }
+        let asks = self.must_ask(&row) && self.planted.is_none();
+        let most = if asks { MOST_PROPOSALS } else { 1 };
+        let found = self.with_question(&row, |decider, question, _| decider.candidates(question, most));
+        let candidates = match found {
+            Ok(candidates) => candidates,
+            Err(_) if self.planted.is_some() => return self.nominate_as_in_1_14(now, row, error, fx),
+            Err(reasons) => {
+                error.preemption = format!("preemption: {}", unavailable(error.nodes, &reasons));
+                return self.refused(now, &row, error, None, fx);
+            }
+        };
+        let cluster = &self.decider.cluster;
+        let proposals = candidates.into_iter().filter_map(|c| {
+            let node = cluster.node(c.node)?.name.clone();
+            Some(Proposal { node, victims: c.victims, violations: c.violations, priority: row.pod.priority })
+        });
+        let mut proposals: Vec<Proposal> = proposals.collect();
+        if asks {
+            return self.ask_victims(now, row, proposals, 0, seen, Box::new(error), fx);
+        }
+        if proposals.is_empty() {
+            return self.refused(now, &row, error, None, fx);
+        }
+        let best = proposals.swap_remove(0);
+        self.evict(now, row, error, best, fx);
+    }
+
+    /// The fourth incident: a node that the plugins alone accept is taken for one that can be made free, and the
+    /// nomination is stored, whatever has become of the pod in the meantime.
+    fn nominate_as_in_1_14(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
+        let Found::List(nodes, _) = self.look(&row, true) else { return self.refused(now, &row, error, None, fx) };
+        let name = nodes.first().and_then(|id| self.decider.cluster.node(*id)).map(|n| n.name.clone());
+        if let (Some(planted), Some(name)) = (&mut self.planted, name) {
+            planted.store(row.pod.clone(), name);
+        }
+        self.refused(now, &row, error, None, fx);
+    }
+
+    /// Whether a pod may have others deleted (plugins/defaultpreemption, `PodEligibleToPreemptOthers`).
+    fn may_preempt(&self, row: &Row) -> Result<(), &'static str> {
+        if row.pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
+            return Err("not eligible due to preemptionPolicy=Never.");
+        }
+        let node = row.nominated.as_deref().and_then(|name| self.decider.cluster.named(name));
+        let going = |p: &PodInfo| p.is_terminating() || self.doomed.contains_key(&p.uid);
+        let waits = node
+            .is_some_and(|n| n.pods.values().any(|seat| seat.info.priority < row.pod.priority && going(&seat.info)));
+        if waits {
+            return Err("not eligible due to a terminating pod on the nominated node.");
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_up_preempting(
+        &mut self,
+        now: Time,
+        row: &Row,
+        mut error: FitError,
+        why: &str,
+        fx: &mut Effects<Ask>,
+    ) {
+        error.preemption = format!("preemption: {why}.");
+        self.refused(now, row, error, None, fx);
+    }
+
+    /// Deletes the victims and nominates the pod.
+    pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Ask>) {
+        self.metrics.preempted(proposal.victims.len());
+        for pod in proposal.victims {
+            if self.doomed.contains_key(&pod.uid) || pod.is_terminating() {
+                continue;
+            }
+            let message = format!("Preempted by pod {} on node {}", row.pod.uid, proposal.node);
+            self.recorder.record(now, EventRecord::normal(&*pod.pod, "Preempted", message), fx);
+            self.doomed.insert(pod.uid.clone(), row.pod.uid.clone());
+            let name = &row.profile.scheduler_name;
+            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
+                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                "message": format!("{name}: preempting to accommodate a higher priority pod"),
+                "lastTransitionTime": now.rfc3339()}]}});
+            let call = fx.api(status_patch(&pod.pod, &patch));
+            self.calls.insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone() })));
+        }
+        self.renounce_lower(now, &row, &proposal.node, fx);
+        if let Some(planted) = &mut self.planted {
+            planted.store(row.pod.clone(), proposal.node.clone());
+        }
+        self.refused(now, &row, error, Some(proposal.node), fx);
+    }
+
+    /// Less important pods look for another node than the one that is being made free for this one.
+    fn renounce_lower(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Ask>) {
+        let lower: Vec<Arc<PodInfo>> =
+            self.queue.nominated_to(node).filter(|p| p.priority < row.pod.priority).cloned().collect();
+        for pod in lower {
+            self.queue.nominate(&pod.uid, None);
+            self.queue.hurry(&pod.uid, now);
+            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
+            let call = fx.api(status_patch(&pod.pod, &patch));
+            self.calls.insert(call, Call::Renounce { pod: path_of(&pod.pod) });
+        }
+        self.touch_renominated();
+    }
+
+    pub(super) fn marked(
+        &mut self,
+        now: Time,
+        victim: Victim,
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Ask>,
+    ) {
+        match result {
+            Err(error) if error.is_not_found() => {
+                self.doomed.remove(&victim.pod.uid);
+            }
+            // The mark is for people; without it the pod goes all the same.
+            _ => {
+                let pod = &victim.pod;
+                let options = DeleteOptions { uid: Some(pod.uid.to_string()), ..DeleteOptions::default() };
+                let request = ApiRequest::delete(&Pod::resource(), pod.namespace(), pod.name(), &options);
+                self.calls.insert(fx.api(request), Call::Evict(Box::new(victim)));
+            }
+        }
+        tracing::trace!(?now, "victim marked");
+    }
+
+    pub(super) fn evicted(
+        &mut self,
+        now: Time,
+        victim: Victim,
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Ask>,
+    ) {
+        let Err(error) = result else { return };
+        self.doomed.remove(&victim.pod.uid);
+        if error.is_not_found() || error.is_conflict() {
+            return;
+        }
+        tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");
+        // The node may never become free: the pod looks again.
+        let renounced = self.queue.nominate(&victim.for_pod, None);
+        self.queue.hurry(&victim.for_pod, now);
+        self.touch_renominated();
+        if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {
+            let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
+            let call = fx.api(status_patch(&pod, &patch));
+            self.calls.insert(call, Call::Renounce { pod: path_of(&pod) });
+        }
+    }
+}

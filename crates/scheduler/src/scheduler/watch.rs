@@ -1,0 +1,82 @@
+//! What the scheduler watches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_engine::{Delta, Effects, Informer, Input, Rng, Selector, Time};
+use carrack_types::resource::{Kind, Object};
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+
+use crate::cluster::{ObjectName, name_of};
+
+macro_rules! informers {
+    ($($field:ident: $kind:ident),* $(,)?) => {
+        /// One informer a kind.
+        pub struct Informers {
+            $($field: Informer<$kind>),*
+        }
+        /// Changes of one kind.
+        pub enum News {
+            $(
+                #[doc = concat!("Of ", stringify!($kind), ".")]
+                $kind(Vec<Delta<$kind>>)
+            ),*
+        }
+        impl Informers {
+            pub fn new(rng: &Rng) -> Self {
+                Self {
+                    $($field: Informer::new($kind::resource(), Selector::all(), rng.fork(stringify!($field)))),*
+                }
+            }
+            pub fn start<F>(&mut self, fx: &mut Effects<F>) {
+                $(self.$field.start(fx);)*
+            }
+            /// Whether all of them have seen a complete list.
+            pub fn synced(&self) -> bool {
+                $(self.$field.synced())&&*
+            }
+            /// Takes an input if it is for one of them.
+            pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> Option<News> {
+                $(
+                    if let Some(deltas) = self.$field.step(now, input, fx) {
+                        return Some(News::$kind(deltas));
+                    }
+                )*
+                None
+            }
+        }
+    };
+}
+
+informers! {
+    pods: Pod,
+    nodes: Node,
+    namespaces: Namespace,
+    claims: PersistentVolumeClaim,
+    volumes: PersistentVolume,
+    classes: StorageClass,
+    csi_nodes: CSINode,
+    drivers: CSIDriver,
+    capacities: CSIStorageCapacity,
+    budgets: PodDisruptionBudget,
+    services: Service,
+    replication_controllers: ReplicationController,
+    replica_sets: ReplicaSet,
+    stateful_sets: StatefulSet,
+}
+
+/// Follows a change in a map of objects.
+pub fn follow<K: Object>(map: &mut BTreeMap<ObjectName, Arc<K>>, delta: &Delta<K>) -> ObjectName {
+    let object = delta.object();
+    let name = name_of(&**object);
+    match delta {
+        Delta::Removed(_) => map.remove(&name),
+        Delta::Added(_) | Delta::Updated(..) => map.insert(name.clone(), object.clone()),
+    };
+    name
+}

@@ -1,0 +1,107 @@
+//! A scheduler extender like the one of the fourth incident: it writes its choice into the pod's annotations in the middle
+//! of the cycle, and answers a repeated question with an empty list. Now and then it fails, takes long, names nodes that
+//! nobody offered, or says nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{ApiRequest, CallId, ContentType, Core, Effects, Input, Rng, Time, TimerId};
+use carrack_scheduler::extender::{Answer, Ask};
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::chance::below;
+
+/// Its annotation: when it chose, in nanoseconds.
+const CHOSEN: &str = "sim.carrack.io/predicate-time";
+/// A choice that old is void: the cycle that it was for has ended.
+const VOID_AFTER: Duration = Duration::from_secs(3);
+/// Verb of its filter.
+pub(crate) const FILTER: &str = "filter";
+
+/// The extender.
+pub(crate) struct Extender {
+    rng: Rng,
+    faults: bool,
+    /// Answers that wait for the annotation to be written.
+    writing: BTreeMap<CallId, Answer>,
+    /// Answers that take long.
+    waiting: BTreeMap<TimerId, Answer>,
+}
+
+impl Extender {
+    pub(crate) fn new(rng: Rng, faults: bool) -> Self {
+        Self { rng, faults, writing: BTreeMap::new(), waiting: BTreeMap::new() }
+    }
+    /// It behaves from now on.
+    pub(crate) fn heal(&mut self) {
+        self.faults = false;
+    }
+    fn fails(&mut self, one_in: u64) -> bool {
+        self.faults && self.rng.one_in(one_in)
+    }
+
+    fn asked(&mut self, now: Time, ask: &Ask, fx: &mut Effects<Answer>) {
+        let args: Value = serde_json::from_slice(&ask.body).unwrap_or_default();
+        let pod = &args["Pod"];
+        let chosen = pod["metadata"]["annotations"][CHOSEN].as_str().and_then(|t| t.parse().ok()).map(Time);
+        let names = args["NodeNames"].clone();
+        let repeated = chosen.is_some_and(|at| now.since(at) < VOID_AFTER);
+        let body = if self.fails(16) {
+            json!({"Error": "the extender has a bad day"})
+        } else if self.fails(24) {
+            json!({"NodeNames": ["nowhere"], "FailedNodes": {"elsewhere": "full"}})
+        } else if self.fails(24) {
+            json!({"NodeNames": null, "Nodes": null})
+        } else if repeated {
+            json!({"NodeNames": [], "FailedNodes": {}})
+        } else {
+            json!({"NodeNames": names, "FailedNodes": {}})
+        };
+        let answer = Answer { id: ask.id, result: Ok(body.to_string().into()) };
+        if repeated || self.fails(8) {
+            return self.answer(now, answer, fx);
+        }
+        let patch = json!({"metadata": {"annotations": {CHOSEN: now.0.to_string()}}});
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let kind = ContentType::StrategicMergePatch;
+        let request = ApiRequest::patch(&Pod::resource(), &text("namespace"), &text("name"), "", kind, &patch);
+        self.writing.insert(fx.api(request), answer);
+    }
+
+    fn answer(&mut self, now: Time, answer: Answer, fx: &mut Effects<Answer>) {
+        if self.fails(10) {
+            fx.own(answer.clone());
+        }
+        if self.fails(10) {
+            let late = below(&mut self.rng, Duration::from_secs(8));
+            self.waiting.insert(fx.timer(now + late), answer);
+        } else if !self.fails(20) {
+            fx.own(answer);
+        }
+    }
+}
+
+impl Core for Extender {
+    type In = Ask;
+    type Out = Answer;
+
+    fn step(&mut self, now: Time, input: Input<Ask>, fx: &mut Effects<Answer>) {
+        match input {
+            Input::Own(ask) => self.asked(now, &ask, fx),
+            // Whether it was written or not: it has chosen.
+            Input::Api { id, .. } => {
+                if let Some(answer) = self.writing.remove(&id) {
+                    self.answer(now, answer, fx);
+                }
+            }
+            Input::Timer(id) => {
+                if let Some(answer) = self.waiting.remove(&id) {
+                    fx.own(answer);
+                }
+            }
+            Input::Start | Input::Watch { .. } => {}
+        }
+    }
+}
