@@ -20,7 +20,7 @@ pub struct Config {
     pub extenders: Vec<Extender>,
     /// Delays of its queue.
     pub patience: Patience,
-    /// Whether of several schedulers with this configuration one works at a time.
+    /// Whether of several schedulers with this configuration one works at a time. Without a word about it none is elected.
     pub leader_elect: bool,
     /// Name of the Lease by which they elect it, and its namespace.
     pub lease: (String, String),
@@ -32,7 +32,7 @@ impl Default for Config {
             profiles: vec![Profile::default()],
             extenders: Vec::new(),
             patience: Patience::default(),
-            leader_elect: true,
+            leader_elect: false,
             lease: ("kube-system".to_owned(), "kube-scheduler".to_owned()),
         }
     }

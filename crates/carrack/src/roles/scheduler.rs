@@ -55,6 +55,6 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         Some(path) => read_config(path)?,
         None => Config::named(&args.scheduler_name),
     };
-    let identity = if args.leader_elect { Some(super::process_identity()?) } else { None };
+    let identity = if args.leader_elect || config.leader_elect { Some(super::process_identity()?) } else { None };
     super::alone(&args.role, |transport, stop| async move { run(config, identity, transport, stop).await }).await
 }
