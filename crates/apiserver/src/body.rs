@@ -77,6 +77,15 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
+    /// How many bytes it has, if that is known.
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Body::Full(bytes) => Some(bytes.len()),
+            Body::Parts(parts) => Some(parts.iter().map(Bytes::len).sum()),
+            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => None,
+        }
+    }
+
     /// The whole body in one piece; empty for streams and hand-overs.
     pub fn into_bytes(self) -> Bytes {
         match self {

@@ -4,12 +4,25 @@
 
 use jiff::Timestamp;
 
+use crate::metrics::ProcessStats;
+
 /// The only source of nondeterminism in the pipeline.
 pub trait Env: Send + Sync + 'static {
     /// The wall clock's time now.
     fn now(&self) -> Timestamp;
     /// A random number, uniform over all values.
     fn random(&self) -> u64;
+    /// Sets how much is logged: 0 to 3 is the usual, 4 and 5 tell more, 6 and more tell everything.
+    ///
+    /// # Errors
+    /// Why it cannot be set.
+    fn set_verbosity(&self, level: u8) -> Result<(), String> {
+        Err(format!("the log cannot be set to {level} here"))
+    }
+    /// The process that the server runs in, if it is one.
+    fn process(&self) -> Option<ProcessStats> {
+        None
+    }
 }
 
 /// The alphabet of generated names: no vowels and nothing easily misread, as Kubernetes does it.

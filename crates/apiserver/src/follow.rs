@@ -29,11 +29,13 @@ struct State<T> {
     value: T,
     /// One for each prefix; empty when a list is needed.
     watches: Vec<(Watch, Revision)>,
+    /// The value has everything up to this revision.
+    settled: Revision,
 }
 
 impl<T: Fold> Follower<T> {
     pub(crate) fn new(prefixes: Vec<String>, value: T) -> Self {
-        Follower { prefixes, state: Mutex::new(State { value, watches: Vec::new() }) }
+        Follower { prefixes, state: Mutex::new(State { value, watches: Vec::new(), settled: Revision(0) }) }
     }
 
     /// Hands the value, brought up to the store's present revision, to `read`.
@@ -42,10 +44,13 @@ impl<T: Fold> Follower<T> {
         loop {
             {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if !state.watches.is_empty() && state.drain(wanted) {
+                // Between two writes, whoever asks finds it settled.
+                if !state.watches.is_empty() && (state.settled >= wanted || state.drain(wanted)) {
+                    state.settled = state.settled.max(wanted);
                     return Ok(read(&mut state.value));
                 }
                 state.watches.clear();
+                state.settled = Revision(0);
             }
             let mut lists = Vec::new();
             for prefix in &self.prefixes {

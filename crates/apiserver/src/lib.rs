@@ -62,6 +62,7 @@ pub use body::{Body, NodeTarget, Response, Scheme};
 pub use catalog::Catalog;
 pub use env::{Env, name_suffix, new_uid, rfc3339_s};
 pub use local::{LocalApi, LocalGroupVersion, LocalRequest};
+pub use metrics::ProcessStats;
 pub use query::Query;
 pub use route::{RequestInfo, ResourceRequest};
 pub use selector::{FieldSelector, LabelSelector};

@@ -1,23 +1,31 @@
 //! Paths that are no resources: discovery, OpenAPI, health, version, metrics.
 
+use std::sync::Arc;
+
 use carrack_auth::token;
+use carrack_store::Range;
+use futures::StreamExt as _;
+use futures::future::ready;
 use http::header::HeaderMap;
 use http::{HeaderValue, Method};
 use serde_json::json;
 
-use crate::body::{self, Body, Response, typed};
+use crate::body::{self, Body, Response, text as text_body, typed};
 use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{discovery, health, openapi};
+use crate::{discovery, health, keys, openapi};
 
 /// What `/version` says; clients compare the minor version.
-const MAJOR: &str = "1";
-const MINOR: &str = "36";
+pub(crate) const MAJOR: &str = "1";
+pub(crate) const MINOR: &str = "36";
 /// The Kubernetes release whose API this is, and which server it is: the same text as nodes give for
 /// their kubelet, so that no client sees a skew where there is none.
-const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
+pub(crate) const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
+
+/// How long a backup may take.
+const BACKUP_TIMEOUT_S: u64 = 3600;
 
 /// Answers a request that has been authorized.
 pub(crate) async fn answer(
@@ -26,16 +34,23 @@ pub(crate) async fn answer(
     path: &str,
     headers: &HeaderMap,
     query: &Query,
+    body: &[u8],
 ) -> Result<Response, Status> {
+    let trimmed = path.trim_end_matches('/');
+    if (trimmed, method) == ("/debug/flags/v", &Method::PUT) {
+        return verbosity(server, body);
+    }
     if !matches!(*method, Method::GET | Method::HEAD) {
         return Err(Status::method_not_allowed());
     }
-    let trimmed = path.trim_end_matches('/');
     match trimmed {
+        "/debug/store/backup" => return Ok(backup(server)),
         "/version" => return Ok(body::value(200, &version())),
         "/metrics" => {
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            return Ok(typed(200, content_type, Body::Full(server.inner.metrics.text().into())));
+            let objects = objects(server).await?;
+            let text = server.inner.metrics.text(&objects, server.inner.env.process());
+            return Ok(typed(200, content_type, Body::Full(text.into())));
         }
         "" => return paths(server).await,
         "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
@@ -48,6 +63,43 @@ pub(crate) async fn answer(
         return openapi::answer(server, trimmed, headers).await;
     }
     discovery::answer(server, trimmed, headers).await
+}
+
+/// All objects at one revision, for whoever may read everything.
+fn backup(server: &ApiServer) -> Response {
+    let parts = carrack_store::backup::stream(Arc::clone(&server.inner.store));
+    // A file that ends early is told from a whole one by its head.
+    let lines = parts
+        .map(|part| part.inspect_err(|error| tracing::warn!(%error, "a backup breaks off")).ok())
+        .take_while(|part| ready(part.is_some()))
+        .filter_map(ready);
+    let body = Body::Watch { lines: Box::pin(lines), timeout_s: BACKUP_TIMEOUT_S };
+    typed(200, HeaderValue::from_static("application/octet-stream"), body)
+}
+
+/// Sets how much is logged, as upstream's components let it be set: the body is a number.
+fn verbosity(server: &ApiServer, body: &[u8]) -> Result<Response, Status> {
+    let text = String::from_utf8_lossy(&body[..body.len().min(64)]);
+    let level = text.trim().parse::<u8>().map_err(|_| {
+        Status::bad_request(format!("failed set klog.logging.verbosity to {}: a number is needed", text.trim()))
+    })?;
+    server.inner.env.set_verbosity(level).map_err(Status::internal)?;
+    Ok(text_body(200, format!("successfully set klog.logging.verbosity to {level}\n")))
+}
+
+/// How many objects of each resource are stored.
+async fn objects(server: &ApiServer) -> Result<Vec<(String, usize)>, Status> {
+    let (catalog, store) = (server.catalog().await?, &server.inner.store);
+    let mut all = Vec::new();
+    for row in catalog.rows().iter().filter(|row| (&row.group, &row.plural) == (&row.storage.0, &row.storage.1)) {
+        // Whatever is at hand is new enough to be counted.
+        let range = Range { prefix: keys::prefix(row, None), after: None, limit: 1, at: Some(store.revision()) };
+        let Ok(page) = store.range(range).await else { continue };
+        let resource =
+            if row.group.is_empty() { row.plural.to_string() } else { format!("{}.{}", row.plural, row.group) };
+        all.push((resource, page.entries.len() + page.remaining));
+    }
+    Ok(all)
 }
 
 fn version() -> serde_json::Value {

@@ -10,7 +10,7 @@
 //! [`Store`], so the simulator can poll a request to its end by hand.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
@@ -19,7 +19,7 @@ use carrack_auth::token::Issuer;
 use carrack_auth::{Attributes, Authorizer, Caller};
 use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode, request};
 
 use crate::admission::{self, AdmissionPlugin};
 use crate::audit::{Audit, Notes};
@@ -32,7 +32,7 @@ use crate::follow::{Fold, Follower};
 use crate::health::Phase;
 use crate::keys;
 use crate::local::{LocalApi, LocalRequest};
-use crate::metrics::Metrics;
+use crate::metrics::{Metered, Metrics};
 use crate::openapi::Documents;
 use crate::pretty;
 use crate::query::Query;
@@ -153,9 +153,11 @@ impl ApiServer {
         let mut plugins = admission::built_in(&config.network);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
+        let metrics = Metrics::new();
+        let store = Metered::new(config.store, Arc::clone(&config.env), metrics.store.clone());
         ApiServer {
             inner: Arc::new(Inner {
-                store: config.store,
+                store: Arc::new(store),
                 env: config.env,
                 authenticator: config.authenticator,
                 issuer: config.issuer,
@@ -169,7 +171,7 @@ impl ApiServer {
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 documents: Documents::default(),
-                metrics: Metrics::default(),
+                metrics,
                 phase: Phase::default(),
             }),
         }
@@ -211,18 +213,32 @@ impl ApiServer {
     /// Answers a request of a caller that has been authenticated.
     pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
         let (parts, body) = request.into_parts();
+        self.answer(&parts, body, caller).await
+    }
+
+    /// [`Self::handle`] for a caller that still has use for the request's head.
+    pub(crate) async fn answer(&self, parts: &request::Parts, body: Bytes, caller: Caller) -> Response {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(&*self.inner.env, &caller, &info, &parts, &body));
+        let record = audit.and_then(|audit| audit.begin(env, &caller, &info, parts, &body));
         let mut notes = Notes::default();
-        let request =
-            Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
+        let started = metrics.start(&info, query.non_empty("dryRun").is_some(), env);
+        let request = Request {
+            server: self,
+            method: &parts.method,
+            info: &info,
+            query: &query,
+            headers: &parts.headers,
+            body,
+            known: &started.known,
+        };
         let response = request.answer(caller, &mut notes).await.unwrap_or_else(Response::from);
         if let Some(record) = record {
             record.end(&notes, &response);
         }
-        self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
+        metrics.end(started, response.status().as_u16(), response.body().len(), env);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 
@@ -267,6 +283,8 @@ struct Request<'a> {
     query: &'a Query,
     headers: &'a HeaderMap,
     body: Bytes,
+    /// Set when what the path names is found.
+    known: &'a AtomicBool,
 }
 
 impl Request<'_> {
@@ -289,10 +307,11 @@ impl Request<'_> {
         };
         self.authorize(&caller, notes).await?;
         let Some(resource) = &self.info.resource else {
-            return nonresource::answer(self.server, self.method, &self.info.path, self.headers, self.query).await;
+            let Request { server, method, info, query, headers, body, .. } = self;
+            return nonresource::answer(server, method, &info.path, headers, query, &body).await;
         };
         if let Some(api) = inner.local_api(&resource.group, &resource.version) {
-            return Ok(api
+            let response = api
                 .handle(LocalRequest {
                     server: self.server,
                     info: self.info,
@@ -303,7 +322,9 @@ impl Request<'_> {
                     body: self.body,
                     caller,
                 })
-                .await);
+                .await;
+            self.known.store(response.status() != StatusCode::NOT_FOUND, Ordering::Relaxed);
+            return Ok(response);
         }
         self.resource(resource, &caller).await
     }
@@ -347,6 +368,7 @@ impl Request<'_> {
         if request.namespace.is_some() && !row.namespaced && request.resource != "namespaces" {
             return Err(Status::no_such_path());
         }
+        self.known.store(true, Ordering::Relaxed);
         let mut cx = Cx {
             server: inner,
             caller,

@@ -11,10 +11,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_store::{Entry, Revision, Value as StoreValue};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::status::Status;
@@ -50,20 +50,8 @@ pub(crate) fn encode(object: &Map<String, Value>, api_version: &str, kind: &str)
     StoreValue { bytes: out.into(), stamp_at: Some(stamp_at) }
 }
 
-/// What [`encode`] and the store will make of an object, for replies to dry runs and for telling
-/// whether an update changes anything.
-pub(crate) fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &str, revision: &str) -> Bytes {
-    let value = encode(object, api_version, kind);
-    let at = value.stamp_at.unwrap_or(0);
-    let mut out = BytesMut::with_capacity(value.bytes.len() + revision.len());
-    out.put_slice(&value.bytes[..at]);
-    out.put_slice(revision.as_bytes());
-    out.put_slice(&value.bytes[at..]);
-    out.freeze()
-}
-
 fn front(api_version: &str, kind: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
+    let mut out = Vec::with_capacity(4096);
     out.extend_from_slice(b"{\"apiVersion\":");
     string(&mut out, api_version);
     out.extend_from_slice(b",\"kind\":");
@@ -73,16 +61,21 @@ fn front(api_version: &str, kind: &str) -> Vec<u8> {
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {
-    // Writing a string to memory cannot fail.
-    out.extend_from_slice(serde_json::to_string(text).unwrap_or_default().as_bytes());
+    json(out, text);
 }
 
 fn field(out: &mut Vec<u8>, key: &str, value: &Value) {
     out.push(b',');
     string(out, key);
     out.push(b':');
-    // Writing a tree of JSON values to memory cannot fail.
-    out.extend_from_slice(&serde_json::to_vec(value).unwrap_or_default());
+    json(out, value);
+}
+
+fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    if let Err(error) = serde_json::to_writer(out, value) {
+        // Writing text or a tree of JSON values to memory cannot fail.
+        tracing::error!(%error, "an object cannot be written");
+    }
 }
 
 /// The value as it was put, to be put under another key.
@@ -92,6 +85,14 @@ pub(crate) fn unstamped(entry: &Entry) -> StoreValue {
     let bytes = [&entry.value[..front], &entry.value[front + digits..]].concat();
     let stamp_at = carrack_store::stamp_place(&bytes);
     StoreValue { bytes: bytes.into(), stamp_at }
+}
+
+/// Whether the value is what the entry has already, but for the revision.
+pub(crate) fn is_same(entry: &Entry, value: &StoreValue) -> bool {
+    let Some(at) = value.stamp_at else { return entry.value == value.bytes };
+    let (Some(front), Some(rest)) = (entry.value.get(..at), entry.value.get(at..)) else { return false };
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    *front == value.bytes[..at] && rest[digits..] == value.bytes[at..]
 }
 
 /// What readers derive from an entry, made once for each (it hangs on [`Entry::memo`]).
@@ -201,6 +202,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// What [`encode`] and the store will make of an object.
+    fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &str, revision: &str) -> Bytes {
+        let value = encode(object, api_version, kind);
+        let at = value.stamp_at.unwrap_or(0);
+        [&value.bytes[..at], revision.as_bytes(), &value.bytes[at..]].concat().into()
+    }
+
     fn entry(object: &Value) -> Entry {
         let object = object.as_object().expect("object");
         Entry {
@@ -236,6 +244,9 @@ mod tests {
         assert_eq!(memo.labels["a"], "b");
         let object = object.as_object().expect("object");
         assert_eq!(unstamped(&entry), encode(object, "v1", "Pod"));
+        assert!(is_same(&entry, &encode(object, "v1", "Pod")));
+        assert!(!is_same(&entry, &encode(object, "v1", "Pods")));
+        assert!(!is_same(&entry, &encode(&Map::new(), "v1", "Pod")));
     }
 
     #[test]

@@ -237,6 +237,86 @@ async fn bodies_are_bounded() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_too_large_is_answered_while_it_comes() {
+    let running = Running::start(Settings::default()).await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).expect("written");
+        path
+    };
+    let admin = running.pki.client(&Identity::Admin, TestEnv.now().as_second()).expect("certificate");
+    let (certificate, key) = (file("crt", admin.certificate.as_bytes()), file("key", admin.key.expose().as_bytes()));
+    let (ca, body) = (file("ca", running.pki.ca_pem().as_bytes()), file("body", &vec![b' '; 8 << 20]));
+    // curl, because it goes by the letter of HTTP/2: a stream that is reset before its reply ends is an error.
+    for version in ["--http2", "--http1.1"] {
+        let curl = tokio::process::Command::new("curl")
+            .args([version, "--silent", "--show-error", "--max-time", "60", "--write-out", "%{http_code}", "--cacert"])
+            .arg(&ca)
+            .arg("--cert")
+            .arg(&certificate)
+            .arg("--key")
+            .arg(&key)
+            .args(["--header", "Content-Type: application/json", "--output"])
+            .arg(directory.path().join("reply"))
+            .arg("--data-binary")
+            .arg(format!("@{}", body.display()))
+            .arg(format!("https://localhost:{}/api/v1/namespaces/default/configmaps", running.address.port()))
+            .output()
+            .await
+            .expect("curl is there (scripts/install-deps test)");
+        let said = String::from_utf8_lossy(&curl.stderr);
+        assert_eq!((curl.status.code(), &*curl.stdout), (Some(0), &b"413"[..]), "{version}: {said}");
+        let reply = std::fs::read(directory.path().join("reply")).expect("a reply");
+        let status: Value = serde_json::from_slice(&reply).expect("json");
+        assert_eq!(status["reason"], "RequestEntityTooLarge", "{version}");
+    }
+}
+
+#[tokio::test]
+async fn large_lists_are_compressed_for_those_who_ask() {
+    let running = Running::start(Settings::default()).await;
+    let text = "x".repeat(100_000);
+    for name in ["a", "b"] {
+        let map = json!({"metadata": {"name": name}, "data": {"text": text}}).to_string();
+        let post = request("POST", "/api/v1/namespaces/default/configmaps").body(Full::from(map)).expect("request");
+        assert_eq!(running.send(Some(Identity::Admin), post).await.0, 201);
+    }
+    for (path, encoding, zipped) in [
+        ("/api/v1/namespaces/default/configmaps", "gzip", true),
+        ("/api/v1/namespaces/default/configmaps", "identity", false),
+        ("/api/v1/namespaces/default/configmaps/a", "gzip", false),
+    ] {
+        let get = request("GET", path).header("accept-encoding", encoding).body(Full::default()).expect("request");
+        let response = running.connect(Some(Identity::Admin)).await.send_request(get).await.expect("reply");
+        assert_eq!(response.headers().get("content-encoding").is_some(), zipped, "{path} {encoding}");
+        let body = response.into_body().collect().await.expect("body").to_bytes();
+        let mut plain = Vec::new();
+        if zipped {
+            std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*body), &mut plain).expect("gzip");
+        } else {
+            plain.extend_from_slice(&body);
+        }
+        serde_json::from_slice::<Value>(&plain).expect("json");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_only_says_hello_is_cut_off() {
+    let running = Running::start(Settings { head: Duration::from_millis(200), ..Settings::default() }).await;
+    for protocol in ["h2", "http/1.1"] {
+        let mut tls = running.client_tls(None);
+        tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+        let stream = TcpStream::connect(running.address).await.expect("connect");
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+        let mut stream = connector.connect(name, stream).await.expect("handshake");
+        let mut rest = Vec::new();
+        within("a silent client", stream.read_to_end(&mut rest)).await.ok();
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_says_nothing_is_cut_off() {
     let settings =
         Settings { head: Duration::from_millis(200), handshake: Duration::from_millis(200), ..Settings::default() };
@@ -399,6 +479,23 @@ async fn shutdown_ends_watches_and_then_the_server() {
     assert!(within("the watch's end", response.frame()).await.is_none());
     within("the server's end", running.serving).await.expect("task").expect("serve");
     assert!(TcpStream::connect(running.address).await.is_err());
+}
+
+#[tokio::test]
+async fn load_balancers_hear_of_the_end_before_it_comes() {
+    let mut running =
+        Running::start(Settings { shutdown_delay: Duration::from_millis(500), ..Settings::default() }).await;
+    drop(running.stop.take());
+    let waiting = async {
+        while running.send(None, get("/readyz")).await.0 == 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("/readyz says no", waiting).await;
+    // All else goes on, for those who come all the same.
+    assert_eq!(running.send(Some(Identity::Admin), get("/api/v1/namespaces")).await.0, 200);
+    assert_eq!(running.send(None, get("/livez")).await.0, 200);
+    within("the server's end", running.serving).await.expect("task").expect("serve");
 }
 
 #[tokio::test]

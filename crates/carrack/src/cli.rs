@@ -64,6 +64,8 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Play clusters in the simulator
     Sim(sim::SimArgs),
+    /// Back up, restore and check a cluster's objects
+    Store(store::StoreCommandArgs),
     /// Run the role apiserver: the Kubernetes API on the embedded store
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod

@@ -1,20 +1,66 @@
-//! Logs of long-running commands: one line an event on standard error, chosen by `--log-level` or `CARRACK_LOG`.
+//! Logs of long-running commands: one line an event on standard error, chosen by `--log-level` or `CARRACK_LOG`, or by
+//! `--v` as with upstream's components; an API server can be told another choice while it runs (`PUT /debug/flags/v`).
 
 use std::io;
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Begins logging. `filter` is a level (`info`) or a list of `module=level`.
 ///
 /// # Errors
 /// The filter makes no sense, or logging was begun before.
 pub fn start(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder().parse(filter).with_context(|| format!("{filter:?} is no log level"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(crate::output::is_fancy())
+    let (filter, handle) = reload::Layer::new(read(filter)?);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(crate::output::is_fancy());
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .try_init()
-        .map_err(|error| anyhow::anyhow!("logging cannot begin: {error}"))
+        .map_err(|error| anyhow::anyhow!("logging cannot begin: {error}"))?;
+    // Set once, because the line above fails the second time.
+    FILTER.get_or_init(|| handle);
+    Ok(())
+}
+
+/// Logs by another filter from now on.
+///
+/// # Errors
+/// The filter makes no sense, or nothing is logged in this process.
+pub fn set(filter: &str) -> anyhow::Result<()> {
+    let filter = read(filter)?;
+    FILTER.get().context("this process does not log")?.reload(filter).context("the log cannot be changed")
+}
+
+/// The filter that a number of upstream's `--v` stands for.
+#[must_use]
+pub fn of_verbosity(level: u8) -> &'static str {
+    match level {
+        0..=3 => "info",
+        // What libraries have to say at that level is of no use to anybody but them.
+        4..=5 => "debug,h2=info,hyper=info,hyper_util=info,rustls=info,tower=info",
+        _ => "trace",
+    }
+}
+
+fn read(filter: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::builder().parse(filter).with_context(|| format!("{filter:?} is no log level"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbosities_are_filters() {
+        for level in 0..=10 {
+            assert!(read(of_verbosity(level)).is_ok(), "{level}");
+        }
+        assert!(read("nonsense=level").is_err());
+    }
 }

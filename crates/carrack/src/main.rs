@@ -3,7 +3,7 @@
 //! ```text
 //!   up, down ──► node runtime (containerd, pod network) and all roles in one process
 //!   <role>   ──► one role in this process, over HTTPS
-//!   console, kubeconfig, version, image, bench, sim ──► tools for a person
+//!   console, kubeconfig, version, image, bench, sim, store ──► tools for a person
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
@@ -19,11 +19,14 @@ mod kubeconfig;
 mod logging;
 mod network;
 mod output;
+mod process;
 mod progress;
 mod roles;
 mod sim;
+mod store;
 mod up;
 mod version;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -66,7 +69,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Sim(args) => sim::run(args),
-        Command::Apiserver(args) => block_on(roles::apiserver::alone(args)),
+        Command::Store(args) => block_on(store::run(args)),
+        Command::Apiserver(args) => serve(roles::apiserver::alone(args)),
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
         Command::Controllers(args) => block_on(roles::controllers::alone(args)),
         Command::VirtController(args) => block_on(roles::virt_controller::alone(args)),
@@ -78,6 +82,19 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+/// Runs a role that is to use the machine: a core is left to the store's writer, and where there is no other, one thread
+/// does everything, because handing work between two costs more than it brings.
+fn serve(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, Into::into);
+    if cores <= 2 {
+        return block_on(work);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores - 1).enable_all().build()?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Runs a tool's work. A thread that still reads the terminal does not hold the process back.

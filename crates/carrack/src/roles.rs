@@ -52,7 +52,7 @@ pub async fn alone<F>(
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    logging::start(&args.log_level)?;
+    logging::start(args.log.filter())?;
     let transport = https(&args.kubeconfig)?;
     role(transport, until_signal()?).await
 }

@@ -16,6 +16,7 @@
 //!
 //! [`mem`] reads no clock, does no IO and needs no runtime, so the simulator runs it as it is.
 
+pub mod backup;
 pub mod bench;
 pub mod embedded;
 pub mod etcd;

@@ -112,15 +112,15 @@ pub(crate) async fn attempt(
             TxnOutcome::Failed { .. } => None,
         });
     }
-    let stored_form = convert::to_storage(&cx.row, new.clone());
-    if stored::encode_at(&stored_form, &api_version, &kind, &revision) == entry.value {
+    let dry = dry_run.then(|| new.clone());
+    let value = stored::encode_bounded(&convert::to_storage(&cx.row, new), &api_version, &kind)?;
+    if stored::is_same(entry, &value) {
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
-    if dry_run {
+    if let Some(new) = dry {
         cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
-    let value = stored::encode_bounded(&stored_form, &api_version, &kind)?;
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::body::{self, Body, Response};
 use crate::context::Cx;
 use crate::list_options::{AtRevision, Filter, ListOptions};
+use crate::metrics::Watching;
 use crate::present::{Presenter, bytes_of};
 use crate::registry::read::collection_prefix;
 use crate::status::Status;
@@ -75,6 +76,7 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         first: true,
         ready: VecDeque::new(),
         changes: Some(store.watch(&prefix, after)),
+        watching: cx.server.metrics.watch(&cx.row, &cx.version().name, cx.request),
         filter: options.filter,
         presenter,
     };
@@ -97,6 +99,7 @@ struct Lines {
     changes: Option<Result<Watch, StoreError>>,
     filter: Filter,
     presenter: Presenter,
+    watching: Watching,
 }
 
 impl Lines {
@@ -120,6 +123,7 @@ impl Lines {
         };
         const BACK: &[u8] = b"}\n";
         let size: usize = object.iter().map(Bytes::len).sum();
+        self.watching.event(front.len() + size + BACK.len());
         if size > COPY_BELOW_BYTES {
             self.ready.push_back(Bytes::from_static(front));
             self.ready.extend(object.iter().cloned());

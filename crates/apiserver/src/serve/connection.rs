@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::{Caller, tls};
@@ -14,12 +15,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::Watcher;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::flow::Gate;
-use super::reply::{Reply, to_reply};
-use super::{Shared, proxy};
+use super::reply::{self, Reply, to_reply};
+use super::{Shared, gzip, proxy};
 use crate::audit::Source;
 use crate::body::{self, Body};
 use crate::status::Status;
@@ -69,16 +71,30 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
         .keep_alive_interval(settings.keep_alive)
         .max_concurrent_streams(settings.max_streams)
         .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX));
+    let spoken = Arc::new(Notify::new());
+    let heard = Arc::clone(&spoken);
     let service = service_fn(move |mut request: Request<Incoming>| {
         if let Some(source) = source {
             request.extensions_mut().insert(source);
         }
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
+        heard.notify_one();
         async move { Ok::<_, Infallible>(answer(&shared, &peer, request).await) }
     });
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    if let Err(error) = graceful.watch(connection.into_owned()).await {
-        tracing::debug!(error = %carrack_engine::causes(&*error), "connection");
+    // Until it is known which HTTP a client speaks, there is no other bound on how long it may be silent.
+    let silent = async {
+        if tokio::time::timeout(shared.settings.head, spoken.notified()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        ended = graceful.watch(connection.into_owned()) => {
+            if let Err(error) = ended {
+                tracing::debug!(error = %carrack_engine::causes(&*error), "connection");
+            }
+        }
+        () = silent => tracing::debug!("a client made no request in time"),
     }
 }
 
@@ -98,39 +114,78 @@ async fn secure(mut stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result
     Ok(None)
 }
 
+/// How much of a refused request is read all the same.
+const DISCARD_BYTES: usize = 64 << 20;
+/// And for how long.
+const DISCARD_TIME: Duration = Duration::from_secs(5);
+
 type Peer = Result<Option<Caller>, ()>;
 
 async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response<Reply> {
     match exchange(shared, peer, request).await {
         Ok(response) => response,
-        Err(status) => to_reply(shared, body::Response::from(status)),
+        Err((status, None)) => to_reply(shared, body::Response::from(status), false),
+        Err((status, Some(mut unread))) => {
+            discard(&mut unread).await;
+            reply::early(status, unread)
+        }
     }
 }
+
+/// Lets a client send on for a while what nobody will read. By HTTP/2's letter it could be answered at once and told to
+/// stop, but clients are there (curl 7.88 among them) that then lose the answer.
+async fn discard(unread: &mut Incoming) {
+    let mut left = DISCARD_BYTES;
+    let reading = async {
+        while let Some(Ok(frame)) = unread.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    if tokio::time::timeout(DISCARD_TIME, reading).await.is_err() {
+        tracing::debug!("a client takes its time to send what is not wanted");
+    }
+}
+
+/// Why there is no answer, and what was not read of the request.
+type Refused = (Status, Option<Incoming>);
 
 async fn exchange(
     shared: &Arc<Shared>,
     peer: &Peer,
     mut request: Request<Incoming>,
-) -> Result<Response<Reply>, Status> {
-    let peer = peer.as_ref().map_err(|()| Status::unauthorized())?;
-    let caller = shared.server.authenticate(peer.as_ref(), request.headers()).await?;
+) -> Result<Response<Reply>, Refused> {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, incoming) = request.into_parts();
+    let caller = match peer {
+        Ok(peer) => shared.server.authenticate(peer.as_ref(), &parts.headers).await,
+        Err(()) => Err(Status::unauthorized()),
+    };
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(status) => return Err((status, Some(incoming))),
+    };
     let body = read(shared, incoming).await?;
-    let forwarded = proxy::Forwarded::of(&parts, &body);
-    let seat = Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await?;
-    let handling = shared.server.handle(Request::from_parts(parts, body), caller);
+    let zip = gzip::accepted(&parts.headers);
+    let seat = Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await;
+    let seat = seat.map_err(|status| (status, None))?;
+    // Shared, not copied: what is forwarded to a node needs it once more.
+    let handling = shared.server.answer(&parts, body.clone(), caller);
     let response = match tokio::time::timeout(shared.settings.request, handling).await {
         Ok(response) => response,
-        Err(_) => return Err(Status::timeout("request did not complete within the allotted timeout")),
+        Err(_) => return Err((Status::timeout("request did not complete within the allotted timeout"), None)),
     };
-    let (mut head, body) = response.into_parts();
+    let (mut head, answered) = response.into_parts();
     if let Some(seat) = &seat {
         seat.mark(&mut head.headers);
     }
     drop(seat);
-    match body {
-        Body::Node(target) => proxy::forward(shared, target, forwarded, upgrade).await,
+    match answered {
+        Body::Node(target) => proxy::forward(shared, target, proxy::Forwarded::of(&parts, &body), upgrade)
+            .await
+            .map_err(|status| (status, None)),
         Body::Upgrade(handler) => {
             tokio::spawn(async move {
                 match upgrade.await {
@@ -138,23 +193,27 @@ async fn exchange(
                     Err(error) => tracing::debug!(%error, "the client did not upgrade"),
                 }
             });
-            Ok(to_reply(shared, Response::from_parts(head, Body::Full(Bytes::new()))))
+            Ok(to_reply(shared, Response::from_parts(head, Body::Full(Bytes::new())), false))
         }
-        other => Ok(to_reply(shared, Response::from_parts(head, other))),
+        other => Ok(to_reply(shared, Response::from_parts(head, other), zip)),
     }
 }
 
 /// The whole body of a request, within the bounds.
-async fn read(shared: &Shared, incoming: Incoming) -> Result<Bytes, Status> {
+async fn read(shared: &Shared, mut incoming: Incoming) -> Result<Bytes, Refused> {
+    if incoming.is_end_stream() {
+        return Ok(Bytes::new());
+    }
     let limit = shared.settings.max_body_bytes;
     if incoming.size_hint().lower() > limit as u64 {
-        return Err(Status::too_large(limit));
+        return Err((Status::too_large(limit), Some(incoming)));
     }
-    let whole = Limited::new(incoming, limit).collect();
-    match tokio::time::timeout(shared.settings.body, whole).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Status::too_large(limit)),
-        Ok(Err(error)) => Err(Status::bad_request(format!("the body broke off: {error}"))),
-        Err(_) => Err(Status::bad_request("the body did not come in time")),
-    }
+    let whole = Limited::new(&mut incoming, limit).collect();
+    let status = match tokio::time::timeout(shared.settings.body, whole).await {
+        Ok(Ok(body)) => return Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Status::too_large(limit),
+        Ok(Err(error)) => Status::bad_request(format!("the body broke off: {error}")),
+        Err(_) => Status::bad_request("the body did not come in time"),
+    };
+    Err((status, Some(incoming)))
 }

@@ -11,6 +11,7 @@
 mod audit_log;
 mod connection;
 mod flow;
+mod gzip;
 mod proxy;
 mod reply;
 mod settings;

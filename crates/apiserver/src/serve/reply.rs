@@ -8,9 +8,12 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
 use http::{HeaderValue, Response, header};
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 
 use super::Shared;
+use super::gzip::{self, Zipped};
 use crate::body::{self, Body};
+use crate::status::Status;
 
 /// Why a forwarded body broke off.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
@@ -19,6 +22,16 @@ pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) enum Reply {
     /// Parts that are there already, and their total size in bytes.
     Parts(std::vec::IntoIter<Bytes>, u64),
+    /// The same, compressed on the way.
+    Zipped(Box<Zipped>),
+    /// A reply that comes before the request was read to its end. What is left of that is kept until the reply is out:
+    /// a client of HTTP/2 that is still sending would otherwise be cut off before it reads why.
+    Early {
+        /// The reply, until it is taken.
+        whole: Option<Bytes>,
+        #[expect(dead_code, reason = "it is there to be dropped after the reply is out, not before")]
+        unread: Incoming,
+    },
     /// Parts that come as they come.
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Broken>> + Send>>),
 }
@@ -33,18 +46,27 @@ impl http_body::Body for Reply {
                 *left = left.saturating_sub(part.len() as u64);
                 Ok(Frame::data(part))
             })),
+            Reply::Zipped(zipped) => {
+                Poll::Ready(zipped.next().map(|piece| piece.map(Frame::data)).map_err(Into::into).transpose())
+            }
+            Reply::Early { whole, .. } => Poll::Ready(whole.take().map(|part| Ok(Frame::data(part)))),
             Reply::Stream(stream) => stream.as_mut().poll_next(cx).map(|item| item.map(|part| part.map(Frame::data))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Reply::Parts(parts, _) if parts.len() == 0)
+        match self {
+            Reply::Parts(parts, _) => parts.len() == 0,
+            Reply::Early { whole, .. } => whole.is_none(),
+            Reply::Zipped(_) | Reply::Stream(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Reply::Parts(_, left) => SizeHint::with_exact(*left),
-            Reply::Stream(_) => SizeHint::new(),
+            Reply::Early { whole, .. } => SizeHint::with_exact(whole.as_ref().map_or(0, Bytes::len) as u64),
+            Reply::Zipped(_) | Reply::Stream(_) => SizeHint::new(),
         }
     }
 }
@@ -56,11 +78,27 @@ impl Reply {
     }
 }
 
-/// Makes a reply of the logic's; watches end at their time and at shutdown.
-pub(crate) fn to_reply(shared: &Shared, response: body::Response) -> Response<Reply> {
+/// A refusal of a request that was not read to its end.
+pub(crate) fn early(status: Status, unread: Incoming) -> Response<Reply> {
+    let (head, body) = body::Response::from(status).into_parts();
+    Response::from_parts(head, Reply::Early { whole: Some(body.into_bytes()), unread })
+}
+
+/// Makes a reply of the logic's; watches end at their time and at shutdown. `zip` is whether the client takes gzip.
+pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> Response<Reply> {
     let (mut head, body) = response.into_parts();
+    let large = body.len().is_some_and(|bytes| bytes as u64 >= gzip::MIN_BYTES);
+    let zip = zip && large && !head.headers.contains_key(header::CONTENT_ENCODING);
+    if large {
+        head.headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    if zip {
+        head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
     head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     let reply = match body {
+        Body::Full(bytes) if zip => Reply::Zipped(Box::new(Zipped::new(vec![bytes]))),
+        Body::Parts(parts) if zip => Reply::Zipped(Box::new(Zipped::new(parts))),
         Body::Full(bytes) => Reply::parts(vec![bytes]),
         Body::Parts(parts) => Reply::parts(parts),
         Body::Watch { lines, timeout_s } => {

@@ -83,8 +83,31 @@ fn health_and_version() {
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
     assert_eq!(version["gitVersion"], concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn metrics_have_upstreams_names() {
+    let cluster = Cluster::new();
+    cluster.get("/api/v1/namespaces/default").expect(200);
+    cluster.get("/api/v1/nothings/a").expect(404);
+    cluster.post("/api/v1/namespaces/default/configmaps", &json!({"metadata": {"name": "c"}})).expect(201);
     let text = cluster.get("/metrics").expect(200);
-    assert!(text.as_str().is_some_and(|text| text.contains("apiserver_request_total")));
+    let text = text.as_str().expect("text");
+    let has = |line: &str| assert!(text.lines().any(|found| found.starts_with(line)), "{line}\n{text}");
+    has("# TYPE apiserver_request_total counter");
+    has(
+        "apiserver_request_total{code=\"200\",verb=\"GET\",group=\"\",version=\"v1\",resource=\"namespaces\",subresource=\"\",scope=\"resource\",component=\"apiserver\",dry_run=\"\"} ",
+    );
+    has("apiserver_request_total{code=\"404\",verb=\"GET\",group=\"\",version=\"\",resource=\"\"");
+    has(
+        "apiserver_request_duration_seconds_bucket{le=\"0.005\",verb=\"POST\",group=\"\",version=\"v1\",resource=\"configmaps\"",
+    );
+    has("apiserver_current_inflight_requests{request_kind=\"mutating\"} 0");
+    has("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1");
+    has("apiserver_storage_objects{resource=\"configmaps\"} 1");
+    has("apiserver_storage_objects{resource=\"clusterroles.rbac.authorization.k8s.io\"} ");
+    has("etcd_request_duration_seconds_count{operation=\"create\",type=\"configmaps\"} 1");
+    has("kubernetes_build_info{");
 }
 
 #[test]

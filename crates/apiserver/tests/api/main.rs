@@ -9,6 +9,7 @@ mod crd;
 mod delete;
 mod discovery;
 mod former;
+mod fuzz;
 mod harness;
 mod hostile;
 mod model;

@@ -15,9 +15,31 @@ pub struct RoleArgs {
     /// Path of the kubeconfig with this role's credentials (see carrack kubeconfig --user)
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: PathBuf,
+    /// What to log
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// What a role logs.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
     /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
     #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
     pub log_level: String,
+    /// What to log, as a number: upstream's way to say it
+    #[arg(long, value_name = "LEVEL", conflicts_with = "log_level")]
+    pub v: Option<u8>,
+}
+
+impl LogArgs {
+    /// The filter.
+    #[must_use]
+    pub fn filter(&self) -> &str {
+        match self.v {
+            Some(level) => crate::logging::of_verbosity(level),
+            None => &self.log_level,
+        }
+    }
 }
 
 /// `carrack apiserver`
@@ -56,9 +78,12 @@ pub struct ApiserverArgs {
     /// Another name or address for the certificate
     #[arg(long, value_name = "NAME")]
     pub tls_san: Vec<String>,
-    /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
-    #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
-    pub log_level: String,
+    /// Seconds that everything goes on after the end was asked for, while /readyz says no already
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub shutdown_delay_duration: u64,
+    /// What to log
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// `carrack scheduler`

@@ -1,10 +1,13 @@
-//! Where the API server keeps its objects.
+//! Where the API server keeps its objects, and the arguments of `carrack store`.
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use carrack_store::etcd;
-use clap::Args;
+use clap::{Args, Subcommand};
+
+use super::{ClientArgs, DataDir};
+use crate::output::Format;
 
 /// Which store, and how it is reached. The names of the files' flags are upstream's.
 #[derive(Debug, Clone, Default, Args)]
@@ -21,6 +24,68 @@ pub struct StoreArgs {
     /// Its key, in PEM
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
+}
+
+/// `carrack store`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A backup holds all objects, secrets among them, as they were at one moment. It is made from a
+running API server, whichever store that has, by whoever may read /debug/store/backup (the
+administrator). A restored cluster's resourceVersions are far ahead of those of the backup, so
+that clients list everything again.
+
+Examples:
+  # While the cluster runs
+  carrack store backup /srv/backup/monday
+
+  # On a machine that lost its data directory
+  carrack store restore /srv/backup/monday --data-dir /var/lib/carrack
+  carrack up --detach
+
+  # Is everything readable?
+  carrack store check")]
+pub struct StoreCommandArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
+
+/// What `carrack store` does.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Write all objects of a running API server to a file
+    Backup {
+        /// File to write; there may be none of that name yet
+        file: PathBuf,
+        /// Which cluster
+        #[command(flatten)]
+        client: ClientArgs,
+        /// Output format
+        #[arg(short, long, value_enum, value_name = "FORMAT")]
+        output: Option<Format>,
+    },
+    /// Make the embedded store of a data directory from a backup
+    Restore {
+        /// Backup to read
+        file: PathBuf,
+        /// Where the cluster lives, or is to live; it may have no store yet
+        #[command(flatten)]
+        data_dir: DataDir,
+        /// Output format
+        #[arg(short, long, value_enum, value_name = "FORMAT")]
+        output: Option<Format>,
+    },
+    /// Read a backup, or the embedded store of a stopped cluster, and say whether it is sound
+    Check {
+        /// Backup to read; the store below the data directory without it
+        file: Option<PathBuf>,
+        /// Where the cluster lives
+        #[command(flatten)]
+        data_dir: DataDir,
+        /// Output format
+        #[arg(short, long, value_enum, value_name = "FORMAT")]
+        output: Option<Format>,
+    },
 }
 
 /// What the arguments ask for.

@@ -4,11 +4,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use carrack_apiserver::serve::{self, Settings, TlsNodeProxy};
-use carrack_apiserver::{ApiServer, Cidr, Config, Env, Network};
+use carrack_apiserver::{ApiServer, Cidr, Config, Env, Network, ProcessStats};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
@@ -53,6 +53,8 @@ pub struct Role {
     listener: TcpListener,
     tls: rustls::ServerConfig,
     nodes: Arc<TlsNodeProxy>,
+    /// Bounds of the socket's side.
+    pub settings: Settings,
 }
 
 /// The wall clock and the operating system's randomness.
@@ -65,6 +67,14 @@ impl Env for ProcessEnv {
 
     fn random(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).u64()
+    }
+
+    fn set_verbosity(&self, level: u8) -> Result<(), String> {
+        logging::set(logging::of_verbosity(level)).map_err(|error| format!("{error:#}"))
+    }
+
+    fn process(&self) -> Option<ProcessStats> {
+        crate::process::stats()
     }
 }
 
@@ -135,7 +145,13 @@ impl Role {
         let tls = tls::server_config(Reloadable::new(&certificate)?, pki.ca_pem())?;
         let client = pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?;
         let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(Reloadable::new(&client)?))?;
-        Ok(Self { server: ApiServer::new(config), listener, tls, nodes: Arc::new(TlsNodeProxy::new(nodes)) })
+        Ok(Self {
+            server: ApiServer::new(config),
+            listener,
+            tls,
+            nodes: Arc::new(TlsNodeProxy::new(nodes)),
+            settings: Settings::default(),
+        })
     }
 
     /// Serves until `stop`, and sees to the objects that every cluster begins with.
@@ -155,7 +171,7 @@ impl Role {
             self.listener,
             self.tls,
             self.nodes,
-            Settings::default(),
+            self.settings,
             stop.clone().cancelled_owned(),
         );
         let (bootstrapped, served) = tokio::join!(
@@ -189,7 +205,7 @@ pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
 /// # Errors
 /// As for [`Role::open`] and [`Role::run`].
 pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
-    logging::start(&args.log_level)?;
+    logging::start(args.log.filter())?;
     let layout = args.data_dir.layout()?;
     std::fs::create_dir_all(layout.data_dir())
         .with_context(|| format!("cannot create {}", layout.data_dir().display()))?;
@@ -201,7 +217,8 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
     };
     let stop = super::until_signal()?;
-    let role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
+    let mut role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
+    role.settings.shutdown_delay = Duration::from_secs(args.shutdown_delay_duration);
     write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await

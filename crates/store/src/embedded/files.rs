@@ -90,14 +90,31 @@ impl Dir {
 
     /// Lists the files, and removes those that were not finished.
     pub(super) fn list(&self) -> io::Result<Found> {
-        let mut found = Found { snapshots: Vec::new(), logs: Vec::new() };
+        for path in self.unfinished()? {
+            std::fs::remove_file(path)?;
+        }
+        self.finished()
+    }
+
+    /// Files that were not finished.
+    fn unfinished(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
         for file in std::fs::read_dir(&self.path)? {
             let file = file?;
-            let name = file.file_name();
+            if file.file_name().as_encoded_bytes().ends_with(b".tmp") {
+                found.push(file.path());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lists the files that count.
+    pub(super) fn finished(&self) -> io::Result<Found> {
+        let mut found = Found { snapshots: Vec::new(), logs: Vec::new() };
+        for file in std::fs::read_dir(&self.path)? {
+            let name = file?.file_name();
             let Some(name) = name.to_str() else { continue };
-            if name.ends_with(".tmp") {
-                std::fs::remove_file(file.path())?;
-            } else if let Some(generation) = generation(name, "snapshot-") {
+            if let Some(generation) = generation(name, "snapshot-") {
                 found.snapshots.push(generation);
             } else if let Some(generation) = generation(name, "log-") {
                 found.logs.push(generation);

@@ -78,6 +78,23 @@ impl Log {
         let path = dir.log(generation);
         let failed = |action| OpenError::io(action, &path);
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open"))?;
+        let end = Self::read(dir, generation, is_last, state, limits)?;
+        // What a killed process wrote but did not flush has just become visible, and so it must
+        // become durable before anybody sees it.
+        file.set_len(end).and_then(|()| file.sync_all()).map_err(failed("truncate"))?;
+        Ok(Self { file, generation, synced: end, batch: Vec::new() })
+    }
+
+    /// The reading half of [`Self::replay`]; returns how long the log is without what is torn.
+    pub(super) fn read(
+        dir: &Dir,
+        generation: u64,
+        is_last: bool,
+        state: &mut State,
+        limits: &HistoryLimits,
+    ) -> Result<u64, OpenError> {
+        let path = dir.log(generation);
+        let failed = |action| OpenError::io(action, &path);
         let bytes = std::fs::read(&path).map_err(failed("read"))?;
         let mut end = check_head(&path, &bytes, generation, state.revision())?;
         while end < bytes.len() {
@@ -87,7 +104,7 @@ impl Log {
                 }
                 tracing::warn!(
                     path = %path.display(), offset = end, torn_bytes = bytes.len() - end,
-                    "the log ends in a write that was never acknowledged; it is cut off"
+                    "the log ends in a write that was never acknowledged; it does not count"
                 );
                 break;
             };
@@ -112,10 +129,7 @@ impl Log {
             }
             end += framed.bytes;
         }
-        // What a killed process wrote but did not flush has just become visible, and so it must
-        // become durable before anybody sees it.
-        file.set_len(end as u64).and_then(|()| file.sync_all()).map_err(failed("truncate"))?;
-        Ok(Self { file, generation, synced: end as u64, batch: Vec::new() })
+        Ok(end as u64)
     }
 }
 

@@ -17,17 +17,23 @@ mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use futures::channel::oneshot;
 
-use self::files::Dir;
+use self::files::{Dir, Found};
 use self::log::Log;
 use self::writer::{Answer, Command, Tasks, Writer};
+use crate::backup::Summary;
 use crate::mem::{self, HistoryLimits, Published, State};
 use crate::model::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
 
+/// The generation of backups, which are no part of a directory.
+const BACKUP: u64 = 0;
+/// The generation that a restored directory begins with. It is not 1, where a log may come without a snapshot.
+const FIRST_RESTORED: u64 = 2;
 /// The largest transaction, in bytes of keys and values.
 const TXN_BYTES: usize = 64 << 20;
 
@@ -190,7 +196,7 @@ impl Store for EmbeddedStore {
     }
 
     fn revision(&self) -> Revision {
-        self.published.state().revision()
+        self.published.visible()
     }
 
     fn fault(&self) -> Option<StoreError> {
@@ -210,34 +216,90 @@ fn op_bytes(op: &Op) -> usize {
     }
 }
 
-/// Brings back the newest state, and the log to go on with; and the snapshot's length.
-fn recover(dir: &Dir, options: &Options) -> Result<(State, Log, u64), OpenError> {
-    let found = dir.list().map_err(OpenError::io("list", dir.path()))?;
-    let (mut state, snapshot_bytes) = match found.snapshots.last() {
+/// The newest snapshot's state and length, and the logs that follow it.
+fn begin(dir: &Dir, found: &Found) -> Result<(State, u64, Vec<u64>), OpenError> {
+    let (state, snapshot_bytes) = match found.snapshots.last() {
         Some(generation) => snapshot::read(dir, *generation)?,
         None => (State::new(), 0),
     };
     let first = found.snapshots.last().copied().unwrap_or(1);
-    let mut generations = found.logs.iter().copied().filter(|log| *log >= first).peekable();
-    if generations.peek().is_none() {
-        if !found.logs.is_empty() || !found.snapshots.is_empty() {
-            return Err(OpenError::corrupt(&dir.log(first), 0, "it is missing"));
-        }
-        let log = Log::create(dir, first, state.revision()).map_err(OpenError::io("create", &dir.log(first)))?;
-        return Ok((state, log, snapshot_bytes));
+    let logs: Vec<u64> = found.logs.iter().copied().filter(|log| *log >= first).collect();
+    if logs.is_empty() && !(found.logs.is_empty() && found.snapshots.is_empty()) {
+        return Err(OpenError::corrupt(&dir.log(first), 0, "it is missing"));
     }
-    let mut last = None;
-    for expected in first.. {
-        let Some(generation) = generations.next() else { break };
-        if generation != expected {
+    for (expected, generation) in (first..).zip(&logs) {
+        if *generation != expected {
             return Err(OpenError::corrupt(&dir.log(expected), 0, "it is missing"));
         }
-        let is_last = generations.peek().is_none();
-        last = Some(Log::replay(dir, generation, is_last, &mut state, &options.history)?);
+    }
+    Ok((state, snapshot_bytes, logs))
+}
+
+/// Brings back the newest state, and the log to go on with; and the snapshot's length.
+fn recover(dir: &Dir, options: &Options) -> Result<(State, Log, u64), OpenError> {
+    let found = dir.list().map_err(OpenError::io("list", dir.path()))?;
+    let (mut state, snapshot_bytes, logs) = begin(dir, &found)?;
+    let Some(first) = logs.first().copied() else {
+        let log = Log::create(dir, 1, state.revision()).map_err(OpenError::io("create", &dir.log(1)))?;
+        return Ok((state, log, snapshot_bytes));
+    };
+    let mut last = None;
+    for generation in &logs {
+        let is_last = logs.last() == Some(generation);
+        last = Some(Log::replay(dir, *generation, is_last, &mut state, &options.history)?);
     }
     let Some(log) = last else {
         return Err(OpenError::corrupt(&dir.log(first), 0, "it is missing"));
     };
     dir.sync().and_then(|()| dir.remove_before(first)).map_err(OpenError::io("clean up", dir.path()))?;
     Ok((state, log, snapshot_bytes))
+}
+
+/// Reads everything that opening would read; see [`crate::backup::check`].
+pub(crate) fn check(path: &Path) -> Result<Summary, OpenError> {
+    if !path.exists() {
+        return Err(OpenError::io("read", path)(io::ErrorKind::NotFound.into()));
+    }
+    let dir = Dir::open(path)?;
+    let found = dir.finished().map_err(OpenError::io("list", path))?;
+    let (mut state, mut bytes, logs) = begin(&dir, &found)?;
+    for generation in &logs {
+        bytes += Log::read(&dir, *generation, logs.last() == Some(generation), &mut state, &HistoryLimits::default())?;
+    }
+    Ok(Summary { revision: state.revision(), entries: state.len(), bytes })
+}
+
+/// The head of a backup.
+pub(crate) fn backup_head(revision: Revision, entries: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let head = record::Head { format: record::FORMAT, generation: BACKUP, revision, entries: entries as u64 };
+    record::put_head(&mut out, &head);
+    out
+}
+
+/// One entry of a backup.
+pub(crate) fn backup_entry(out: &mut Vec<u8>, entry: &Entry) {
+    record::put_entry(out, entry);
+}
+
+/// Reads a backup to its end.
+pub(crate) fn read_backup(file: &Path) -> Result<(State, Summary), OpenError> {
+    let (state, bytes) = snapshot::read_file(file.to_owned(), BACKUP)?;
+    let summary = Summary { revision: state.revision(), entries: state.len(), bytes };
+    Ok((state, summary))
+}
+
+/// Makes a new store that begins with this state, at this revision.
+pub(crate) fn found(path: &Path, mut state: State, revision: Revision) -> Result<(), OpenError> {
+    let dir = Dir::open(path)?;
+    let existing = dir.finished().map_err(OpenError::io("list", path))?;
+    if !existing.logs.is_empty() || !existing.snapshots.is_empty() {
+        return Err(OpenError::io("restore into", path)(crate::backup::occupied()));
+    }
+    state.reach(revision);
+    // The log first: without a snapshot it is a store that is refused, never one that lacks everything.
+    Log::create(&dir, FIRST_RESTORED, revision).map_err(OpenError::io("create", &dir.log(FIRST_RESTORED)))?;
+    snapshot::write(&dir, FIRST_RESTORED, &state, &AtomicBool::new(false))
+        .map_err(OpenError::io("create", &dir.snapshot(FIRST_RESTORED)))?;
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::OpenError;
@@ -38,7 +39,11 @@ pub(super) fn write(dir: &Dir, generation: u64, state: &State, cancelled: &Atomi
 
 /// Reads a snapshot; returns the file's length too.
 pub(super) fn read(dir: &Dir, generation: u64) -> Result<(State, u64), OpenError> {
-    let path = dir.snapshot(generation);
+    read_file(dir.snapshot(generation), generation)
+}
+
+/// Reads a file that is a snapshot of this generation; backups have generation 0.
+pub(super) fn read_file(path: PathBuf, generation: u64) -> Result<(State, u64), OpenError> {
     let failed = |action| OpenError::io(action, &path);
     let file = File::open(&path).map_err(failed("open"))?;
     let len = file.metadata().map_err(failed("read"))?.len();
@@ -58,7 +63,7 @@ pub(super) fn read(dir: &Dir, generation: u64) -> Result<(State, u64), OpenError
         return Err(OpenError::Newer { path, format: head.format });
     }
     if head.generation != generation {
-        return Err(corrupt("it is of another generation than its name says"));
+        return Err(corrupt("it is of another generation than it should be"));
     }
     let mut state = State::at(head.revision);
     for _ in 0..head.entries {

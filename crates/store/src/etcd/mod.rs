@@ -171,7 +171,7 @@ impl Store for EtcdStore {
     }
 
     fn revision(&self) -> Revision {
-        self.shared.mirror.published.state().revision()
+        self.shared.mirror.published.visible()
     }
 
     fn sync(&self) -> StoreFuture<'_, Revision> {

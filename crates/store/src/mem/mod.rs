@@ -125,7 +125,7 @@ impl Store for MemStore {
     }
 
     fn revision(&self) -> Revision {
-        self.published.state().revision()
+        self.published.visible()
     }
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {

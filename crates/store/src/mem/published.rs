@@ -31,6 +31,8 @@ impl Published {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The newest revision. It is told a moment before the state of that revision can be read, but whoever
+    /// reads then waits for that state.
     pub(crate) fn visible(&self) -> Revision {
         Revision(self.visible.load(Ordering::Acquire))
     }

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::figures::Figure;
-use super::wire::{Connection, Endpoint};
+use crate::wire::{Connection, Endpoint};
 
 /// The annotation that says when a change was sent, in microseconds of a run, before its value.
 const MARK: &str = "\"carrack.dev/bench-at\":\"";

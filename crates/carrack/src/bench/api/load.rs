@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 
 use super::figures::Figure;
-use super::wire::{Connection, Endpoint};
+use crate::wire::{Connection, Endpoint};
 
 /// One request of a load.
 pub struct Request {

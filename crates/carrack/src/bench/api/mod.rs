@@ -14,7 +14,6 @@ mod load;
 mod plot;
 mod pods;
 mod server;
-mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,10 +25,10 @@ use self::fanout::Watchers;
 use self::figures::{Figure, Report};
 use self::load::{Clients, Request, excerpt};
 use self::server::Server;
-use self::wire::Endpoint;
 use crate::cli::bench::ApiArgs;
 use crate::output::{self, Format};
 use crate::progress::Progress;
+use crate::wire::Endpoint;
 
 const NAMESPACE: &str = "carrack-bench";
 const JSON: &str = "application/json";

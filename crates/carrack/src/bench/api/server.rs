@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::Kubeconfig;
 
-use super::wire::Endpoint;
 use crate::bench::resident_mb;
+use crate::wire::Endpoint;
 
 /// How long a server may take to be ready.
 const LIMIT: Duration = Duration::from_secs(60);

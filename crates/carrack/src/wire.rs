@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TLS, one request at a time: as little as a client can do, so that the server is measured.
+//! HTTP/1.1 over TLS, one request at a time: as little as a client can do, for measuring servers and for copying bytes.
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, BytesMut};
@@ -62,7 +62,7 @@ impl Endpoint {
         out.clear();
         let Self { address, authorization, .. } = self;
         out.extend_from_slice(
-            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nUser-Agent: carrack-bench\r\n{authorization}").as_bytes(),
+            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nUser-Agent: carrack\r\n{authorization}").as_bytes(),
         );
         if !body.is_empty() {
             out.extend_from_slice(

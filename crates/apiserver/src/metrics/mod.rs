@@ -1,0 +1,337 @@
+//! What the server tells of itself under `/metrics`, by upstream's names.
+//!
+//! ```text
+//!   request ─► Started ─► counted, timed ─► /metrics: registry, store, process
+//!   watch ───► Watching (lives as long as its stream)
+//! ```
+//!
+//! Upstream: `k8s.io/apiserver/pkg/endpoints/metrics` and `k8s.io/apiserver/pkg/storage/etcd3/metrics`.
+
+mod process;
+mod store;
+mod text;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use carrack_schema::table::ResourceInfo;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::env::Env;
+use crate::route::RequestInfo;
+
+pub use process::ProcessStats;
+pub(crate) use store::Metered;
+
+const SECONDS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+const EVENT_BYTES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
+
+/// A histogram with these bounds.
+#[derive(Clone)]
+pub(crate) struct Bounds(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    component: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CodeLabels {
+    code: u32,
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    component: &'static str,
+    dry_run: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    group: String,
+    version: String,
+    resource: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct InFlightLabels {
+    request_kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BuildLabels {
+    major: &'static str,
+    minor: &'static str,
+    git_version: &'static str,
+    platform: &'static str,
+}
+
+/// All of a server's metrics.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<CodeLabels, Counter>,
+    durations: Family<RequestLabels, Histogram, Bounds>,
+    sizes: Family<RequestLabels, Histogram, Bounds>,
+    in_flight: Family<InFlightLabels, Gauge>,
+    long_running: Family<RequestLabels, Gauge>,
+    watch_events: Family<KindLabels, Counter>,
+    watch_event_sizes: Family<KindLabels, Histogram, Bounds>,
+    pub(crate) store: store::StoreMetrics,
+}
+
+/// A request that is being answered.
+pub(crate) struct Started {
+    labels: RequestLabels,
+    dry_run: &'static str,
+    at: jiff::Timestamp,
+    in_flight: Option<Gauge>,
+    /// Whether what the path names is served at all.
+    pub(crate) known: AtomicBool,
+}
+
+/// A watch that runs; dropped with its stream.
+pub(crate) struct Watching {
+    running: Gauge,
+    events: Counter,
+    sizes: Histogram,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(gauge) = &self.in_flight {
+            gauge.dec();
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.running.dec();
+    }
+}
+
+impl Watching {
+    /// An event of so many bytes goes out.
+    pub(crate) fn event(&self, bytes: usize) {
+        self.events.inc();
+        self.sizes.observe(bytes as f64);
+    }
+}
+
+/// The verb as upstream reports it: HTTP's where there is one.
+fn reported(verb: &'static str) -> &'static str {
+    match verb {
+        "create" | "post" => "POST",
+        "get" => "GET",
+        "list" => "LIST",
+        "watch" => "WATCH",
+        "update" | "put" => "PUT",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
+        "deletecollection" => "DELETECOLLECTION",
+        "head" => "HEAD",
+        "options" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// Requests that take as long as their clients like are no load in themselves.
+fn is_long_running(info: &RequestInfo) -> bool {
+    let Some(resource) = &info.resource else { return false };
+    info.verb == "watch"
+        || matches!(resource.subresource.as_deref(), Some("attach" | "exec" | "log" | "portforward" | "proxy"))
+}
+
+fn labels(info: &RequestInfo, verb: &'static str) -> RequestLabels {
+    let found = info.resource.as_ref();
+    let scope = match found {
+        None => "",
+        Some(resource) if resource.name.is_some() => "resource",
+        Some(resource) if resource.namespace.is_some() => "namespace",
+        Some(_) => "cluster",
+    };
+    RequestLabels {
+        verb,
+        group: found.map(|r| r.group.clone()).unwrap_or_default(),
+        version: found.map(|r| r.version.clone()).unwrap_or_default(),
+        resource: found.map(|r| r.resource.clone()).unwrap_or_default(),
+        subresource: found.and_then(|r| r.subresource.clone()).unwrap_or_default(),
+        scope,
+        component: "apiserver",
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let family = |bounds| Family::new_with_constructor(Bounds(bounds));
+        let mut metrics = Self {
+            registry: Registry::default(),
+            requests: Family::default(),
+            durations: Family::new_with_constructor(Bounds(&SECONDS)),
+            sizes: Family::new_with_constructor(Bounds(&BYTES)),
+            in_flight: Family::default(),
+            long_running: Family::default(),
+            watch_events: Family::default(),
+            watch_event_sizes: family(&EVENT_BYTES),
+            store: store::StoreMetrics::new(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register(
+            "apiserver_request",
+            "Counter of apiserver requests broken out for each verb, resource and HTTP response code",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Response latency distribution in seconds for each verb and resource",
+            metrics.durations.clone(),
+        );
+        registry.register("apiserver_response_sizes", "Response size distribution in bytes", metrics.sizes.clone());
+        registry.register(
+            "apiserver_current_inflight_requests",
+            "Requests that are being answered now, by kind",
+            metrics.in_flight.clone(),
+        );
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Watches and other requests that last that are open now",
+            metrics.long_running.clone(),
+        );
+        registry.register(
+            "apiserver_watch_events",
+            "Number of events sent in watch clients",
+            metrics.watch_events.clone(),
+        );
+        registry.register(
+            "apiserver_watch_events_sizes",
+            "Watch event size distribution in bytes",
+            metrics.watch_event_sizes.clone(),
+        );
+        metrics.store.register(registry);
+        let build: Family<BuildLabels, Gauge> = Family::default();
+        let of_this = BuildLabels {
+            major: crate::nonresource::MAJOR,
+            minor: crate::nonresource::MINOR,
+            git_version: crate::nonresource::GIT_VERSION,
+            platform: "linux/amd64",
+        };
+        build.get_or_create(&of_this).set(1);
+        registry.register("kubernetes_build_info", "Versions of this server", build);
+        for request_kind in ["readOnly", "mutating"] {
+            metrics.in_flight.get_or_create(&InFlightLabels { request_kind }).set(0);
+        }
+        metrics
+    }
+
+    /// A request has come.
+    pub(crate) fn start(&self, info: &RequestInfo, dry_run: bool, env: &dyn Env) -> Started {
+        let in_flight = (!is_long_running(info)).then(|| {
+            let read_only = matches!(info.verb, "get" | "list" | "watch" | "head" | "options");
+            let request_kind = if read_only { "readOnly" } else { "mutating" };
+            let gauge = self.in_flight.get_or_create(&InFlightLabels { request_kind }).clone();
+            gauge.inc();
+            gauge
+        });
+        let dry_run = if dry_run { "All" } else { "" };
+        let labels = labels(info, reported(info.verb));
+        Started { labels, dry_run, at: env.now(), in_flight, known: AtomicBool::new(false) }
+    }
+
+    /// It has been answered with this status and, if known, so many bytes.
+    pub(crate) fn end(&self, mut started: Started, code: u16, bytes: Option<usize>, env: &dyn Env) {
+        let labels = &mut started.labels;
+        if !started.known.load(Ordering::Relaxed) {
+            // What does not exist could be named in any number of ways, and would fill the memory.
+            for text in [&mut labels.group, &mut labels.version, &mut labels.resource, &mut labels.subresource] {
+                text.clear();
+            }
+        } else if code == 404 {
+            labels.subresource.clear();
+        }
+        let RequestLabels { verb, group, version, resource, subresource, scope, component } = labels.clone();
+        let dry_run = started.dry_run;
+        let counted =
+            CodeLabels { code: code.into(), verb, group, version, resource, subresource, scope, component, dry_run };
+        self.requests.get_or_create(&counted).inc();
+        // How long a watch lasts says nothing about the server.
+        if started.in_flight.is_none() {
+            return;
+        }
+        let elapsed_s = env.now().duration_since(started.at).as_secs_f64().max(0.0);
+        self.durations.get_or_create(labels).observe(elapsed_s);
+        if let Some(bytes) = bytes {
+            self.sizes.get_or_create(labels).observe(bytes as f64);
+        }
+    }
+
+    /// A watch begins.
+    pub(crate) fn watch(&self, row: &ResourceInfo, version: &str, info: &crate::route::ResourceRequest) -> Watching {
+        let kind =
+            KindLabels { group: row.group.to_string(), version: version.to_owned(), resource: row.plural.to_string() };
+        let labels = RequestLabels {
+            verb: "WATCH",
+            group: kind.group.clone(),
+            version: kind.version.clone(),
+            resource: kind.resource.clone(),
+            subresource: String::new(),
+            scope: match (&info.name, &info.namespace) {
+                (Some(_), _) => "resource",
+                (None, Some(_)) => "namespace",
+                (None, None) => "cluster",
+            },
+            component: "apiserver",
+        };
+        let running = self.long_running.get_or_create_owned(&labels);
+        running.inc();
+        Watching {
+            running,
+            events: self.watch_events.get_or_create_owned(&kind),
+            sizes: self.watch_event_sizes.get_or_create_owned(&kind),
+        }
+    }
+
+    /// Everything, in Prometheus' text format 0.0.4.
+    pub(crate) fn text(&self, objects: &[(String, usize)], process: Option<ProcessStats>) -> String {
+        let mut out = String::new();
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut out, &self.registry) {
+            // Writing to memory does not fail.
+            tracing::error!(%error, "metrics cannot be written");
+        }
+        let mut out = text::plain(&out);
+        text::family(
+            &mut out,
+            "apiserver_storage_objects",
+            "gauge",
+            "Number of stored objects by resource",
+            objects,
+            "resource",
+        );
+        if let Some(process) = process {
+            process.write(&mut out);
+        }
+        out
+    }
+}

@@ -1,0 +1,150 @@
+//! The store, timed.
+
+use std::sync::Arc;
+
+use carrack_store::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::{Bounds, SECONDS};
+use crate::env::Env;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OperationLabels {
+    operation: &'static str,
+    /// Upstream has the Go type here; this is the place in the store, which names the kind.
+    r#type: String,
+}
+
+/// Metrics of the store. Upstream's names speak of etcd, whatever the store is.
+#[derive(Clone)]
+pub(crate) struct StoreMetrics {
+    durations: Family<OperationLabels, Histogram, Bounds>,
+    requests: Family<OperationLabels, Counter>,
+    errors: Family<OperationLabels, Counter>,
+}
+
+impl StoreMetrics {
+    pub(super) fn new() -> Self {
+        Self {
+            durations: Family::new_with_constructor(Bounds(&SECONDS)),
+            requests: Family::default(),
+            errors: Family::default(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "etcd_request_duration_seconds",
+            "Latency of the store in seconds for each operation and kind",
+            self.durations.clone(),
+        );
+        registry.register("etcd_requests", "Requests to the store for each operation and kind", self.requests.clone());
+        registry.register("etcd_request_errors", "Failed requests to the store", self.errors.clone());
+    }
+
+    fn note(&self, operation: &'static str, key: &str, elapsed_s: f64, ok: bool) {
+        let labels = OperationLabels { operation, r#type: kind_of(key) };
+        self.durations.get_or_create(&labels).observe(elapsed_s.max(0.0));
+        self.requests.get_or_create(&labels).inc();
+        if !ok {
+            self.errors.get_or_create(&labels).inc();
+        }
+    }
+}
+
+/// The part of a key that names the kind: `pods`, `kubevirt.io/virtualmachines`. Bounded by the kinds there are, for
+/// keys are made from rows of the catalog alone.
+fn kind_of(key: &str) -> String {
+    let mut parts = key.split('/').filter(|part| !part.is_empty()).skip(1);
+    match (parts.next(), parts.next()) {
+        (Some(group), Some(plural)) if group.contains('.') || group == "services" => format!("{group}/{plural}"),
+        (Some(plural), _) => plural.to_owned(),
+        (None, _) => String::new(),
+    }
+}
+
+/// A store whose writes are timed, and reads of many keys; a read of one is a look into a map.
+pub(crate) struct Metered {
+    store: Arc<dyn Store>,
+    env: Arc<dyn Env>,
+    metrics: StoreMetrics,
+}
+
+impl Metered {
+    pub(crate) fn new(store: Arc<dyn Store>, env: Arc<dyn Env>, metrics: StoreMetrics) -> Self {
+        Self { store, env, metrics }
+    }
+
+    async fn timed<T>(&self, operation: &'static str, key: &str, work: StoreFuture<'_, T>) -> Result<T, StoreError> {
+        let began = self.env.now();
+        let outcome = work.await;
+        let elapsed_s = self.env.now().duration_since(began).as_secs_f64();
+        self.metrics.note(operation, key, elapsed_s, outcome.is_ok());
+        outcome
+    }
+}
+
+impl Store for Metered {
+    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+        let (operation, key) = match txn.ops.first() {
+            Some(Op::Put(key, _)) => {
+                let new = txn.checks.iter().any(|check| matches!(check, carrack_store::Check::Absent(k) if k == key));
+                (if new { "create" } else { "update" }, Arc::clone(key))
+            }
+            Some(Op::Delete(key)) => ("delete", Arc::clone(key)),
+            None => ("check", "".into()),
+        };
+        Box::pin(async move { self.timed(operation, &key, self.store.transact(txn)).await })
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+        self.store.get(key)
+    }
+
+    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+        let prefix = range.prefix.clone();
+        Box::pin(async move { self.timed("list", &prefix, self.store.range(range)).await })
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+        self.store.watch(prefix, after)
+    }
+
+    fn revision(&self) -> Revision {
+        self.store.revision()
+    }
+
+    fn sync(&self) -> StoreFuture<'_, Revision> {
+        self.store.sync()
+    }
+
+    fn fault(&self) -> Option<StoreError> {
+        self.store.fault()
+    }
+
+    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+        self.store.compact(revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kind_of;
+
+    #[test]
+    fn kinds_of_keys() {
+        for (key, kind) in [
+            ("/registry/pods/default/a", "pods"),
+            ("/registry/services/specs/default/a", "services/specs"),
+            ("/registry/kubevirt.io/virtualmachines/default/a", "kubevirt.io/virtualmachines"),
+            ("/registry/minions/", "minions"),
+            ("", ""),
+        ] {
+            assert_eq!(kind_of(key), kind, "{key}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! From OpenMetrics, which the library writes, to the older text format that every reader understands.
+
+use std::fmt::Write as _;
+
+/// The same metrics in the format 0.0.4: there a counter's name is that of its samples.
+pub(super) fn plain(open: &str) -> String {
+    let mut out = String::with_capacity(open.len());
+    let mut help: Option<(&str, &str)> = None;
+    for line in open.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+            continue;
+        }
+        let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else {
+            if !line.starts_with('#') {
+                out.push_str(line);
+                out.push('\n');
+            }
+            continue;
+        };
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        if let Some((_, text)) = help.take() {
+            push(&mut out, format_args!("# HELP {name}{suffix} {text}\n"));
+        }
+        push(&mut out, format_args!("# TYPE {name}{suffix} {kind}\n"));
+    }
+    out
+}
+
+/// A family of one label.
+pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, usize)], label: &str) {
+    push(out, format_args!("# HELP {name} {help}.\n# TYPE {name} {kind}\n"));
+    for (value, count) in samples {
+        push(out, format_args!("{name}{{{label}=\"{value}\"}} {count}\n"));
+    }
+}
+
+/// A metric of one number.
+pub(super) fn single(out: &mut String, name: &str, kind: &str, help: &str, value: f64) {
+    push(out, format_args!("# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}\n"));
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    if out.write_fmt(text).is_err() {
+        // Writing to a string does not fail.
+        tracing::error!("metrics cannot be written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_their_samples() {
+        let open = "# HELP a Some text.\n# TYPE a counter\na_total{x=\"y\"} 1\n# HELP b_seconds More.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\nb_seconds_sum 0.5\n# EOF\n";
+        assert_eq!(
+            plain(open),
+            "# HELP a_total Some text.\n# TYPE a_total counter\na_total{x=\"y\"} 1\n# HELP b_seconds More.\n# TYPE b_seconds histogram\nb_seconds_sum 0.5\n"
+        );
+    }
+}

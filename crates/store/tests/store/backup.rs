@@ -1,0 +1,111 @@
+//! Backups of running stores, and what is made of damaged ones.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use carrack_store::backup::{self, JUMP, Summary};
+use carrack_store::embedded::{EmbeddedStore, OpenError, Options};
+use carrack_store::{MemStore, Revision, Store, StoreError};
+use futures::executor::block_on;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::help::{commit, delete, get, keys, put, range, text};
+
+fn write(store: &Arc<MemStore>, file: &Path) {
+    let store: Arc<dyn Store> = store.clone();
+    let parts: Vec<_> = block_on(backup::stream(store).try_collect()).expect("readable");
+    std::fs::write(file, parts.concat()).expect("written");
+}
+
+fn filled(count: usize) -> Arc<MemStore> {
+    let store = Arc::new(MemStore::default());
+    for number in 0..count {
+        commit(&*store, vec![put(&format!("k/{number:05}"), format!("{number}"))]);
+    }
+    store
+}
+
+#[test]
+fn a_backup_is_of_one_revision_whatever_happens_meanwhile() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = filled(1200);
+    commit(&*store, vec![delete("k/00007")]);
+    let at = store.revision();
+    let shared: Arc<dyn Store> = store.clone();
+    let mut parts = Box::pin(backup::stream(shared));
+    let mut bytes = Vec::new();
+    let mut round = 0;
+    while let Some(part) = block_on(parts.next()) {
+        bytes.extend_from_slice(&part.expect("readable"));
+        commit(&*store, vec![delete(&format!("k/{:05}", 1100 - round)), put("k/00007", "again"), put("a", "new")]);
+        round += 1;
+    }
+    assert!(round > 3, "it comes in parts");
+    let file = dir.path().join("backup");
+    std::fs::write(&file, &bytes).expect("written");
+    let summary = Summary { revision: at, entries: 1199, bytes: bytes.len() as u64 };
+    assert_eq!(backup::verify(&file).expect("whole"), summary);
+    let target = dir.path().join("store");
+    assert_eq!(backup::restore(&file, &target).expect("restored"), summary);
+    assert_eq!(backup::check(&target).expect("sound").entries, 1199);
+
+    let restored = EmbeddedStore::open(&target, Options::default()).expect("it opens");
+    assert_eq!(restored.revision(), Revision(at.0 + JUMP));
+    let (found, _) = keys(&restored, range(""));
+    assert_eq!(found.len(), 1199);
+    let entry = get(&restored, "k/01100").expect("it was there then");
+    assert_eq!((&*text(&entry), entry.mod_revision), ("1100", Revision(1102)));
+    // What clients know is the past, also from after the backup.
+    for known in [at, store.revision()] {
+        assert!(matches!(restored.watch("", known), Err(StoreError::Compacted { .. })));
+    }
+    assert_eq!(commit(&restored, vec![put("b", "")]).0, Revision(at.0 + JUMP + 1));
+    drop(restored);
+    let again = EmbeddedStore::open(&target, Options::default()).expect("it opens again");
+    assert_eq!(keys(&again, range("")).0.len(), 1200);
+    drop(again);
+    assert!(matches!(backup::restore(&file, &target), Err(OpenError::Io { .. })), "nothing is overwritten");
+}
+
+#[test]
+fn damage_is_found_out() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("backup");
+    write(&filled(20), &file);
+    let whole = std::fs::read(&file).expect("readable");
+    backup::verify(&file).expect("whole");
+    for cut in [0, 10, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&file, &whole[..cut]).expect("written");
+        assert!(matches!(backup::verify(&file), Err(OpenError::Corrupt { .. })), "cut at {cut}");
+    }
+    for at in (0..whole.len()).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(&file, damaged).expect("written");
+        assert!(backup::verify(&file).is_err(), "damaged at {at}");
+    }
+    let target = dir.path().join("store");
+    assert!(backup::restore(&file, &target).is_err());
+    assert!(!target.exists(), "nothing is made of a damaged backup");
+}
+
+#[test]
+fn a_check_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = EmbeddedStore::open(dir.path(), Options::default()).expect("a new store");
+    commit(&store, vec![put("a", "1"), put("b", "2")]);
+    assert!(matches!(backup::check(dir.path()), Err(OpenError::Locked { .. })), "it is in use");
+    drop(store);
+    let log = dir.path().join("log-0000000000000001");
+    let mut bytes = std::fs::read(&log).expect("a log");
+    bytes.extend_from_slice(b"torn");
+    std::fs::write(&log, &bytes).expect("written");
+    let found = backup::check(dir.path()).expect("what is torn was never acknowledged");
+    assert_eq!((found.revision, found.entries), (Revision(2), 2));
+    assert_eq!(std::fs::read(&log).expect("a log"), bytes);
+    bytes[60] ^= 1;
+    std::fs::write(&log, &bytes).expect("written");
+    let error = backup::check(dir.path()).expect_err("it is damaged").to_string();
+    assert!(error.contains("log-0000000000000001") && error.contains("corrupt"), "{error}");
+    assert!(backup::check(&dir.path().join("nowhere")).is_err());
+}
