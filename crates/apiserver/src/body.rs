@@ -78,7 +78,7 @@ impl std::fmt::Debug for Body {
 
 impl Body {
     /// How many bytes it has, if that is known.
-    pub fn len(&self) -> Option<usize> {
+    pub fn size_bytes(&self) -> Option<usize> {
         match self {
             Body::Full(bytes) => Some(bytes.len()),
             Body::Parts(parts) => Some(parts.iter().map(Bytes::len).sum()),

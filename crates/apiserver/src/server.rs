@@ -238,7 +238,7 @@ impl ApiServer {
         if let Some(record) = record {
             record.end(&notes, &response);
         }
-        metrics.end(started, response.status().as_u16(), response.body().len(), env);
+        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), env);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 

@@ -5,7 +5,7 @@
 //! ([`Schema::resolve`]); custom ones are trees. Descriptions are not kept: documents are made from
 //! the raw form ([`crate::openapi`]).
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use serde_json::Value;
 
@@ -22,6 +22,8 @@ pub struct Schema {
     /// Name of the built-in type that this node stands for; the other fields of such a node are
     /// only what the place of use adds (patch and list facts, a default).
     pub reference: Option<Box<str>>,
+    /// That type, once it has been looked for.
+    pub(crate) resolved: Resolved,
     /// Properties, sorted by name.
     pub properties: Box<[(Box<str>, Schema)]>,
     /// Schema of the items of an array.
@@ -44,6 +46,23 @@ pub struct Schema {
     pub patch: PatchRule,
     /// What few schemas have.
     pub rare: Option<Box<Rare>>,
+}
+
+/// What a reference stands for. It follows from the reference, so that it makes no difference between two schemas.
+#[derive(Clone, Default)]
+pub(crate) struct Resolved(OnceLock<&'static Schema>);
+
+impl PartialEq for Resolved {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl std::fmt::Debug for Resolved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The schema may refer to itself.
+        f.write_str(if self.0.get().is_some() { "found" } else { "not looked for" })
+    }
 }
 
 /// The type of a value.
@@ -207,7 +226,9 @@ impl Schema {
     pub fn resolve(&self) -> &Schema {
         match &self.reference {
             None => self,
-            Some(name) => crate::builtin::schema(name).unwrap_or(Schema::anything()),
+            Some(name) => {
+                self.resolved.0.get_or_init(|| crate::builtin::schema(name).unwrap_or(Schema::anything()))
+            }
         }
     }
 

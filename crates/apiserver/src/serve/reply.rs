@@ -87,7 +87,7 @@ pub(crate) fn early(status: Status, unread: Incoming) -> Response<Reply> {
 /// Makes a reply of the logic's; watches end at their time and at shutdown. `zip` is whether the client takes gzip.
 pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> Response<Reply> {
     let (mut head, body) = response.into_parts();
-    let large = body.len().is_some_and(|bytes| bytes as u64 >= gzip::MIN_BYTES);
+    let large = body.size_bytes().is_some_and(|bytes| bytes as u64 >= gzip::MIN_BYTES);
     let zip = zip && large && !head.headers.contains_key(header::CONTENT_ENCODING);
     if large {
         head.headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
