@@ -44,7 +44,7 @@ pub(crate) fn key(row: &ResourceInfo, namespace: Option<&str>, name: &str) -> St
 
 /// Prefix by names alone, for those that have no row at hand. A kind of a definition in one of upstream's
 /// own groups is not found so.
-pub(crate) fn of(group: &str, plural: &str, namespace: Option<&str>) -> String {
+pub fn of(group: &str, plural: &str, namespace: Option<&str>) -> String {
     let place = match (group, plural) {
         ("", "endpoints") => "services/endpoints",
         ("", "nodes") => "minions",

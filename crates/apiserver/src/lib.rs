@@ -61,6 +61,7 @@ mod transport;
 pub use body::{Body, NodeTarget, Response, Scheme};
 pub use catalog::Catalog;
 pub use env::{Env, name_suffix, new_uid, rfc3339_s};
+pub use keys::of as storage_prefix;
 pub use local::{LocalApi, LocalGroupVersion, LocalRequest};
 pub use metrics::ProcessStats;
 pub use query::Query;

@@ -83,6 +83,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "one-filter-a-pop",
         sentence: "An extender is asked to filter once for each time that a pod is popped, and never for one that is bound or assumed.",
     },
+    Invariant {
+        name: crate::ledger::NAME,
+        sentence: "A watch tells each change of its objects once, in the order of the commits, and nothing else, from exactly where it was to begin.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

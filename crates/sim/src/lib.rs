@@ -20,6 +20,7 @@ mod controllers;
 mod extender;
 mod hosted;
 mod invariants;
+mod ledger;
 mod net;
 mod node;
 mod observer;

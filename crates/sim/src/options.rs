@@ -192,7 +192,7 @@ impl Swarm {
                 intervals = Intervals { apiserver_crash: Some(Duration::from_secs(15)), ..Intervals::default() };
             }
             Some(Bug::StoredNominations) => nodes = 3,
-            Some(Bug::StaleReads | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
+            Some(Bug::StaleReads | Bug::LostEvent | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
         }
         Self {
             nodes,

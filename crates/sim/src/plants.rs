@@ -23,6 +23,7 @@ pub(crate) enum Bug {
     FinalRejection,
     DeafObserver,
     StoredNominations,
+    LostEvent,
 }
 
 /// All planted bugs.
@@ -75,6 +76,12 @@ pub const PLANTS: &[Plant] = &[
                without asking the extender",
         found_by: "nominations-follow-the-queue",
         bug: Bug::StoredNominations,
+    },
+    Plant {
+        name: "lost-event",
+        what: "a watch leaves out a change now and then",
+        found_by: crate::ledger::NAME,
+        bug: Bug::LostEvent,
     },
 ];
 

@@ -20,6 +20,7 @@ use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, Ti
 use crate::chance::{below, between};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
+use crate::ledger::Ledger;
 use crate::net::Net;
 use crate::node::{Node, NodeEvent};
 use crate::observer::Observer;
@@ -160,6 +161,9 @@ struct World {
     processes: BTreeMap<Role, Process>,
     nodes: BTreeMap<u8, Node>,
     observer: Observer,
+    ledger: Ledger,
+    /// How many lines watches have said.
+    lines: u64,
     checker: Checker,
     asked: scheduling::Asked,
     extender_rng: Rng,
@@ -223,6 +227,7 @@ impl World {
         };
         server.bootstrap(&definitions)?;
         let observer = Observer::new(&server.mem);
+        let ledger = Ledger::new(&server.mem);
         let mut world = Self {
             options: options.clone(),
             net: Net::new(root.fork("net"), swarm.net),
@@ -233,6 +238,8 @@ impl World {
             processes: BTreeMap::new(),
             nodes: BTreeMap::new(),
             observer,
+            ledger,
+            lines: 0,
             checker: Checker::default(),
             asked: scheduling::Asked::default(),
             extender_rng: root.fork("asking"),
@@ -455,6 +462,7 @@ impl World {
                     let conn = self.processes.get_mut(&role).and_then(|p| p.conns.remove(&id));
                     if let Some(conn) = conn {
                         self.server.hang_up(conn);
+                        self.ledger.closed(conn);
                     }
                 }
                 Effect::Timer(id, at) => {
@@ -504,6 +512,7 @@ impl World {
         }
         for conn in std::mem::take(&mut process.conns).into_values() {
             self.server.hang_up(conn);
+            self.ledger.closed(conn);
         }
         let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
         if let Role::Kubelet(number) | Role::VirtHandler(number) = role

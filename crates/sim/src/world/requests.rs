@@ -8,9 +8,13 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, Input, Method, WatchItem
 use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
 use crate::invariants::Breach;
 use crate::net::Reply;
+use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{Asked, ConnId, Flight, FlightId, Polled, result_of, stream_of};
 use crate::trace::Weight;
+
+/// With the planted bug, one in so many lines of watches is left out.
+const LOST_ONE_IN: u64 = 97;
 
 impl World {
     pub(super) fn send(&mut self, role: Role, life: u32, asked: Asked, request: ApiRequest) {
@@ -141,6 +145,7 @@ impl World {
             (Asked::Watch(id), Some(Reply::After(delay))) => match stream_of(response) {
                 Ok((lines, timeout_s)) if self.life(role) == Some(life) => {
                     let conn = self.server.connect(now, flight, id, lines);
+                    self.ledger.opened(conn, &flight.label);
                     if let Some(process) = self.processes.get_mut(&role) {
                         process.conns.insert(id, conn);
                     }
@@ -157,8 +162,17 @@ impl World {
 
     pub(super) fn pump(&mut self) {
         self.pumping = false;
-        for (id, items) in self.server.pump() {
+        let said = self.server.pump();
+        self.ledger.update(&self.server.mem);
+        for (id, items) in said {
             for item in items {
+                if let WatchItem::Event(line) = &item {
+                    self.lines += 1;
+                    if self.lines.is_multiple_of(LOST_ONE_IN) && self.bug() == Some(Bug::LostEvent) {
+                        continue;
+                    }
+                    self.breaches.extend(self.ledger.said(id, line));
+                }
                 self.put(id, item);
             }
         }
@@ -190,6 +204,7 @@ impl World {
         }
         if matches!(item, WatchItem::Closed(_)) {
             self.server.hang_up(id);
+            self.ledger.closed(id);
             if let Some(process) = self.processes.get_mut(&role) {
                 process.conns.remove(&watch);
             }

@@ -1,0 +1,164 @@
+//! What watches must tell: each change of their objects, once, in order, and nothing else, from where they began.
+//!
+//! The ledger has every commit of the store. It follows each watch connection at the server's end, before the network
+//! may lose anything, and compares line by line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use carrack_store::{MemStore, Revision, Store, Watch, WatchItem};
+use serde_json::Value;
+
+use crate::invariants::Breach;
+use crate::server::ConnId;
+
+/// The invariant's name.
+pub(crate) const NAME: &str = "watches-tell-each-change-once";
+/// Everything that the API server stores.
+const ALL: &str = "/registry/";
+
+/// A watch as its client asked for it.
+struct Followed {
+    /// The keys that it watches.
+    prefix: String,
+    /// Whether it was asked for all of them.
+    is_whole: bool,
+    /// The newest revision that it has told of.
+    told: Revision,
+    /// Which objects it has told of at that revision.
+    at: BTreeSet<String>,
+}
+
+/// Commits, and the watches that tell of them.
+pub(crate) struct Ledger {
+    watch: Option<Watch>,
+    known: Revision,
+    /// The keys that changed at each revision, and whether each was removed.
+    changes: BTreeMap<Revision, BTreeMap<Arc<str>, bool>>,
+    followed: BTreeMap<ConnId, Followed>,
+}
+
+impl Ledger {
+    pub(crate) fn new(store: &MemStore) -> Self {
+        let known = store.revision();
+        Self { watch: store.watch(ALL, known).ok(), known, changes: BTreeMap::new(), followed: BTreeMap::new() }
+    }
+
+    /// Takes in what has been committed since the last call.
+    pub(crate) fn update(&mut self, store: &MemStore) {
+        while let Some(watch) = &mut self.watch {
+            match Pin::as_mut(watch).poll_next(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
+                    self.known = event.revision;
+                    let Some(entry) = event.current.as_ref().or(event.previous.as_ref()) else { continue };
+                    let removed = event.current.is_none();
+                    self.changes.entry(event.revision).or_default().insert(Arc::clone(&entry.key), removed);
+                }
+                Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.known = revision,
+                // All watches were interrupted, this one too; it had everything before that.
+                Poll::Ready(Some(Err(_)) | None) => self.watch = store.watch(ALL, self.known).ok(),
+                Poll::Pending => break,
+            }
+        }
+    }
+
+    /// A watch begins that was asked for like this: `GET <path>?<query>`.
+    pub(crate) fn opened(&mut self, conn: ConnId, label: &str) {
+        let url = label.trim_start_matches("GET ");
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
+        let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let (group, rest) = match segments.as_slice() {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            _ => return,
+        };
+        let (plural, namespace) = match rest {
+            [plural] => (*plural, None),
+            ["namespaces", namespace, plural] => (*plural, Some(*namespace)),
+            _ => return,
+        };
+        let parameter = |name: &str| {
+            query.split('&').filter_map(|pair| pair.split_once('=')).find(|(n, _)| *n == name).map(|(_, v)| v)
+        };
+        let Some(after) = parameter("resourceVersion").and_then(|text| text.parse().ok()).filter(|after| *after > 0)
+        else {
+            // It begins with the state as it is; only those that go on from a list are followed.
+            return;
+        };
+        let is_whole = parameter("fieldSelector").is_none() && parameter("labelSelector").is_none();
+        let prefix = carrack_apiserver::storage_prefix(group, plural, namespace);
+        self.followed.insert(conn, Followed { prefix, is_whole, told: Revision(after), at: BTreeSet::new() });
+    }
+
+    /// A watch is over.
+    pub(crate) fn closed(&mut self, conn: ConnId) {
+        self.followed.remove(&conn);
+    }
+
+    /// A watch says a line.
+    pub(crate) fn said(&mut self, conn: ConnId, line: &[u8]) -> Option<Breach> {
+        let followed = self.followed.get_mut(&conn)?;
+        let event: Value = serde_json::from_slice(line).unwrap_or_default();
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let kind = text("/type");
+        if kind == "ERROR" {
+            return None;
+        }
+        let breach = |why: String| Some(Breach::new(NAME, format!("watch of {}: {why}", followed.prefix)));
+        let Some(revision) = text("/object/metadata/resourceVersion").parse().ok().map(Revision) else {
+            return breach(format!("{kind} without a revision"));
+        };
+        let in_order = if kind == "BOOKMARK" {
+            revision >= followed.told
+        } else {
+            revision > followed.told || !followed.at.is_empty() && revision == followed.told
+        };
+        if !in_order {
+            return breach(format!("{kind} at {revision} after {}", followed.told));
+        }
+        // What was to be told before this.
+        let until = if kind == "BOOKMARK" { Revision(revision.0 + 1) } else { revision };
+        let is_ours = |key: &Arc<str>| key.starts_with(&*followed.prefix);
+        if followed.is_whole {
+            let missed = self.changes.range(followed.told..until).find_map(|(at, keys)| {
+                let told: &BTreeSet<String> = &followed.at;
+                keys.keys()
+                    .filter(|key| is_ours(key))
+                    .find(|key| *at > followed.told || !told.is_empty() && !told.contains(&***key))
+                    .map(|key| (*at, Arc::clone(key)))
+            });
+            if let Some((at, key)) = missed {
+                return breach(format!("{kind} at {revision}, but nothing was said of {key} at {at}"));
+            }
+        }
+        if kind == "BOOKMARK" {
+            followed.told = revision;
+            followed.at.clear();
+            return None;
+        }
+        let (namespace, name) = (text("/object/metadata/namespace"), text("/object/metadata/name"));
+        let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
+        let changed =
+            self.changes.get(&revision).into_iter().flatten().find(|(key, _)| is_ours(key) && key.ends_with(&place));
+        let Some((key, removed)) = changed else {
+            return breach(format!("{kind} of {place} at {revision}, when nothing happened to it"));
+        };
+        // Who sees a part of the objects is told of those that leave it as of those that go.
+        if *removed != (kind == "DELETED") && (followed.is_whole || *removed) {
+            return breach(format!(
+                "{kind} of {key} at {revision}, which was {}",
+                if *removed { "removed" } else { "written" }
+            ));
+        }
+        if revision > followed.told {
+            followed.at.clear();
+        }
+        followed.told = revision;
+        if !followed.at.insert(key.to_string()) {
+            return breach(format!("{kind} of {key} at {revision} twice"));
+        }
+        None
+    }
+}
