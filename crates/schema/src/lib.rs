@@ -6,6 +6,7 @@
 //! [`print`] for tables and [`convert`] where a version is not the stored one. Custom resources take
 //! the same way: [`crd::resource_info`] makes their row of the [`table`] from the definition.
 
+pub mod apply;
 pub mod builtin;
 pub mod convert;
 pub mod crd;

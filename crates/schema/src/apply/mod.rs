@@ -1,0 +1,449 @@
+//! Who owns which field: `metadata.managedFields`, and server-side apply on it.
+//!
+//! ```text
+//!   update:  old ─┐
+//!                 ├─► compare ─► others lose what was changed or removed, the writer gains what changed
+//!            new ─┘
+//!
+//!   apply:   live ────┐
+//!                     ├─► merge ─► prune ─► compare with live ─► conflicts? ─► as in an update
+//!            config ──┘     what the applier owned, does not apply any more, and nobody else owns
+//! ```
+//!
+//! [`set`] has the algebra of sets of fields, [`view`] what a schema says about owning, [`compare`],
+//! [`merge`] and [`check`] work on values under that view, [`managed`] is the list itself. All of it
+//! is pure; a set is decoded only if a write touches it.
+//!
+//! Behaviour follows `sigs.k8s.io/structured-merge-diff` and
+//! `k8s.io/apimachinery/pkg/util/managedfields`;
+//! <https://kubernetes.io/docs/reference/using-api/server-side-apply/> describes it.
+
+mod check;
+mod compare;
+mod managed;
+mod merge;
+mod set;
+mod view;
+
+use serde_json::{Map, Value, json};
+
+use crate::schema::Schema;
+use compare::Changes;
+use managed::{Entry, Fields};
+use merge::Emptied;
+
+pub use managed::{Managed, Operation, Writer};
+pub use set::Set;
+
+/// The annotation in which `kubectl apply` keeps what it applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The manager under which `kubectl apply --server-side` writes.
+const KUBECTL: &str = "kubectl";
+/// Owns what objects had that nobody was known to own when they were first applied to.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+/// Owns what the oldest of too many updaters owned.
+const ANCIENT: &str = "ancient-changes";
+/// More updaters than these are folded into [`ANCIENT`] ones.
+const MAX_UPDATERS: usize = 10;
+/// Annotations have no more bytes altogether; what would not fit is not kept.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// Metadata that the server keeps, and that nobody owns.
+const UNOWNED: [&[&str]; 11] = [
+    &["f:apiVersion"],
+    &["f:kind"],
+    &["f:metadata", "f:name"],
+    &["f:metadata", "f:namespace"],
+    &["f:metadata", "f:creationTimestamp"],
+    &["f:metadata", "f:selfLink"],
+    &["f:metadata", "f:uid"],
+    &["f:metadata", "f:clusterName"],
+    &["f:metadata", "f:generation"],
+    &["f:metadata", "f:managedFields"],
+    &["f:metadata", "f:resourceVersion"],
+];
+
+/// An object: its top-level fields.
+type Object = Map<String, Value>;
+
+/// How another version of a kind stands to that of the request.
+pub enum Other<'s> {
+    /// There is no such version (any more).
+    Unknown,
+    /// It has the same form.
+    Same,
+    /// It has another form: its schema, and how to get there.
+    Form(&'s Schema, &'s dyn Fn(&Object) -> Object),
+}
+
+/// The kind that an object is of, in the request's version.
+pub struct Kind<'s> {
+    /// Its schema.
+    pub schema: &'s Schema,
+    /// The other versions, by `apiVersion`.
+    pub other: &'s dyn Fn(&str) -> Other<'s>,
+}
+
+/// Why an object cannot be applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// It does not fit its schema. The text is what comes behind `failed to create typed patch object (…): `.
+    #[error("{0}")]
+    Untyped(String),
+    /// Others own what it would change: (manager, path) each.
+    #[error("{}", conflict_message(.0))]
+    Conflict(Vec<(String, String)>),
+}
+
+/// What applying comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// The object, without `metadata.managedFields`.
+    pub object: Object,
+    /// Who owns what of it.
+    pub managed: Managed,
+}
+
+/// Notes who owns what after a write that made `new` of `old`. Objects come without
+/// `metadata.managedFields`; an object that is created was empty before.
+///
+/// Returns whether anything changed. Times change only where fields do, so that a write that
+/// changes nothing stays one.
+pub fn update(old: &Object, new: &Object, kind: &Kind<'_>, managed: &mut Managed, who: &Writer<'_>) -> bool {
+    let mut changes = owned_changes(old, new, kind.schema);
+    if changes.is_empty() {
+        return false;
+    }
+    lose(managed, old, new, &changes, kind, who.api_version, None);
+    let gained = std::mem::take(&mut changes.changed);
+    if !gained.is_empty() {
+        managed.give(who, gained);
+    }
+    managed.entries.retain(|entry| !entry.fields.is_empty());
+    cap_updaters(managed);
+    true
+}
+
+/// The state of a kind's new object before it has any fields: what every built-in object has.
+#[must_use]
+pub fn nothing(kind_is_custom: bool, new: &Object) -> Object {
+    let mut nothing = Object::new();
+    nothing.insert("metadata".to_owned(), Value::Object(Map::new()));
+    if !kind_is_custom {
+        for field in ["spec", "status"] {
+            if new.get(field).is_some_and(Value::is_object) {
+                nothing.insert(field.to_owned(), Value::Object(Map::new()));
+            }
+        }
+    }
+    nothing
+}
+
+fn owned_changes(old: &Object, new: &Object, schema: &Schema) -> Changes {
+    let mut changes = compare::fields(old, new, schema.resolve());
+    for set in [&mut changes.changed, &mut changes.removed] {
+        strip(set);
+    }
+    changes
+}
+
+fn strip(set: &mut Set) {
+    for path in UNOWNED {
+        set.drop_below(path);
+    }
+    if let Some(metadata) = set.children.get_mut("f:metadata") {
+        metadata.member = false;
+        if metadata.is_empty() {
+            set.children.remove("f:metadata");
+        }
+    }
+}
+
+/// Takes what changed from those who owned it, but for the entry `but`. Drops entries in versions
+/// that are not served any more.
+fn lose(
+    managed: &mut Managed,
+    old: &Object,
+    new: &Object,
+    changes: &Changes,
+    kind: &Kind<'_>,
+    api_version: &str,
+    but: Option<(&str, &str)>,
+) {
+    let mut gone = false;
+    for entry in &mut managed.entries {
+        if but.is_some_and(|(manager, subresource)| is_applier(entry, manager, subresource)) {
+            continue;
+        }
+        let other;
+        let changes = match at_version(entry, api_version, kind, old, new) {
+            None => {
+                gone = true;
+                entry.fields = Fields::Set(Set::default());
+                continue;
+            }
+            Some(None) => changes,
+            Some(Some(converted)) => {
+                other = converted;
+                &other
+            }
+        };
+        for lost in [&changes.changed, &changes.removed] {
+            if !lost.is_empty() && entry.fields.meet(lost) {
+                entry.fields.set_mut().subtract(lost);
+                gone = true;
+            }
+        }
+    }
+    if gone {
+        managed.entries.retain(|entry| !entry.fields.is_empty());
+    }
+}
+
+fn is_applier(entry: &Entry, manager: &str, subresource: &str) -> bool {
+    entry.operation == Operation::Apply && entry.manager == manager && entry.subresource == subresource
+}
+
+/// The changes in an entry's version: none when the version is not known, `Some(None)` when it has
+/// the form of the request's.
+fn at_version(
+    entry: &Entry,
+    api_version: &str,
+    kind: &Kind<'_>,
+    old: &Object,
+    new: &Object,
+) -> Option<Option<Changes>> {
+    if entry.api_version == api_version {
+        return Some(None);
+    }
+    match (kind.other)(&entry.api_version) {
+        Other::Unknown => None,
+        Other::Same => Some(None),
+        Other::Form(schema, convert) => Some(Some(owned_changes(&convert(old), &convert(new), schema))),
+    }
+}
+
+/// Folds the oldest updaters into one for each version, when there are too many.
+fn cap_updaters(managed: &mut Managed) {
+    let is_updater = |entry: &Entry| entry.operation == Operation::Update;
+    let count = managed.entries.iter().filter(|entry| is_updater(entry)).count();
+    if count <= MAX_UPDATERS {
+        return;
+    }
+    let mut updaters: Vec<Entry> = Vec::new();
+    let mut rest = Vec::new();
+    for entry in std::mem::take(&mut managed.entries) {
+        if is_updater(&entry) { updaters.push(entry) } else { rest.push(entry) }
+    }
+    updaters.sort_by(|a, b| (&a.time, &a.manager).cmp(&(&b.time, &b.manager)));
+    let (mut folded, mut left): (Vec<Entry>, usize) = (Vec::new(), count);
+    for mut entry in updaters {
+        match folded.iter_mut().find(|first| first.api_version == entry.api_version) {
+            Some(first) if left > MAX_UPDATERS => {
+                first.fields.set_mut().add(std::mem::take(entry.fields.set_mut()));
+                ANCIENT.clone_into(&mut first.manager);
+                first.subresource.clear();
+                first.time = entry.time;
+                left -= 1;
+            }
+            Some(_) => rest.push(entry),
+            None => folded.push(entry),
+        }
+    }
+    rest.extend(folded);
+    managed.entries = rest;
+}
+
+/// Applies an object. `live` is the stored one, or none where it is to be created; neither has
+/// `metadata.managedFields`. `resets` says of a top-level field whether this resource ignores it.
+///
+/// # Errors
+/// When the object does not fit its schema, or changes what others own and is not forced.
+pub fn apply(
+    live: Option<&Object>,
+    config: &Object,
+    kind: &Kind<'_>,
+    mut managed: Managed,
+    who: &Writer<'_>,
+    force: bool,
+    resets: &dyn Fn(&str) -> bool,
+) -> Result<Applied, ApplyError> {
+    let faults = check::faults(config, kind.schema);
+    match &*faults {
+        [] => {}
+        [one] => return Err(ApplyError::Untyped(one.clone())),
+        many => return Err(ApplyError::Untyped(format!("errors:\n  {}", many.join("\n  ")))),
+    }
+    let node = kind.schema.resolve();
+    let empty = Object::new();
+    if let (Some(live), true) = (live, managed.is_empty()) {
+        let mut before = owned_changes(&nothing(false, live), live, kind.schema);
+        let who = Writer { manager: BEFORE_FIRST_APPLY, subresource: "", ..*who };
+        managed.give(&who, std::mem::take(&mut before.changed));
+    }
+    let live = live.unwrap_or(&empty);
+    for entry in managed.entries.iter_mut().filter(|entry| entry.api_version == who.api_version) {
+        entry.fields.set_mut();
+        if let Fields::Set(set) = &mut entry.fields {
+            merge::fold_root(set, live, node);
+        }
+    }
+
+    let mut claims = merge::claimed(config, node);
+    strip(&mut claims);
+    claims.children.retain(|element, _| !resets(element.trim_start_matches("f:")));
+    let mut object = live.clone();
+    merge::merge(&mut object, config, node);
+
+    let own = managed.find(who, Operation::Apply);
+    let before = own.map(|at| managed.entries.remove(at));
+    let (last, last_time) = match before {
+        Some(mut entry) => (std::mem::take(entry.fields.set_mut()), entry.time),
+        None => (Set::default(), String::new()),
+    };
+    managed.entries.push(Entry::of(who, Operation::Apply, claims.clone()));
+    let mut dropped = last.clone();
+    dropped.subtract(&claims);
+    if !dropped.is_empty() {
+        object = prune(object, &managed, &last, kind.schema);
+    }
+
+    let changes = owned_changes(live, &object, kind.schema);
+    let conflicts = conflicts(&managed, live, &object, &changes, kind, who);
+    if !force && !conflicts.is_empty() {
+        let allowed = if who.manager == KUBECTL { last_applied(live, who, kind.schema) } else { Set::default() };
+        let left: Vec<(String, String)> = conflicts
+            .into_iter()
+            .flat_map(|(manager, mut set)| {
+                set.subtract(&allowed);
+                set.paths().into_iter().map(move |path| (manager.clone(), path))
+            })
+            .collect();
+        if !left.is_empty() {
+            return Err(ApplyError::Conflict(left));
+        }
+    }
+    lose(&mut managed, live, &object, &changes, kind, who.api_version, Some((who.manager, who.subresource)));
+    if changes.is_empty()
+        && last == claims
+        && !last_time.is_empty()
+        && let Some(at) = managed.find(who, Operation::Apply)
+    {
+        managed.entries[at].time = last_time;
+    }
+    managed.entries.retain(|entry| !entry.fields.is_empty());
+    if who.manager == KUBECTL && who.subresource.is_empty() {
+        keep_last_applied(&mut object, config);
+    }
+    Ok(Applied { object, managed })
+}
+
+/// Takes out what the applier owned and does not apply any more, unless somebody else owns it. What
+/// nobody ever owned goes only together with what it is a part of.
+fn prune(merged: Object, managed: &Managed, last: &Set, schema: &Schema) -> Object {
+    let node = schema.resolve();
+    let named = |set: &Set| merge::with_named(set, schema);
+    let last = named(last);
+    let mut owned = Set::default();
+    for entry in &managed.entries {
+        owned.add(match &entry.fields {
+            Fields::Set(set) => set.clone(),
+            Fields::Json(json) => Set::trusted(json.clone()),
+        });
+    }
+    let all = named(&merge::claimed(&merged, node));
+    let mut without_last = merged.clone();
+    merge::remove(&mut without_last, &last, node, Emptied::IsNull);
+    let mut unowned = all.clone();
+    unowned.subtract(&named(&merge::claimed(&without_last, node)));
+    unowned.subtract(&named(&owned));
+    let mut kept = merged.clone();
+    merge::remove(&mut kept, &unowned, node, Emptied::IsNull);
+    let mut gone = all;
+    gone.subtract(&named(&merge::claimed(&kept, node)));
+    let mut pruned = merged;
+    merge::remove(&mut pruned, &gone.intersection(&last), node, Emptied::Goes(Some(&owned)));
+    pruned
+}
+
+/// What others own of the changes, by manager.
+fn conflicts(
+    managed: &Managed,
+    live: &Object,
+    object: &Object,
+    changes: &Changes,
+    kind: &Kind<'_>,
+    who: &Writer<'_>,
+) -> Vec<(String, Set)> {
+    let mut found = Vec::new();
+    for entry in managed.entries.iter().filter(|entry| !is_applier(entry, who.manager, who.subresource)) {
+        let set = match &entry.fields {
+            Fields::Set(set) => set.clone(),
+            Fields::Json(json) => Set::trusted(json.clone()),
+        };
+        let common = match at_version(entry, who.api_version, kind, live, object) {
+            None => continue,
+            Some(None) => set.intersection(&changes.changed),
+            Some(Some(other)) => set.intersection(&other.changed),
+        };
+        if !common.is_empty() {
+            found.push((entry.display(), common));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+/// What `kubectl apply` applied and nobody has changed since: `kubectl` may take it over.
+fn last_applied(live: &Object, who: &Writer<'_>, schema: &Schema) -> Set {
+    let text = live.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(LAST_APPLIED));
+    let applied = text.and_then(Value::as_str).and_then(|text| serde_json::from_str::<Object>(text).ok());
+    let Some(applied) = applied.filter(|applied| applied.get("apiVersion").is_some_and(|v| v == who.api_version))
+    else {
+        return Set::default();
+    };
+    let mut set = merge::claimed(&applied, schema.resolve());
+    let changes = compare::fields(&applied, live, schema.resolve());
+    set.subtract(&changes.changed);
+    set.subtract(&changes.removed);
+    set
+}
+
+/// Keeps the annotation of `kubectl apply` in step, for those that still use it, where there is one.
+fn keep_last_applied(object: &mut Object, config: &Object) {
+    let annotations = object.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut);
+    let Some(annotations) = annotations.filter(|annotations| annotations.contains_key(LAST_APPLIED)) else { return };
+    let mut config = config.clone();
+    if let Some(own) = config.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut)
+    {
+        own.remove(LAST_APPLIED);
+    }
+    let text = Value::Object(config).to_string() + "\n";
+    let others_bytes: usize = annotations
+        .iter()
+        .filter(|(key, _)| *key != LAST_APPLIED)
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
+    let fits = others_bytes + LAST_APPLIED.len() + text.len() <= MAX_ANNOTATION_BYTES;
+    annotations.insert(LAST_APPLIED.to_owned(), json!(if fits { text } else { String::new() }));
+}
+
+/// The sentence that names what others own.
+fn conflict_message(conflicts: &[(String, String)]) -> String {
+    if let [(manager, path)] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {manager}: {path}");
+    }
+    let mut lines = Vec::new();
+    let mut last = None;
+    for (manager, path) in conflicts {
+        if last != Some(manager) {
+            lines.push(format!("conflicts with {manager}:"));
+            last = Some(manager);
+        }
+        lines.push(format!("- {path}"));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,388 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::builtin;
+
+const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+const POD: &str = "io.k8s.api.core.v1.Pod";
+const SERVICE: &str = "io.k8s.api.core.v1.Service";
+
+fn object(value: Value) -> Object {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("not an object: {other}"),
+    }
+}
+
+fn unknown(_: &str) -> Other<'static> {
+    Other::Unknown
+}
+
+fn kind(name: &str) -> Kind<'static> {
+    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown }
+}
+
+fn writer(manager: &'static str, second: u32) -> Writer<'static> {
+    let now: &'static str = Box::leak(format!("2026-01-01T00:00:{second:02}Z").into_boxed_str());
+    Writer { manager, api_version: "apps/v1", subresource: "", now }
+}
+
+fn status_resets(field: &str) -> bool {
+    field == "status"
+}
+
+/// An object under several writers.
+struct Story {
+    kind: Kind<'static>,
+    object: Option<Object>,
+    managed: Managed,
+}
+
+impl Story {
+    fn of(name: &str) -> Story {
+        Story { kind: kind(name), object: None, managed: Managed::default() }
+    }
+
+    fn update(&mut self, manager: &'static str, second: u32, new: Value) -> bool {
+        let new = object(new);
+        let old = self.object.take().unwrap_or_else(|| nothing(false, &new));
+        let changed = update(&old, &new, &self.kind, &mut self.managed, &writer(manager, second));
+        self.object = Some(new);
+        changed
+    }
+
+    fn try_apply(&mut self, manager: &'static str, second: u32, force: bool, config: Value) -> Result<(), ApplyError> {
+        let config = object(config);
+        let who = writer(manager, second);
+        let applied =
+            apply(self.object.as_ref(), &config, &self.kind, self.managed.clone(), &who, force, &status_resets)?;
+        self.object = Some(applied.object);
+        self.managed = applied.managed;
+        Ok(())
+    }
+
+    fn apply(&mut self, manager: &'static str, config: Value) {
+        self.try_apply(manager, 30, false, config).expect("no conflict");
+    }
+
+    fn is(&self, want: Value) {
+        assert_eq!(self.object.clone().map(Value::Object), Some(want));
+    }
+
+    fn owns(&self, manager: &str, want: &[&str]) {
+        let paths: Vec<String> = self
+            .managed
+            .clone()
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.manager == manager)
+            .flat_map(|entry| entry.fields.set_mut().paths())
+            .collect();
+        assert_eq!(paths, want, "what {manager} owns");
+    }
+}
+
+fn deployment(replicas: Option<i64>, image: &str) -> Value {
+    let mut value = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}},
+    });
+    if let Some(replicas) = replicas {
+        value["spec"]["replicas"] = replicas.into();
+    }
+    value
+}
+
+#[test]
+fn creating_owns_what_was_given() {
+    let mut story = Story::of(DEPLOYMENT);
+    assert!(story.update("kubectl", 1, deployment(Some(1), "a")));
+    story.owns(
+        "kubectl",
+        &[
+            ".metadata.labels",
+            ".metadata.labels.app",
+            ".spec.replicas",
+            ".spec.template",
+            ".spec.template.spec",
+            ".spec.template.spec.containers",
+            ".spec.template.spec.containers[name=\"c\"]",
+            ".spec.template.spec.containers[name=\"c\"].image",
+            ".spec.template.spec.containers[name=\"c\"].name",
+        ],
+    );
+    assert!(!story.update("other", 2, deployment(Some(1), "a")), "nothing changed");
+    assert!(story.update("other", 3, deployment(Some(2), "a")));
+    story.owns("other", &[".spec.replicas"]);
+    let text = story.managed.clone().into_json().expect("managers").to_string();
+    assert!(text.contains(r#""manager":"kubectl","operation":"Update","time":"2026-01-01T00:00:01Z""#), "{text}");
+    assert!(!text.contains(r#""f:replicas":{},"f:template""#), "{text}");
+}
+
+#[test]
+fn conflicts_are_named() {
+    let mut story = Story::of(DEPLOYMENT);
+    story.update("kubectl", 1, deployment(Some(1), "a"));
+    let before = story.managed.clone();
+    let error = story.try_apply("ci", 2, false, deployment(Some(3), "a")).expect_err("a conflict");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 1 conflict: conflict with \"kubectl\" using apps/v1: .spec.replicas"
+    );
+    assert_eq!(story.managed, before);
+    let error = story.try_apply("ci", 2, false, deployment(Some(3), "b")).expect_err("conflicts");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 2 conflicts: conflicts with \"kubectl\" using apps/v1:\n\
+         - .spec.replicas\n- .spec.template.spec.containers[name=\"c\"].image"
+    );
+    story.try_apply("ci", 3, true, deployment(Some(3), "b")).expect("forced");
+    story.is(deployment(Some(3), "b"));
+    let error = story.try_apply("third", 4, false, deployment(Some(4), "b")).expect_err("a conflict");
+    assert_eq!(error.to_string(), "Apply failed with 1 conflict: conflict with \"ci\": .spec.replicas");
+    // The same value is no conflict: both own it.
+    story.apply("third", deployment(Some(3), "b"));
+    story.apply("ci", deployment(None, "b"));
+    story.is(deployment(Some(3), "b"));
+    story.apply("third", deployment(None, "b"));
+    // The last owner lets go of it.
+    story.is(deployment(None, "b"));
+}
+
+#[test]
+fn what_is_not_applied_any_more_goes() {
+    let mut story = Story::of(POD);
+    let pod = |containers: Value, labels: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": labels}, "spec": {"containers": containers}});
+    let two = json!([{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]);
+    story.apply("me", pod(two, json!({"x": "1", "y": "2"})));
+    // Somebody adds to an item, and somebody else an item in front.
+    let full = pod(
+        json!([{"name": "z", "image": "0"}, {"name": "a", "image": "1", "tty": true}, {"name": "b", "image": "2", "tty": true}]),
+        json!({"x": "1", "y": "2", "z": "3"}),
+    );
+    story.update("them", 40, full);
+    story.apply("me", pod(json!([{"name": "a", "image": "1"}]), json!({"x": "1"})));
+    story.is(pod(
+        json!([{"name": "z", "image": "0"}, {"name": "a", "image": "1", "tty": true}]),
+        json!({"x": "1", "z": "3"}),
+    ));
+    // The item itself was nobody else's, so it went with what others had in it.
+    story.owns(
+        "them",
+        &[
+            ".metadata.labels.z",
+            ".spec.containers[name=\"a\"].tty",
+            ".spec.containers[name=\"z\"]",
+            ".spec.containers[name=\"z\"].image",
+            ".spec.containers[name=\"z\"].name",
+        ],
+    );
+    story.update("them", 41, pod(json!([{"name": "a", "image": "1"}]), json!({"x": "1"})));
+    story.apply("me", pod(json!([]), json!({})));
+    // What nobody owns goes with what it was a part of, and empty containers with their last part.
+    let Value::Object(left) =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {}}, "spec": {}})
+    else {
+        unreachable!()
+    };
+    let object = story.object.clone().expect("an object");
+    assert_eq!(object.get("spec").cloned().unwrap_or_else(|| json!({})), left["spec"]);
+    assert!(object["metadata"].get("labels").is_none_or(|labels| labels == &json!({})));
+}
+
+#[test]
+fn defaults_stay_with_their_item() {
+    let mut story = Story::of(SERVICE);
+    let service = |ports: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}});
+    story.apply("me", service(json!([{"port": 80}, {"port": 443}])));
+    story.owns(
+        "me",
+        &[
+            ".spec.ports[port=443,protocol=\"TCP\"]",
+            ".spec.ports[port=443,protocol=\"TCP\"].port",
+            ".spec.ports[port=80,protocol=\"TCP\"]",
+            ".spec.ports[port=80,protocol=\"TCP\"].port",
+        ],
+    );
+    let defaulted = service(json!([
+        {"port": 80, "protocol": "TCP", "targetPort": 80}, {"port": 443, "protocol": "TCP", "targetPort": 443}
+    ]));
+    story.object = Some(object(defaulted));
+    story.apply("me", service(json!([{"port": 443}])));
+    story.is(service(json!([{"port": 443, "protocol": "TCP", "targetPort": 443}])));
+}
+
+#[test]
+fn lists_merge_in_order() {
+    let schema = builtin::schema(POD).expect("pods");
+    let list = |names: &str| -> Value {
+        names.chars().map(|name| json!({"name": name.to_string()})).collect::<Vec<_>>().into()
+    };
+    for (live, applied, want) in [
+        ("abc", "", "abc"),
+        ("", "abc", "abc"),
+        ("abc", "ca", "bca"),
+        ("abc", "cba", "cba"),
+        ("abc", "xb", "axbc"),
+        ("abc", "dabc", "dabc"),
+        ("abcd", "dx", "abcdx"),
+        ("xay", "ab", "xayb"),
+    ] {
+        let mut merged = object(json!({"spec": {"containers": list(live)}}));
+        merge::merge(&mut merged, &object(json!({"spec": {"containers": list(applied)}})), schema);
+        assert_eq!(merged["spec"]["containers"], list(want), "{live} and {applied}");
+    }
+}
+
+#[test]
+fn atomic_values_are_owned_whole() {
+    let mut story = Story::of(DEPLOYMENT);
+    let spec =
+        |spec: Value| json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": spec});
+    let selector = |labels: Value| spec(json!({"selector": {"matchLabels": labels}}));
+    story.apply("a", selector(json!({"x": "1"})));
+    story.owns("a", &[".spec.selector"]);
+    let error = story.try_apply("b", 31, false, selector(json!({"x": "1", "y": "2"}))).expect_err("a conflict");
+    assert_eq!(error.to_string(), "Apply failed with 1 conflict: conflict with \"a\": .spec.selector");
+    story.apply("a", selector(json!({"y": "2"})));
+    story.is(selector(json!({"y": "2"})));
+    let command = |words: Value| spec(json!({"template": {"spec": {"containers": [{"name": "c", "command": words}]}}}));
+    story.apply("c", command(json!(["a", "b"])));
+    story.apply("c", command(json!(["b"])));
+    assert_eq!(
+        story.object.as_ref().expect("it")["spec"]["template"]["spec"]["containers"][0]["command"],
+        json!(["b"])
+    );
+}
+
+#[test]
+fn sets_are_owned_by_item() {
+    let mut story = Story::of(POD);
+    let pod = |finalizers: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": finalizers}});
+    story.apply("a", pod(json!(["x", "y"])));
+    story.apply("b", pod(json!(["z"])));
+    story.is(pod(json!(["x", "y", "z"])));
+    story.apply("a", pod(json!(["y"])));
+    story.is(pod(json!(["y", "z"])));
+    story.owns("a", &[".metadata.finalizers[=\"y\"]"]);
+}
+
+#[test]
+fn the_schema_is_kept() {
+    for (config, want) in [
+        (json!({"spec": {"nothing": 1, "replicas": 1}}), ".spec.nothing: field not declared in schema"),
+        (json!({"spec": {"replicas": "x"}}), ".spec.replicas: expected numeric (int or float), got \"x\""),
+        (
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}}}),
+            ".spec.template.spec.containers: duplicate entries for key [name=\"a\"]",
+        ),
+        (
+            json!({"spec": {"template": {"spec": {"containers": [{"image": "a"}]}}}}),
+            ".spec.template.spec.containers: element 0: associative list with keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)",
+        ),
+        (json!({"a": 1, "b": 1}), "errors:\n  .a: field not declared in schema\n  .b: field not declared in schema"),
+    ] {
+        let error = Story::of(DEPLOYMENT).try_apply("me", 1, false, config).expect_err("a fault");
+        assert_eq!(error, ApplyError::Untyped(want.to_owned()));
+    }
+}
+
+#[test]
+fn the_first_apply_leaves_what_was_there() {
+    let mut story = Story::of(DEPLOYMENT);
+    story.object = Some(object(deployment(Some(1), "a")));
+    let error = story.try_apply("me", 1, false, deployment(Some(2), "a")).expect_err("a conflict");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 1 conflict: conflict with \"before-first-apply\" using apps/v1: .spec.replicas"
+    );
+}
+
+#[test]
+fn kubectl_takes_over_what_it_applied_before() {
+    let with_annotation = |applied: &Value, mut object: Value| {
+        object["metadata"]["annotations"] = json!({LAST_APPLIED: applied.to_string()});
+        object
+    };
+    let applied = deployment(Some(1), "a");
+    let mut story = Story::of(DEPLOYMENT);
+    story.update("kubectl-client-side-apply", 1, with_annotation(&applied, applied.clone()));
+    let mut changed = with_annotation(&applied, applied.clone());
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = "patched".into();
+    story.update("somebody", 2, changed);
+    // Another manager may not.
+    assert!(story.try_apply("ci", 3, false, deployment(Some(2), "patched")).is_err());
+    let error = story.try_apply("kubectl", 3, false, deployment(Some(2), "b")).expect_err("a conflict");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 1 conflict: conflict with \"somebody\" using apps/v1: .spec.template.spec.containers[name=\"c\"].image"
+    );
+    story.apply("kubectl", deployment(Some(2), "patched"));
+    let now = story.object.clone().expect("it");
+    let annotation = now["metadata"]["annotations"][LAST_APPLIED].as_str().expect("kept");
+    assert_eq!(serde_json::from_str::<Value>(annotation).expect("json"), deployment(Some(2), "patched"));
+}
+
+#[test]
+fn status_is_for_the_status_resource() {
+    let mut story = Story::of(DEPLOYMENT);
+    let mut config = deployment(None, "a");
+    config["status"] = json!({"replicas": 3});
+    story.apply("me", config);
+    let mut managed = story.managed.clone();
+    assert!(!managed.entries[0].fields.set_mut().children.contains_key("f:status"));
+}
+
+#[test]
+fn too_many_updaters_are_folded() {
+    let mut story = Story::of(DEPLOYMENT);
+    let mut value = deployment(None, "a");
+    story.update("creator", 0, value.clone());
+    for (second, manager) in ["b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].into_iter().enumerate() {
+        value["metadata"]["labels"][manager] = "x".into();
+        story.update(manager, u32::try_from(second).expect("small") + 1, value.clone());
+    }
+    assert_eq!(story.managed.entries.len(), 10);
+    let ancient = story.managed.entries.iter().find(|entry| entry.manager == ANCIENT).expect("folded");
+    assert_eq!(ancient.time, "2026-01-01T00:00:02Z");
+    story.owns("l", &[".metadata.labels.l"]);
+}
+
+#[test]
+fn times_stay_where_nothing_changes() {
+    let mut story = Story::of(DEPLOYMENT);
+    story.try_apply("me", 1, false, deployment(Some(1), "a")).expect("applied");
+    let before = story.managed.clone().into_json();
+    story.try_apply("me", 2, false, deployment(Some(1), "a")).expect("applied");
+    assert_eq!(story.managed.clone().into_json(), before);
+    story.try_apply("me", 3, false, deployment(Some(2), "a")).expect("applied");
+    assert_ne!(story.managed.clone().into_json(), before);
+}
+
+#[test]
+fn versions_that_are_gone_lose_their_managers() {
+    let mut story = Story::of(DEPLOYMENT);
+    story.update("old", 1, deployment(Some(1), "a"));
+    story.managed.entries[0].api_version = "apps/v0".to_owned();
+    story.update("new", 2, deployment(Some(2), "a"));
+    story.owns("old", &[]);
+    story.owns("new", &[".spec.replicas"]);
+}
+
+#[test]
+fn sent_managers_are_checked() {
+    let good = json!([{"manager": "m", "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:x": {}}}}]);
+    assert_eq!(Managed::parse(good.clone()).and_then(Managed::into_json), Some(good));
+    for bad in [
+        json!({}),
+        json!([{}]),
+        json!([{"operation": "Guess", "fieldsType": "FieldsV1"}]),
+        json!([{"operation": "Apply"}]),
+        json!([{"operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": {"spec": {}}}]),
+        json!(["x"]),
+    ] {
+        assert_eq!(Managed::parse(bad.clone()), None, "{bad}");
+    }
+}
