@@ -9,22 +9,25 @@
 //! No clock, no runtime, no IO of its own: time and chance come from [`Env`], state from the
 //! [`Store`], so the simulator can poll a request to its end by hand.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
 use carrack_auth::pki::RequestSigner;
 use carrack_auth::token::Issuer;
 use carrack_auth::{Attributes, Authorizer, Caller};
+use carrack_schema::table::ResourceInfo;
 use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method};
 
-use crate::admission::{self, AdmissionPlugin};
+use crate::admission::{self, AdmissionPlugin, Hooks, HooksFold};
+use crate::aggregate::{self, Remote, Remotes, RemotesFold};
 use crate::body::Response;
 use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
+use crate::conversion::Converter;
 use crate::env::Env;
 use crate::follow::{Fold, Follower};
 use crate::health::Phase;
@@ -55,6 +58,8 @@ pub struct Config {
     pub apis: Vec<Arc<dyn LocalApi>>,
     /// The certificate authority that clients in pods are to trust, in PEM; see [`ApiServer::ca_pem`].
     pub ca_pem: String,
+    /// The authority of the certificate that this server shows to the servers of other APIs, in PEM.
+    pub front_proxy_ca_pem: String,
     /// What services are given.
     pub network: Network,
     /// Makes the certificates that are asked for and approved; without it, requests wait for another signer.
@@ -72,6 +77,7 @@ impl Config {
             plugins: Vec::new(),
             apis: Vec::new(),
             ca_pem: String::new(),
+            front_proxy_ca_pem: String::new(),
             network: Network::default(),
             signer: None,
         }
@@ -96,6 +102,10 @@ pub(crate) struct Inner {
     pub signer: Option<RequestSigner>,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
+    hooks: Follower<HooksFold>,
+    remotes: Follower<RemotesFold>,
+    pub remote_documents: aggregate::Documents,
+    pub front_proxy_ca_pem: String,
     pub documents: Documents,
     pub metrics: Metrics,
     pub phase: Phase,
@@ -159,6 +169,10 @@ impl ApiServer {
                 signer: config.signer,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
+                hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
+                remotes: Follower::new(RemotesFold::prefixes(), RemotesFold::default()),
+                remote_documents: aggregate::Documents::default(),
+                front_proxy_ca_pem: config.front_proxy_ca_pem,
                 documents: Documents::default(),
                 metrics: Metrics::default(),
                 phase: Phase::default(),
@@ -204,8 +218,16 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        let request =
-            Request { server: self, method: &parts.method, info: &info, query: &query, headers: &parts.headers, body };
+        let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
+        let request = Request {
+            server: self,
+            method: &parts.method,
+            info: &info,
+            path_and_query,
+            query: &query,
+            headers: &parts.headers,
+            body,
+        };
         let response = request.answer(caller).await.unwrap_or_else(Response::from);
         self.inner.metrics.count(info.verb, info.resource.as_ref(), response.status().as_u16());
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
@@ -249,6 +271,7 @@ struct Request<'a> {
     server: &'a ApiServer,
     method: &'a Method,
     info: &'a RequestInfo,
+    path_and_query: &'a str,
     query: &'a Query,
     headers: &'a HeaderMap,
     body: Bytes,
@@ -269,6 +292,15 @@ impl Request<'_> {
             }
         };
         self.authorize(&caller).await?;
+        if let Some(remote) = self.remote(inner).await? {
+            return aggregate::forward(
+                inner,
+                &remote,
+                (self.method, self.path_and_query, self.headers, self.body),
+                &caller,
+            )
+            .await;
+        }
         let Some(resource) = &self.info.resource else {
             return nonresource::answer(self.server, self.method, &self.info.path, self.headers, self.query).await;
         };
@@ -287,6 +319,22 @@ impl Request<'_> {
                 .await);
         }
         self.resource(resource, &caller).await
+    }
+
+    /// The other server that the request is for, if it is for one.
+    async fn remote(&self, inner: &Inner) -> Result<Option<Arc<Remote>>, Status> {
+        let remotes = inner.remotes().await?;
+        if remotes.is_empty() {
+            return Ok(None);
+        }
+        let path = self.info.path.trim_end_matches('/');
+        let place = path.strip_prefix("/openapi/v3").unwrap_or(path);
+        let id = match (&self.info.resource, place.strip_prefix("/apis/").and_then(|rest| rest.split_once('/'))) {
+            (Some(resource), _) => (resource.group.clone(), resource.version.clone()),
+            (None, Some((group, version))) => (group.to_owned(), version.to_owned()),
+            _ => return Ok(None),
+        };
+        Ok(remotes.get(&id).cloned())
     }
 
     async fn authorize(&self, caller: &Caller) -> Result<(), Status> {
@@ -336,10 +384,12 @@ impl Request<'_> {
             row: Arc::clone(row),
             version_index,
             warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
+            notes: Mutex::default(),
         };
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
-        for warning in &cx.warnings {
+        let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        for warning in cx.warnings.iter().chain(&notes) {
             let text: String =
                 warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -355,6 +405,21 @@ impl Inner {
     /// What the API offers at this moment.
     pub(crate) async fn catalog(&self) -> Result<Arc<Catalog>, Status> {
         Ok(self.catalog.with(&*self.store, |fold| fold.catalog()).await?)
+    }
+
+    /// Converts objects of a resource.
+    pub(crate) fn converter(&self, row: &Arc<ResourceInfo>) -> Converter {
+        Converter { store: Arc::clone(&self.store), env: Arc::clone(&self.env), row: Arc::clone(row) }
+    }
+
+    /// The groups that other servers serve.
+    pub(crate) async fn remotes(&self) -> Result<Arc<Remotes>, Status> {
+        Ok(self.remotes.with(&*self.store, |fold| fold.remotes()).await?)
+    }
+
+    /// What users have added to admission.
+    pub(crate) async fn hooks(&self) -> Result<Arc<Hooks>, Status> {
+        Ok(self.hooks.with(&*self.store, |fold| fold.hooks()).await?)
     }
 
     /// Asks the authorizer, brought up to date.

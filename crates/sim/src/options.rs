@@ -98,12 +98,17 @@ pub(crate) struct Swarm {
     pub skew: Duration,
     pub store_pending_one_in: u64,
     pub store_delay: Delay,
+    /// Whether a webhook is asked about pods.
+    pub webhook: bool,
+    /// One in so many of its answers is wrong.
+    pub webhook_wrong_one_in: u64,
+    pub webhook_delay: Delay,
     pub elect: bool,
 }
 
 impl Swarm {
-    pub(crate) fn draw(rng: &Rng, options: &Options) -> Self {
-        let mut rng = rng.fork("swarm");
+    pub(crate) fn draw(root: &Rng, options: &Options) -> Self {
+        let mut rng = root.fork("swarm");
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
@@ -151,6 +156,16 @@ impl Swarm {
             guest: mean(10, 60),
             force_delete: mean(20, 100),
         };
+        let webhook_wrong_one_in = on(2, 10);
+        let webhook_slow = Duration::from_millis(on(100, 5_000));
+        // A stream of its own, so that what was drawn before there was a webhook is drawn as ever.
+        let mut own = root.fork("webhook");
+        let webhook = own.one_in(2) && options.plant.is_none();
+        let webhook_delay = Delay {
+            base: between(&mut own, Duration::from_micros(200), Duration::from_millis(5)),
+            slow_one_in: if webhook_slow.is_zero() { 0 } else { 10 },
+            slow: webhook_slow,
+        };
         // What a planted bug needs to show.
         match options.plant.map(|plant| plant.bug) {
             Some(Bug::BlindHandler) => {
@@ -175,7 +190,20 @@ impl Swarm {
             }
             Some(Bug::StaleReads) | None => {}
         }
-        Self { nodes, net, node, intervals, crash_one_in_effects, skew, store_pending_one_in, store_delay, elect }
+        Self {
+            nodes,
+            net,
+            node,
+            intervals,
+            crash_one_in_effects,
+            skew,
+            store_pending_one_in,
+            store_delay,
+            webhook,
+            webhook_wrong_one_in,
+            webhook_delay,
+            elect,
+        }
     }
 
     /// Nothing fails from now on.
@@ -185,5 +213,7 @@ impl Swarm {
         self.intervals = Intervals::default();
         self.crash_one_in_effects = 0;
         self.store_pending_one_in = 0;
+        self.webhook_wrong_one_in = 0;
+        self.webhook_delay = Delay::micros(500);
     }
 }

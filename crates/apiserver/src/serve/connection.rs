@@ -116,6 +116,7 @@ async fn exchange(
     let (head, body) = response.into_parts();
     match body {
         Body::Node(target) => proxy::forward(shared, target, forwarded, upgrade).await,
+        Body::Remote(call) => proxy::forward_remote(shared, *call, forwarded, upgrade).await,
         Body::Upgrade(handler) => {
             tokio::spawn(async move {
                 match upgrade.await {

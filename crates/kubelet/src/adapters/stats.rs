@@ -24,13 +24,16 @@ const TICK_NS: u64 = 10_000_000;
 /// Most files of one pod that are looked at; a pod with more is counted up to here.
 const MAX_FILES: u64 = 1_000_000;
 
+/// When, nanoseconds of a core until then, and the rate found then.
+type Sample = (Time, u64, Option<u64>);
+
 /// Where things are, and the samples that rates are made of.
 pub struct Stats {
     cri: Arc<Cri>,
     root: PathBuf,
     log_dir: PathBuf,
-    /// By what: when, nanoseconds of a core until then, and the rate found then.
-    last: Mutex<BTreeMap<String, (Time, u64, Option<u64>)>>,
+    /// By what.
+    last: Mutex<BTreeMap<String, Sample>>,
 }
 
 impl Stats {
