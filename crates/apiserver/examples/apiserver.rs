@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use carrack_apiserver::serve::{Settings, TlsNodeProxy, serve};
-use carrack_apiserver::{ApiServer, Config, Env};
+use carrack_apiserver::serve::{Outbound, Settings, TlsNodeProxy, serve};
+use carrack_apiserver::{ApiServer, Call, Calling, Config, Dialing, Env};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
@@ -14,7 +14,7 @@ use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
 use carrack_store::MemStore;
 
-struct System;
+struct System(Outbound);
 
 impl Env for System {
     fn now(&self) -> jiff::Timestamp {
@@ -24,19 +24,28 @@ impl Env for System {
         use std::hash::{BuildHasher as _, Hasher as _};
         std::hash::RandomState::new().build_hasher().finish()
     }
+    fn call(&self, call: Call) -> Calling {
+        self.0.call(call)
+    }
+    fn dial(&self, call: &Call) -> Dialing {
+        self.0.dial(call)
+    }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = PathBuf::from(std::env::args().nth(1).ok_or("usage: apiserver DIR")?);
-    let now_s = System.now().as_second();
+    let now_s = jiff::Timestamp::now().as_second();
     let pki = Pki::open_or_create(&directory.join("pki"), now_s)?;
     let key = SigningKey::from_pem(pki.service_account_key())?;
     let verifier = Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()]);
-    let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(System));
+    let proxy = Reloadable::new(&pki.client(&Identity::FrontProxy, now_s)?)?;
+    let mut config =
+        Config::new(Arc::new(MemStore::default()), Arc::new(System(Outbound::new(pki.ca_pem(), Some(proxy)))));
     config.authenticator = Some(Authenticator::new(verifier));
     config.issuer = Some(Issuer::new(DEFAULT_ISSUER, key));
     config.ca_pem = pki.ca_pem().to_owned();
+    config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
     let server = ApiServer::new(config);
     server.bootstrap().await?;
 

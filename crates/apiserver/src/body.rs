@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 
+use crate::call::Call;
 use crate::status::Status;
 
 /// A reply to a request.
@@ -31,6 +32,8 @@ pub enum Body {
     },
     /// The request goes on to a node's kubelet; the shell carries it there and back, upgrades included.
     Node(NodeTarget),
+    /// Another server answers; the shell carries the request there and back, streams and upgrades included.
+    Remote(Box<Call>),
     /// The connection is handed to this handler after the reply's head (101 Switching Protocols).
     Upgrade(Upgrade),
 }
@@ -71,6 +74,7 @@ impl std::fmt::Debug for Body {
             Body::Parts(parts) => write!(f, "Parts({})", parts.len()),
             Body::Watch { timeout_s, .. } => write!(f, "Watch({timeout_s} s)"),
             Body::Node(target) => target.fmt(f),
+            Body::Remote(call) => write!(f, "Remote({})", call.url()),
             Body::Upgrade(_) => f.write_str("Upgrade"),
         }
     }
@@ -82,7 +86,7 @@ impl Body {
         match self {
             Body::Full(bytes) => Some(bytes.len()),
             Body::Parts(parts) => Some(parts.iter().map(Bytes::len).sum()),
-            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => None,
+            Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => None,
         }
     }
 
@@ -94,7 +98,7 @@ impl Body {
                 Ok([one]) => one,
                 Err(parts) => parts.concat().into(),
             },
-            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => Bytes::new(),
+            Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Bytes::new(),
         }
     }
 }

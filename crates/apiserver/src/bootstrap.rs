@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{admission, crd, flow, former, keys, stored};
+use crate::{admission, aggregate, crd, flow, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
@@ -83,11 +83,38 @@ impl ApiServer {
             self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
         });
         together(levels.collect()).await?;
+        aggregate::sync(&self.inner).await?;
+        self.ensure_authentication().await?;
         self.aggregate_roles().await?;
         self.repair_services().await?;
         self.ensure_kubernetes().await?;
         self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Says, for the servers of other APIs, whose certificates and which headers to believe.
+    async fn ensure_authentication(&self) -> Result<(), Status> {
+        if self.inner.front_proxy_ca_pem.is_empty() {
+            return Ok(());
+        }
+        let collection = "/api/v1/namespaces/kube-system/configmaps";
+        let name = "extension-apiserver-authentication";
+        let data = json!({
+            "client-ca-file": self.inner.ca_pem,
+            "requestheader-client-ca-file": self.inner.front_proxy_ca_pem,
+            "requestheader-allowed-names": "[\"front-proxy-client\"]",
+            "requestheader-username-headers": "[\"X-Remote-User\"]",
+            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+            "requestheader-group-headers": "[\"X-Remote-Group\"]",
+            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+        });
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"}, "data": data});
+        match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
+            Ok(stored) if stored["data"] == data => Ok(()),
+            Ok(_) => self.call(Method::PUT, &format!("{collection}/{name}"), Some(&object)).await.map(drop),
+            Err(status) if status.code == 404 => self.call(Method::POST, collection, Some(&object)).await.map(drop),
+            Err(status) => Err(status),
+        }
     }
 
     /// Writes the rules of aggregated ClusterRoles into them.

@@ -1,9 +1,10 @@
 //! One request for a resource: what every handler of the registry needs to know.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_auth::Caller;
 use carrack_schema::table::{ResourceInfo, Version};
+use carrack_store::Entry;
 use http::HeaderMap;
 
 use crate::accept;
@@ -33,9 +34,19 @@ pub(crate) struct Cx<'a> {
     pub version_index: usize,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
+    /// More of them, by those who see the request only.
+    pub notes: Mutex<Vec<String>>,
 }
 
 impl Cx<'_> {
+    /// Adds a text for a `Warning` header; a decision that is made again says it once.
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
     pub(crate) fn version(&self) -> &Version {
         &self.row.versions[self.version_index]
     }
@@ -58,6 +69,14 @@ impl Cx<'_> {
     /// Storage key of the request's object.
     pub(crate) fn key(&self) -> Arc<str> {
         keys::key(&self.row, self.namespace(), self.name()).into()
+    }
+
+    /// An entry as if it had been stored in the request's version.
+    pub(crate) async fn converted(&self, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
+        if self.row.conversion.is_none() {
+            return Ok(entry);
+        }
+        self.server.converter(&self.row).entry(entry, self.version_index).await
     }
 
     pub(crate) fn presenter(&self) -> Result<Presenter, Status> {

@@ -4,11 +4,18 @@
 //! exceptions are kinds whose versions differ (the schema crate knows them), and `events.k8s.io`, a
 //! view of core events under other field names, as upstream has it.
 
+use std::sync::Arc;
+
 use carrack_schema::convert;
 use carrack_schema::table::{ResourceInfo, Version, find};
+use carrack_store::Entry;
 use serde_json::{Map, Value};
 
+use crate::context::Cx;
 use crate::object::Object;
+use crate::server::Inner;
+use crate::status::Status;
+use crate::stored;
 
 /// (field of events.k8s.io/v1, field of core/v1)
 const EVENT_FIELDS: [(&str, &str); 7] = [
@@ -71,6 +78,37 @@ pub(crate) fn to_storage(row: &ResourceInfo, mut object: Object) -> Object {
     }
     set_type(&mut object, &api_version, &kind);
     object
+}
+
+/// An object in any version of the row, in another one.
+pub(crate) async fn between(
+    server: &Inner,
+    row: &ResourceInfo,
+    version: usize,
+    object: Object,
+) -> Result<Object, Status> {
+    if row.conversion.is_some() {
+        return server.converter(&Arc::new(row.clone())).object(object, version).await;
+    }
+    Ok(from_storage(row, &row.versions[version], to_storage(row, object)))
+}
+
+/// A stored object in the version of a request.
+pub(crate) async fn load(cx: &Cx<'_>, entry: &Entry) -> Result<Object, Status> {
+    let object = stored::parse(entry);
+    if cx.row.conversion.is_some() {
+        return cx.server.converter(&cx.row).object(object, cx.version_index).await;
+    }
+    Ok(from_storage(&cx.row, cx.version(), object))
+}
+
+/// An object in the version of a request, as it is stored.
+pub(crate) async fn save(cx: &Cx<'_>, object: Object) -> Result<Object, Status> {
+    if cx.row.conversion.is_some() {
+        let version = cx.row.versions.iter().position(|version| version.storage).unwrap_or(cx.version_index);
+        return cx.server.converter(&cx.row).object(object, version).await;
+    }
+    Ok(to_storage(&cx.row, object))
 }
 
 /// Says what the object is.

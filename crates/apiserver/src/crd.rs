@@ -13,7 +13,7 @@ use carrack_store::{Check, Op, Range, Txn, TxnOutcome};
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::admission::{CLEANUP_FINALIZER, set_condition};
+use crate::admission::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
@@ -25,7 +25,7 @@ use crate::registry::delete_options::DeleteOptions;
 use crate::route::ResourceRequest;
 use crate::server::Inner;
 use crate::status::Status;
-use crate::{convert, stored};
+use crate::{aggregate, convert, stored};
 
 const TRIES: usize = 64;
 
@@ -52,6 +52,36 @@ pub(crate) fn before_delete(cx: &Cx<'_>, object: &mut crate::object::Object) {
 
 fn is_definition(cx: &Cx<'_>) -> bool {
     (&*cx.row.group, &*cx.row.plural) == (CRD_GROUP, CRDS)
+}
+
+/// After a definition has been written: what it says to serve has its APIServices.
+pub(crate) async fn after_write(cx: &Cx<'_>) -> Result<(), Status> {
+    if is_definition(cx) { aggregate::sync(cx.server).await } else { Ok(()) }
+}
+
+/// Looks again at definitions whose names were taken: one that had them is gone.
+async fn accept_names(server: &Inner) -> Result<(), Status> {
+    let prefix = keys::of(CRD_GROUP, CRDS, None);
+    let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+    let all: Vec<_> = page.entries.iter().map(|entry| stored::parse(entry)).collect();
+    let Some(row) = carrack_schema::table::find(CRD_GROUP, CRDS) else { return Ok(()) };
+    let (api_version, kind) = convert::storage_type(row);
+    let now = rfc3339_s(server.env.now());
+    for (entry, definition) in page.entries.iter().zip(&all) {
+        if !waits_for_names(definition) || is_deleting(definition) {
+            continue;
+        }
+        let mut settled = definition.clone();
+        settle(&mut settled, Some(definition), &all, &now);
+        if settled == *definition {
+            continue;
+        }
+        let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
+        let ops = vec![Op::Put(Arc::clone(&entry.key), stored::encode(&settled, &api_version, &kind))];
+        // Whoever was faster has had it settled by their own write.
+        server.store.transact(Txn { checks, ops }).await?;
+    }
+    Ok(())
 }
 
 /// After a deletion: if it was of a definition, deletes the instances; if it was of an instance whose
@@ -104,6 +134,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 row: Arc::clone(&row),
                 version_index,
                 warnings: Vec::new(),
+                notes: std::sync::Mutex::default(),
             };
             match remove_at(&cx, &instance.key, &memo.name, &DeleteOptions::default()).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}
@@ -129,7 +160,8 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         };
         let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
         if let TxnOutcome::Committed { .. } = server.store.transact(Txn { checks, ops: vec![op] }).await? {
-            return Ok(());
+            accept_names(server).await?;
+            return aggregate::sync(server).await;
         }
     }
     Err(crate::registry::create::busy())

@@ -19,12 +19,27 @@ use carrack_schema::table::{ResourceInfo, Version};
 struct Groups {
     catalog: Arc<Catalog>,
     local: Vec<LocalGroupVersion>,
+    /// Groups and versions of other servers that have not told their resources.
+    stale: Vec<(String, String)>,
 }
 
 /// Answers `/api`, `/apis` and what lies below, down to the group-version.
 pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) -> Result<Response, Status> {
-    let local = server.inner.apis.iter().flat_map(|api| api.group_versions().iter().cloned()).collect();
-    let groups = Groups { catalog: server.catalog().await?, local };
+    let mut local: Vec<LocalGroupVersion> =
+        server.inner.apis.iter().flat_map(|api| api.group_versions().iter().cloned()).collect();
+    let mut stale = Vec::new();
+    let whole = path == "/apis" && aggregated_version(headers).is_some();
+    for remote in server.inner.remotes().await?.values() {
+        // Only the whole of discovery is made of what other servers say; their own documents they tell themselves.
+        let found = if whole { server.inner.remote_documents.resources(&server.inner, remote).await } else { None };
+        if found.is_none() {
+            stale.push((remote.group.clone(), remote.version.clone()));
+        }
+        local.retain(|known| (&known.group, &known.version) != (&remote.group, &remote.version));
+        let resources = found.map(|resources| resources.to_vec()).unwrap_or_default();
+        local.push(LocalGroupVersion { group: remote.group.clone(), version: remote.version.clone(), resources });
+    }
+    let groups = Groups { catalog: server.catalog().await?, local, stale };
     let mut segments = path.split('/').skip(1);
     match (segments.next(), segments.next(), segments.next(), segments.next()) {
         (Some("api"), None, ..) => Ok(match aggregated_version(headers) {
@@ -168,7 +183,7 @@ impl Groups {
                         json!({
                             "version": version,
                             "resources": self.aggregated_resources(&group, version),
-                            "freshness": "Current",
+                            "freshness": if self.stale.iter().any(|(g, v)| *g == group && v == version) { "Stale" } else { "Current" },
                         })
                     })
                     .collect();

@@ -49,9 +49,21 @@ pub(crate) async fn resource(
         ("get", true) => read::get(cx).await,
         ("list", _) => read::list(cx).await,
         ("watch", _) => watch::watch(cx).await,
-        ("create", false) => create::create(cx, body).await,
-        ("update", true) => update::update(cx, Half::Main, body).await,
-        ("patch", true) => patch::patch(cx, Half::Main, body).await,
+        ("create", false) => {
+            let response = create::create(cx, body).await?;
+            crd::after_write(cx).await?;
+            Ok(response)
+        }
+        ("update", true) => {
+            let response = update::update(cx, Half::Main, body).await?;
+            crd::after_write(cx).await?;
+            Ok(response)
+        }
+        ("patch", true) => {
+            let response = patch::patch(cx, Half::Main, body).await?;
+            crd::after_write(cx).await?;
+            Ok(response)
+        }
         ("delete", true) => {
             let response = delete::delete(cx, body).await?;
             crd::after_delete(cx).await?;

@@ -1,17 +1,28 @@
-//! What the API logic takes from outside: the wall clock and random numbers.
+//! What the API logic takes from outside: the wall clock, random numbers, and calls of other servers.
 //!
 //! The simulator hands in its own, so that a seed decides every UID, generated name and timestamp.
 
 use jiff::Timestamp;
 
+use crate::call::{Call, CallError, Calling, Dialing};
 use crate::metrics::ProcessStats;
 
-/// The only source of nondeterminism in the pipeline.
+/// The only source of nondeterminism in the pipeline besides the store.
 pub trait Env: Send + Sync + 'static {
     /// The wall clock's time now.
     fn now(&self) -> Timestamp;
     /// A random number, uniform over all values.
     fn random(&self) -> u64;
+    /// Calls another server. Without a way to do so, every call fails.
+    fn call(&self, call: Call) -> Calling {
+        let why = format!("this server makes no calls, so not to {}", call.url());
+        Box::pin(std::future::ready(Err(CallError::Failed(why))))
+    }
+    /// Connects to the server that a call is for, to carry a stream.
+    fn dial(&self, call: &Call) -> Dialing {
+        let why = format!("this server makes no calls, so not to {}", call.url());
+        Box::pin(std::future::ready(Err(std::io::Error::new(std::io::ErrorKind::Unsupported, why))))
+    }
     /// Sets how much is logged: 0 to 3 is the usual, 4 and 5 tell more, 6 and more tell everything.
     ///
     /// # Errors

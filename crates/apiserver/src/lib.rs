@@ -15,13 +15,16 @@
 
 mod accept;
 pub mod admission;
+mod aggregate;
 pub mod audit;
 pub mod body;
 mod bootstrap;
 mod bound;
+mod call;
 mod catalog;
 mod certificates;
 mod context;
+mod conversion;
 mod convert;
 mod crd;
 mod discovery;
@@ -36,6 +39,7 @@ mod keys;
 mod kinds;
 mod list_options;
 mod local;
+mod locate;
 mod metrics;
 mod nonresource;
 pub mod object;
@@ -59,6 +63,7 @@ mod sub;
 mod transport;
 
 pub use body::{Body, NodeTarget, Response, Scheme};
+pub use call::{Answer, Call, CallError, Calling, Dialing, Trust};
 pub use catalog::Catalog;
 pub use env::{Env, name_suffix, new_uid, rfc3339_s};
 pub use keys::of as storage_prefix;

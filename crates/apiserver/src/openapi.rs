@@ -60,8 +60,13 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
     match path {
         "/openapi/v2" => v2(documents, &catalog, headers),
         "/openapi/v3" => {
-            let document = documents.get(&catalog, "v3", |rows| {
-                let paths: Vec<(String, String)> = openapi::v3_paths(rows)
+            let remotes = server.inner.remotes().await?;
+            let id = |remote: &crate::aggregate::Remote| {
+                (format!("apis/{}/{}", remote.group, remote.version), format!("{:016X}", remote.revision))
+            };
+            let others: Vec<(String, String)> = remotes.values().map(|remote| id(remote)).collect();
+            let document = documents.get(&catalog, &format!("v3 {others:?}"), |rows| {
+                let mut paths: Vec<(String, String)> = openapi::v3_paths(rows)
                     .into_iter()
                     .map(|path| {
                         let (group, version) = openapi::split_path(&path).unwrap_or_default();
@@ -69,6 +74,7 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
                         (path, hash)
                     })
                     .collect();
+                paths.extend(others.iter().cloned());
                 openapi::v3_index(&paths)
             });
             send(HeaderValue::from_static("application/json"), &document, headers)

@@ -9,23 +9,26 @@
 //! No clock, no runtime, no IO of its own: time and chance come from [`Env`], state from the
 //! [`Store`], so the simulator can poll a request to its end by hand.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
 use carrack_auth::pki::RequestSigner;
 use carrack_auth::token::Issuer;
 use carrack_auth::{Attributes, Authorizer, Caller};
+use carrack_schema::table::ResourceInfo;
 use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method, StatusCode, request};
 
-use crate::admission::{self, AdmissionPlugin};
+use crate::admission::{self, AdmissionPlugin, Hooks, HooksFold};
+use crate::aggregate::{self, Remote, Remotes, RemotesFold};
 use crate::audit::{Audit, Notes};
 use crate::body::Response;
 use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
+use crate::conversion::Converter;
 use crate::env::Env;
 use crate::flow::FlowFold;
 use crate::follow::{Fold, Follower};
@@ -57,6 +60,8 @@ pub struct Config {
     pub apis: Vec<Arc<dyn LocalApi>>,
     /// The certificate authority that clients in pods are to trust, in PEM; see [`ApiServer::ca_pem`].
     pub ca_pem: String,
+    /// The authority of the certificate that this server shows to the servers of other APIs, in PEM.
+    pub front_proxy_ca_pem: String,
     /// What services are given.
     pub network: Network,
     /// Makes the certificates that are asked for and approved; without it, requests wait for another signer.
@@ -76,6 +81,7 @@ impl Config {
             plugins: Vec::new(),
             apis: Vec::new(),
             ca_pem: String::new(),
+            front_proxy_ca_pem: String::new(),
             network: Network::default(),
             signer: None,
             audit: None,
@@ -103,6 +109,10 @@ pub(crate) struct Inner {
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
     flow: Follower<FlowFold>,
+    hooks: Follower<HooksFold>,
+    remotes: Follower<RemotesFold>,
+    pub remote_documents: aggregate::Documents,
+    pub front_proxy_ca_pem: String,
     pub documents: Documents,
     pub metrics: Metrics,
     pub phase: Phase,
@@ -170,6 +180,10 @@ impl ApiServer {
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
+                hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
+                remotes: Follower::new(RemotesFold::prefixes(), RemotesFold::default()),
+                remote_documents: aggregate::Documents::default(),
+                front_proxy_ca_pem: config.front_proxy_ca_pem,
                 documents: Documents::default(),
                 metrics,
                 phase: Phase::default(),
@@ -220,6 +234,7 @@ impl ApiServer {
     pub(crate) async fn answer(&self, parts: &request::Parts, body: Bytes, caller: Caller) -> Response {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
         let record = audit.and_then(|audit| audit.begin(env, &caller, &info, parts, &body));
@@ -229,6 +244,7 @@ impl ApiServer {
             server: self,
             method: &parts.method,
             info: &info,
+            path_and_query,
             query: &query,
             headers: &parts.headers,
             body,
@@ -280,6 +296,7 @@ struct Request<'a> {
     server: &'a ApiServer,
     method: &'a Method,
     info: &'a RequestInfo,
+    path_and_query: &'a str,
     query: &'a Query,
     headers: &'a HeaderMap,
     body: Bytes,
@@ -306,6 +323,15 @@ impl Request<'_> {
             }
         };
         self.authorize(&caller, notes).await?;
+        if let Some(remote) = self.remote(inner).await? {
+            return aggregate::forward(
+                inner,
+                &remote,
+                (self.method, self.path_and_query, self.headers, self.body),
+                &caller,
+            )
+            .await;
+        }
         let Some(resource) = &self.info.resource else {
             let Request { server, method, info, query, headers, body, .. } = self;
             return nonresource::answer(server, method, &info.path, headers, query, &body).await;
@@ -327,6 +353,22 @@ impl Request<'_> {
             return Ok(response);
         }
         self.resource(resource, &caller).await
+    }
+
+    /// The other server that the request is for, if it is for one.
+    async fn remote(&self, inner: &Inner) -> Result<Option<Arc<Remote>>, Status> {
+        let remotes = inner.remotes().await?;
+        if remotes.is_empty() {
+            return Ok(None);
+        }
+        let path = self.info.path.trim_end_matches('/');
+        let place = path.strip_prefix("/openapi/v3").unwrap_or(path);
+        let id = match (&self.info.resource, place.strip_prefix("/apis/").and_then(|rest| rest.split_once('/'))) {
+            (Some(resource), _) => (resource.group.clone(), resource.version.clone()),
+            (None, Some((group, version))) => (group.to_owned(), version.to_owned()),
+            _ => return Ok(None),
+        };
+        Ok(remotes.get(&id).cloned())
     }
 
     async fn authorize(&self, caller: &Caller, notes: &mut Notes) -> Result<(), Status> {
@@ -378,10 +420,12 @@ impl Request<'_> {
             row: Arc::clone(row),
             version_index,
             warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
+            notes: Mutex::default(),
         };
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
-        for warning in &cx.warnings {
+        let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        for warning in cx.warnings.iter().chain(&notes) {
             let text: String =
                 warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -397,6 +441,21 @@ impl Inner {
     /// What the API offers at this moment.
     pub(crate) async fn catalog(&self) -> Result<Arc<Catalog>, Status> {
         Ok(self.catalog.with(&*self.store, |fold| fold.catalog()).await?)
+    }
+
+    /// Converts objects of a resource.
+    pub(crate) fn converter(&self, row: &Arc<ResourceInfo>) -> Converter {
+        Converter { store: Arc::clone(&self.store), env: Arc::clone(&self.env), row: Arc::clone(row) }
+    }
+
+    /// The groups that other servers serve.
+    pub(crate) async fn remotes(&self) -> Result<Arc<Remotes>, Status> {
+        Ok(self.remotes.with(&*self.store, |fold| fold.remotes()).await?)
+    }
+
+    /// What users have added to admission.
+    pub(crate) async fn hooks(&self) -> Result<Arc<Hooks>, Status> {
+        Ok(self.hooks.with(&*self.store, |fold| fold.hooks()).await?)
     }
 
     /// Asks the authorizer, brought up to date.

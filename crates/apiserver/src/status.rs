@@ -62,6 +62,31 @@ impl std::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
+/// Reasons of statuses that others make.
+const REASONS: [&str; 16] = [
+    "AlreadyExists",
+    "BadRequest",
+    "Conflict",
+    "Expired",
+    "Forbidden",
+    "Gone",
+    "InternalError",
+    "Invalid",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "NotFound",
+    "RequestEntityTooLarge",
+    "ServiceUnavailable",
+    "Timeout",
+    "TooManyRequests",
+    "Unauthorized",
+];
+
+/// The reason of that name; none when it is not one of Kubernetes'.
+pub(crate) fn known_reason(name: &str) -> &'static str {
+    REASONS.iter().find(|reason| **reason == name).copied().unwrap_or_default()
+}
+
 /// `group` behind `resource` with a dot, as Kubernetes names a resource in sentences.
 pub fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }

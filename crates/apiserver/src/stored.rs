@@ -50,6 +50,13 @@ pub(crate) fn encode(object: &Map<String, Value>, api_version: &str, kind: &str)
     StoreValue { bytes: out.into(), stamp_at: Some(stamp_at) }
 }
 
+/// What [`encode`] and the store will make of an object.
+pub(crate) fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &str, revision: &str) -> Bytes {
+    let value = encode(object, api_version, kind);
+    let at = value.stamp_at.unwrap_or(0);
+    [&value.bytes[..at], revision.as_bytes(), &value.bytes[at..]].concat().into()
+}
+
 fn front(api_version: &str, kind: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(4096);
     out.extend_from_slice(b"{\"apiVersion\":");
@@ -201,13 +208,6 @@ pub(crate) fn spliced(entry: &Entry, api_version: &str, kind: &str, at: Option<R
 mod tests {
     use super::*;
     use serde_json::json;
-
-    /// What [`encode`] and the store will make of an object.
-    fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &str, revision: &str) -> Bytes {
-        let value = encode(object, api_version, kind);
-        let at = value.stamp_at.unwrap_or(0);
-        [&value.bytes[..at], revision.as_bytes(), &value.bytes[at..]].concat().into()
-    }
 
     fn entry(object: &Value) -> Entry {
         let object = object.as_object().expect("object");

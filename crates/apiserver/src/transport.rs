@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 
 use crate::body::Body;
 use crate::server::ApiServer;
+use crate::status::Status;
 
 /// A client in the process, under one identity.
 #[derive(Clone)]
@@ -35,8 +36,20 @@ impl Transport for InProcess {
         let this = self.clone();
         Box::pin(async move {
             let response = this.server.handle(to_http(request, "")?, this.caller).await;
-            let status = response.status().as_u16();
-            let body = response.into_body().into_bytes();
+            let mut status = response.status().as_u16();
+            let body = match response.into_body() {
+                Body::Remote(call) => match this.server.env().call(*call).await {
+                    Ok(answer) => {
+                        status = answer.code;
+                        answer.body
+                    }
+                    Err(error) => {
+                        let refusal = Status::unavailable(format!("error trying to reach service: {error}"));
+                        return Err(ApiError::from_reply(503, refusal.to_json().to_string().as_bytes()));
+                    }
+                },
+                other => other.into_bytes(),
+            };
             if (200..300).contains(&status) {
                 Ok(ApiResponse { status, body })
             } else {

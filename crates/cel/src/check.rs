@@ -225,6 +225,7 @@ impl Checker<'_> {
             },
             Type::Map(map) if map.key.fits(&Type::string()) => map.value.clone(),
             Type::Dyn => Type::Dyn,
+            Type::Opaque("Authorizer") if &*field == "requestResource" => Type::Opaque("ResourceCheck"),
             other => return Err(Fault::new(at, format!("type '{other}' does not support field selection"))),
         };
         if test {

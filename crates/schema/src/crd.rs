@@ -49,7 +49,13 @@ pub fn resource_info(definition: &Value) -> Result<ResourceInfo, CrdError> {
         return Err(reader.error("it has no versions"));
     }
     versions.sort_by_key(|version: &Version| Reverse(priority(&version.name)));
+    let conversion = spec
+        .get("conversion")
+        .filter(|conversion| optional(conversion, "strategy").as_deref() == Some("Webhook"))
+        .and_then(|conversion| conversion.pointer("/webhook/clientConfig"))
+        .map(|config| Arc::new(config.clone()));
     Ok(ResourceInfo {
+        conversion,
         storage: (group.clone().into(), plural.clone().into()),
         group: group.into(),
         kind: kind.into(),

@@ -136,6 +136,7 @@ impl Row {
             graceful_deletion: self.graceful,
             is_custom: false,
             storage: (storage_group.into(), storage_plural.into()),
+            conversion: None,
         }
     }
 

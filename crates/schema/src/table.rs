@@ -49,6 +49,8 @@ pub struct ResourceInfo {
     /// Where objects are stored: group and plural. Differs from the row's own only for
     /// `events.k8s.io`, which is a view of core events.
     pub storage: (Text, Text),
+    /// For custom resources whose versions a webhook converts, its `clientConfig`.
+    pub conversion: Option<Arc<Value>>,
 }
 
 /// One version of a resource.

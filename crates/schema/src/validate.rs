@@ -5,8 +5,10 @@
 //! held to the fields that their schema requires.
 
 mod access;
+mod admission;
 mod configuration;
 mod crd;
+pub mod expressions;
 mod kinds;
 mod limits;
 mod metadata;

@@ -33,6 +33,7 @@ mod server;
 mod storage;
 mod trace;
 mod wants;
+mod webhook;
 mod workload;
 mod world;
 

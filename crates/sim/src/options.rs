@@ -102,6 +102,11 @@ pub(crate) struct Swarm {
     pub skew: Duration,
     pub store_pending_one_in: u64,
     pub store_delay: Delay,
+    /// Whether a webhook is asked about pods.
+    pub webhook: bool,
+    /// One in so many of its answers is wrong.
+    pub webhook_wrong_one_in: u64,
+    pub webhook_delay: Delay,
     pub elect: bool,
     /// A second process of the controllers takes part.
     pub standby: bool,
@@ -110,9 +115,9 @@ pub(crate) struct Swarm {
 }
 
 impl Swarm {
-    pub(crate) fn draw(rng: &Rng, options: &Options) -> Self {
-        let mut extender_rng = rng.fork("extender");
-        let mut rng = rng.fork("swarm");
+    pub(crate) fn draw(root: &Rng, options: &Options) -> Self {
+        let mut extender_rng = root.fork("extender");
+        let mut rng = root.fork("swarm");
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
@@ -163,7 +168,17 @@ impl Swarm {
             force_delete: mean(20, 100),
             pause: mean(10, 60),
         };
+        let webhook_wrong_one_in = on(2, 10);
+        let webhook_slow = Duration::from_millis(on(100, 5_000));
         let standby = rng.one_in(2) && elect;
+        // A stream of its own, so that what was drawn before there was a webhook is drawn as ever.
+        let mut own = root.fork("webhook");
+        let webhook = own.one_in(2) && options.plant.is_none();
+        let webhook_delay = Delay {
+            base: between(&mut own, Duration::from_micros(200), Duration::from_millis(5)),
+            slow_one_in: if webhook_slow.is_zero() { 0 } else { 10 },
+            slow: webhook_slow,
+        };
         // What a planted bug needs to show.
         match options.plant.map(|plant| plant.bug) {
             Some(Bug::BlindHandler) => {
@@ -206,6 +221,9 @@ impl Swarm {
             elect,
             standby,
             extender,
+            webhook,
+            webhook_wrong_one_in,
+            webhook_delay,
         }
     }
 
@@ -216,5 +234,7 @@ impl Swarm {
         self.intervals = Intervals::default();
         self.crash_one_in_effects = 0;
         self.store_pending_one_in = 0;
+        self.webhook_wrong_one_in = 0;
+        self.webhook_delay = Delay::micros(500);
     }
 }

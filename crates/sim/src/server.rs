@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 use carrack_apiserver::body::Lines;
-use carrack_apiserver::{ApiServer, Body, Config, Env, Response};
+use carrack_apiserver::{ApiServer, Body, Call, Calling, Config, Env, Response};
 use carrack_auth::Caller;
 use carrack_engine::{ApiError, ApiResponse, CallId, Rng, Time, WatchId, WatchItem};
 use carrack_store::MemStore;
@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::net::Reply;
 use crate::role::Role;
 use crate::storage::{Pace, PacedStore};
+use crate::webhook::Webhook;
 
 /// Names a request on its way.
 pub(crate) type FlightId = u64;
@@ -69,12 +70,16 @@ pub(crate) struct Conn {
     pub last: Time,
 }
 
-/// The clock and the chance of the API server.
-struct SimEnv(Mutex<(Time, Rng)>);
+/// The clock and the chance of the API server, and whom it calls.
+struct SimEnv {
+    state: Mutex<(Time, Rng)>,
+    pace: Arc<Pace>,
+    webhook: Arc<Webhook>,
+}
 
 impl SimEnv {
     fn lock(&self) -> std::sync::MutexGuard<'_, (Time, Rng)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,6 +90,9 @@ impl Env for SimEnv {
     }
     fn random(&self) -> u64 {
         self.lock().1.u64()
+    }
+    fn call(&self, call: Call) -> Calling {
+        self.webhook.call(&self.pace, call)
     }
 }
 
@@ -105,6 +113,7 @@ impl Wake for ConnWaker {
 pub(crate) struct Server {
     pub mem: Arc<MemStore>,
     pub pace: Arc<Pace>,
+    pub webhook: Arc<Webhook>,
     env: Arc<SimEnv>,
     api: Option<ApiServer>,
     flights: BTreeMap<FlightId, Flight>,
@@ -116,10 +125,14 @@ pub(crate) struct Server {
 impl Server {
     /// A server over an empty store.
     pub(crate) fn new(now: Time, rng: &Rng) -> Self {
+        let pace = Pace::new(rng.fork("store"));
+        let webhook = Webhook::new(rng.fork("webhook"));
+        let state = Mutex::new((now, rng.fork("env")));
         let mut server = Self {
             mem: Arc::new(MemStore::default()),
-            pace: Pace::new(rng.fork("store")),
-            env: Arc::new(SimEnv(Mutex::new((now, rng.fork("env"))))),
+            env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone() }),
+            pace,
+            webhook,
             api: None,
             flights: BTreeMap::new(),
             conns: BTreeMap::new(),

@@ -45,6 +45,10 @@ impl Pace {
     pub(crate) fn take_wait(&self) -> Duration {
         self.lock().wait.take().unwrap_or_default()
     }
+    /// Something that is not of the store is not ready before this has passed.
+    pub(crate) fn wait_for(&self, wait: Duration) {
+        self.lock().wait = Some(wait);
+    }
     fn pause(&self) -> Pause<'_> {
         Pause { pace: self, asked: false }
     }

@@ -1,6 +1,6 @@
 //! Asks the plugins about a request that is not a plain write: an eviction, a token.
 
-use super::{Attributes, Operation, fetch};
+use super::{Attributes, Operation, extend, fetch};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
@@ -31,5 +31,26 @@ pub(crate) async fn consult(
     for plugin in &cx.server.plugins {
         plugin.validate(&attributes, &found)?;
     }
+    extend::validate(cx, &attributes).await?;
     Ok(())
+}
+
+/// Whether webhooks and policies let the caller connect to a subresource of the request's object; `options`
+/// say how.
+pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<(), Status> {
+    let namespace = cx.namespace().unwrap_or_default().to_owned();
+    let attributes = Attributes {
+        operation: Operation::Connect,
+        caller: cx.caller,
+        row: &cx.row,
+        version: &cx.version().name,
+        subresource,
+        namespace: &namespace,
+        name: cx.name().to_owned(),
+        object: options,
+        old: None,
+        dry_run: false,
+        env: &*cx.server.env,
+    };
+    extend::validate(cx, &attributes).await
 }

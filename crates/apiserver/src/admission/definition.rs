@@ -93,8 +93,13 @@ fn complete(definition: &mut Object) {
     }
 }
 
+/// Whether the names of a definition are not accepted.
+pub(crate) fn waits_for_names(definition: &Object) -> bool {
+    condition(definition, "NamesAccepted") == Some("False")
+}
+
 /// Sets the status that upstream's naming and establishing controllers would.
-fn settle(definition: &mut Object, old: Option<&Object>, others: &[Object], now: &str) {
+pub(crate) fn settle(definition: &mut Object, old: Option<&Object>, others: &[Object], now: &str) {
     let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
     let conflict = conflict(definition, others);
     let stored: Vec<String> = {

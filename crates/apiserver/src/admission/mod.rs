@@ -12,7 +12,9 @@ mod along;
 mod cluster_role;
 mod consult;
 mod definition;
+pub(crate) mod extend;
 mod found;
+mod hooks;
 mod ingress;
 mod limit_ranger;
 mod namespace;
@@ -20,10 +22,14 @@ mod node;
 mod persistent;
 mod pod;
 mod pod_security;
+mod policy;
 mod priority;
 mod quota;
 mod runtime_class;
+mod select;
 mod service_account;
+pub(crate) mod webhook;
+mod world;
 
 use carrack_auth::Caller;
 use carrack_schema::table::ResourceInfo;
@@ -36,9 +42,10 @@ use crate::status::Status;
 pub use along::{Along, Change};
 pub(crate) use along::{Terms, terms};
 pub(crate) use cluster_role::aggregated;
-pub(crate) use consult::consult;
-pub(crate) use definition::{CLEANUP_FINALIZER, set_condition};
+pub(crate) use consult::{connect, consult};
+pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
 pub(crate) use found::{Found, fetch};
+pub(crate) use hooks::{Hooks, HooksFold};
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +56,8 @@ pub enum Operation {
     Update,
     /// It is removed, or its removal is asked for.
     Delete,
+    /// Somebody connects to it: exec, attach, port-forward, proxy. Only webhooks and policies see that.
+    Connect,
 }
 
 /// A write as plugins see it.
@@ -186,6 +195,7 @@ pub(crate) fn built_in(network: &Network) -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
+        Box::new(crate::aggregate::ApiServices),
         Box::new(limit_ranger::LimitRanger),
         Box::new(service_account::ServiceAccountTokens),
         Box::new(node::NodeRestriction),

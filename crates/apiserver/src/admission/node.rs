@@ -24,7 +24,7 @@ impl AdmissionPlugin for NodeRestriction {
             operation: match attributes.operation {
                 Operation::Create => restriction::Operation::Create,
                 Operation::Update => restriction::Operation::Update,
-                Operation::Delete => restriction::Operation::Delete,
+                Operation::Delete | Operation::Connect => restriction::Operation::Delete,
             },
             group: &attributes.row.group,
             resource: &attributes.row.plural,

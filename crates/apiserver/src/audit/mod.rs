@@ -113,7 +113,7 @@ impl Record<'_> {
             );
         }
         let stage = match response.body() {
-            Body::Watch { .. } | Body::Node(_) | Body::Upgrade(_) => Stage::ResponseStarted,
+            Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Stage::ResponseStarted,
             Body::Full(bytes) if self.decision.level >= Level::RequestResponse => {
                 self.body("responseObject", bytes);
                 Stage::ResponseComplete

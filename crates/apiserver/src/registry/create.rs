@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation, Terms};
+use crate::admission::{self, Attributes, Operation, Terms, extend};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -28,7 +28,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let object = decode::object(cx, body)?;
     let made = make(cx, object, dry_run).await?;
     Ok(match made {
-        Made::Stored(entry) => presenter.one(201, &entry),
+        Made::Stored(entry) => presenter.one(201, &*cx.converted(entry).await?),
         Made::Dry(object) => presenter.unstored(201, &object, Revision(0)),
     })
 }
@@ -64,7 +64,7 @@ pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) ->
             return Ok(Made::Dry(object));
         }
         let (api_version, kind) = convert::storage_type(&cx.row);
-        let value = stored::encode_bounded(&convert::to_storage(&cx.row, object), &api_version, &kind)?;
+        let value = stored::encode_bounded(&convert::save(cx, object).await?, &api_version, &kind)?;
         let Terms { mut checks, mut ops, mut warnings } = terms;
         let at = checks.len();
         checks.push(Check::Absent(Arc::clone(&key)));
@@ -122,6 +122,7 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
+    extend::mutate(cx, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);
@@ -131,6 +132,7 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }
+    extend::validate(cx, &attributes).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;

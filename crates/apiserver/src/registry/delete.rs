@@ -14,7 +14,7 @@ use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::admission::{self, Attributes, Operation, Terms};
+use crate::admission::{self, Attributes, Operation, Terms, extend};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -61,7 +61,7 @@ pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let presenter = cx.presenter()?;
     let deleted = remove(cx, cx.name(), &options).await?;
     Ok(match deleted {
-        Deleted::Waiting(entry) => presenter.one(200, &entry),
+        Deleted::Waiting(entry) => presenter.one(200, &*cx.converted(entry).await?),
         Deleted::Dry(object, revision) => presenter.unstored(200, &object, revision),
         Deleted::Gone(object, revision) => {
             if RETURNED.contains(&(&*cx.row.group, &*cx.row.plural)) {
@@ -99,7 +99,7 @@ pub(crate) async fn attempt(
     options: &DeleteOptions,
     also: Terms,
 ) -> Result<Option<Deleted>, Status> {
-    let old = convert::from_storage(&cx.row, cx.version(), stored::parse(entry));
+    let old = convert::load(cx, entry).await?;
     options.check_preconditions(cx, name, meta_str(&old, "uid"), &entry.mod_revision.to_string())?;
     let Terms { mut checks, mut ops, .. } = admit(cx, &old, name, options.dry_run).await?;
     let new = marked(cx, &old, options);
@@ -125,7 +125,7 @@ pub(crate) async fn attempt(
         return Ok(Some(Deleted::Waiting(Arc::clone(entry))));
     }
     let (api_version, kind) = convert::storage_type(&cx.row);
-    let value = stored::encode(&convert::to_storage(&cx.row, new), &api_version, &kind);
+    let value = stored::encode(&convert::save(cx, new).await?, &api_version, &kind);
     // What would go along goes when the object goes.
     let mut ops = also.ops;
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
@@ -175,6 +175,7 @@ async fn with_attributes(
         for plugin in &server.plugins {
             plugin.validate(&attributes, &found)?;
         }
+        extend::validate(cx, &attributes).await?;
     }
     admission::terms(&server.plugins, &attributes, found)
 }

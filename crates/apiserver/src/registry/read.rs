@@ -22,7 +22,7 @@ pub(crate) async fn get(cx: &mut Cx<'_>) -> Result<Response, Status> {
         let asked: u64 = text.parse().map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
         reached(&*cx.server.store, Revision(asked)).await?;
     }
-    Ok(presenter.one(200, &entry))
+    Ok(presenter.one(200, &*cx.converted(entry).await?))
 }
 
 /// Makes sure that the store shows this revision. Where others write as well, it may be known to a client
@@ -46,6 +46,7 @@ pub(crate) async fn list(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let options = ListOptions::parse(cx.query, cx.version(), false)?;
     let (entries, meta) = select(cx, &options).await?;
+    let entries = cx.server.converter(&cx.row).entries(entries, cx.version_index).await?;
     Ok(presenter.list(&entries, &meta))
 }
 

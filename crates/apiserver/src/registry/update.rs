@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation, Terms};
+use crate::admission::{self, Attributes, Operation, Terms, extend};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -64,13 +64,16 @@ pub(crate) async fn change<'c>(
     let dry_run = cx.dry_run()?;
     for _ in 0..TRIES {
         let entry = read::fetch(cx).await?;
-        let old = convert::from_storage(&cx.row, cx.version(), stored::parse(&entry));
+        let old = convert::load(cx, &entry).await?;
         let new = make(cx, &old)?;
         if let Some(changed) = attempt(cx, half, &entry, &old, new, dry_run).await? {
             if let (Changed::Gone(..), false) = (&changed, dry_run) {
                 crate::crd::after_delete(cx).await?;
             }
-            return Ok(changed);
+            return Ok(match changed {
+                Changed::Stored(entry) => Changed::Stored(cx.converted(entry).await?),
+                other => other,
+            });
         }
     }
     Err(busy())
@@ -113,7 +116,7 @@ pub(crate) async fn attempt(
         });
     }
     let dry = dry_run.then(|| new.clone());
-    let value = stored::encode_bounded(&convert::to_storage(&cx.row, new), &api_version, &kind)?;
+    let value = stored::encode_bounded(&convert::save(cx, new).await?, &api_version, &kind)?;
     if stored::is_same(entry, &value) {
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
@@ -157,6 +160,7 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
+    extend::mutate(cx, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
     errors.extend(meta::check_finalizers(&attributes.object, old));
@@ -166,6 +170,7 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }
+    extend::validate(cx, &attributes).await?;
     server.check_privileges(cx, &attributes.object, Some(old)).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;

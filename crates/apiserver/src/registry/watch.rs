@@ -16,10 +16,12 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use carrack_store::{Entry, Event, Range, Revision, StoreError, Watch, WatchItem};
 use futures::Stream;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::body::{self, Body, Response};
 use crate::context::Cx;
+use crate::conversion::Converter;
 use crate::list_options::{AtRevision, Filter, ListOptions};
 use crate::metrics::Watching;
 use crate::present::{Presenter, bytes_of};
@@ -66,6 +68,8 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
             AtRevision::Newest | AtRevision::Any => store.revision(),
         }
     };
+    let converter = cx.server.converter(&cx.row);
+    let initial = converter.entries(initial.into(), cx.version_index).await?.into();
     let spread = MIN_TIMEOUT_S + cx.server.env.random() % MIN_TIMEOUT_S;
     let timeout_s = options.timeout_s.map_or(spread, |s| s.min(MAX_TIMEOUT_S));
     let lines = Lines {
@@ -79,6 +83,8 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         watching: cx.server.metrics.watch(&cx.row, &cx.version().name, cx.request),
         filter: options.filter,
         presenter,
+        converter: converter.is_needed().then_some((converter, cx.version_index)),
+        converting: None,
     };
     Ok(body::json(200, Body::Watch { lines: Box::pin(lines), timeout_s }))
 }
@@ -99,10 +105,24 @@ struct Lines {
     changes: Option<Result<Watch, StoreError>>,
     filter: Filter,
     presenter: Presenter,
+    /// Where a webhook converts objects: what asks it, and the version that is wanted.
+    converter: Option<(Converter, usize)>,
+    /// An event whose object is on its way through the webhook.
+    converting: Option<Converting>,
     watching: Watching,
 }
 
+/// What kind of event it is, at which revision if not the object's own, and the object.
+type Converting = (&'static str, Option<Revision>, BoxFuture<'static, Result<Vec<Arc<Entry>>, Status>>);
+
 impl Lines {
+    fn push_event(&mut self, kind: &'static str, entry: Arc<Entry>, at: Option<Revision>) {
+        match &self.converter {
+            Some((converter, version)) => self.converting = Some((kind, at, converter.later(vec![entry], *version))),
+            None => self.push_entry(kind, &entry, at),
+        }
+    }
+
     fn push_entry(&mut self, kind: &'static str, entry: &Entry, at: Option<Revision>) {
         let parts = self.presenter.event_parts(entry, at, self.first);
         self.push_line(kind, &parts);
@@ -146,10 +166,10 @@ impl Lines {
         let before = event.previous.as_ref().filter(passes).cloned();
         let after = event.current.as_ref().filter(passes).cloned();
         match (before, after) {
-            (None, Some(entry)) => self.push_entry("ADDED", &entry, None),
-            (Some(_), Some(entry)) => self.push_entry("MODIFIED", &entry, None),
+            (None, Some(entry)) => self.push_event("ADDED", entry, None),
+            (Some(_), Some(entry)) => self.push_event("MODIFIED", entry, None),
             // The last state that the client could see, at the revision at which it was gone.
-            (Some(entry), None) => self.push_entry("DELETED", &entry, Some(event.revision)),
+            (Some(entry), None) => self.push_event("DELETED", entry, Some(event.revision)),
             (None, None) => {}
         }
     }
@@ -184,6 +204,19 @@ impl Stream for Lines {
         loop {
             if let Some(bytes) = this.ready.pop_front() {
                 return Poll::Ready(Some(bytes));
+            }
+            if let Some((kind, at, converting)) = &mut this.converting {
+                let (kind, at) = (*kind, *at);
+                let Poll::Ready(result) = converting.as_mut().poll(cx) else { return Poll::Pending };
+                this.converting = None;
+                match result {
+                    Ok(entries) => entries.iter().for_each(|entry| this.push_entry(kind, entry, at)),
+                    Err(status) => {
+                        this.changes = None;
+                        this.push_value("ERROR", &status.to_json());
+                    }
+                }
+                continue;
             }
             if let Some(entry) = this.initial.pop_front() {
                 this.push_entry("ADDED", &entry, None);

@@ -186,6 +186,9 @@ async fn exchange(
         Body::Node(target) => proxy::forward(shared, target, proxy::Forwarded::of(&parts, &body), upgrade)
             .await
             .map_err(|status| (status, None)),
+        Body::Remote(call) => proxy::forward_remote(shared, *call, proxy::Forwarded::of(&parts, &body), upgrade)
+            .await
+            .map_err(|status| (status, None)),
         Body::Upgrade(handler) => {
             tokio::spawn(async move {
                 match upgrade.await {

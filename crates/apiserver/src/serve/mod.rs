@@ -12,6 +12,7 @@ mod audit_log;
 mod connection;
 mod flow;
 mod gzip;
+mod outbound;
 mod proxy;
 mod reply;
 mod settings;
@@ -28,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::server::ApiServer;
 
 pub use audit_log::AuditLog;
+pub use outbound::Outbound;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
 pub use settings::Settings;
 
@@ -71,6 +73,7 @@ pub async fn serve(
     };
     tokio::pin!(shutdown);
     let keeper = tokio::spawn(keep_house(Arc::clone(&shared)));
+    let asker = tokio::spawn(ask_others(Arc::clone(&shared)));
     loop {
         let permit = tokio::select! {
             () = &mut shutdown => break,
@@ -101,6 +104,7 @@ pub async fn serve(
     }
     drop(listener);
     keeper.abort();
+    asker.abort();
     // Watches end at once; all else within the time given.
     end.send_replace(true);
     if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
@@ -128,6 +132,17 @@ async fn keep_house(shared: Arc<Shared>) {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),
             Err(status) => tracing::warn!(%status, "events cannot be expired"),
+        }
+    }
+}
+
+/// Asks the servers of other APIs now and then whether they answer.
+async fn ask_others(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.settings.api_services);
+    loop {
+        every.tick().await;
+        if let Err(status) = shared.server.check_api_services().await {
+            tracing::warn!(%status, "the availability of other APIs is not known");
         }
     }
 }

@@ -27,6 +27,7 @@ use tokio_rustls::TlsConnector;
 use super::Shared;
 use super::reply::Reply;
 use crate::body::{NodeTarget, Scheme};
+use crate::call::Call;
 use crate::query::Query;
 use crate::status::Status;
 
@@ -177,6 +178,40 @@ pub(super) async fn forward(
         .await
         .map_err(|_| dial_failed(format!("{}:{}: timed out", target.host, target.port)))?
         .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
+    let host = format!("{}:{}", bracketed(&target.host), target.port);
+    carry(shared, io, &host, &target.path_and_query, forwarded, client).await
+}
+
+/// Carries a request to the server of another API and the reply back.
+pub(super) async fn forward_remote(
+    shared: &Arc<Shared>,
+    call: Call,
+    mut forwarded: Forwarded,
+    client: OnUpgrade,
+) -> Result<Response<Reply>, Status> {
+    let failed = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
+    let connecting = shared.server.env().dial(&call);
+    let io = tokio::time::timeout(shared.settings.node_connect, connecting)
+        .await
+        .map_err(|_| failed("timed out".to_owned()))?
+        .map_err(|error| failed(error.to_string()))?;
+    // Whom the caller says they are is this server's to say.
+    forwarded.headers.extend(call.headers);
+    forwarded.is_log = false;
+    let host = format!("{}:{}", bracketed(&call.server_name), call.port);
+    carry(shared, io, &host, &call.path_and_query, forwarded, client).await
+}
+
+/// Sends a request over a connection, and passes on what comes back.
+async fn carry(
+    shared: &Arc<Shared>,
+    io: Box<dyn NodeIo>,
+    host: &str,
+    path_and_query: &str,
+    forwarded: Forwarded,
+    client: OnUpgrade,
+) -> Result<Response<Reply>, Status> {
+    let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
         .await
         .map_err(|error| dial_failed(error.to_string()))?;
@@ -187,8 +222,8 @@ pub(super) async fn forward(
     });
     let mut request = Request::builder()
         .method(forwarded.method)
-        .uri(&target.path_and_query)
-        .header(HOST, format!("{}:{}", bracketed(&target.host), target.port))
+        .uri(path_and_query)
+        .header(HOST, host)
         .body(Full::new(forwarded.body))
         .map_err(Status::internal)?;
     request.headers_mut().extend(forwarded.headers);
@@ -198,7 +233,7 @@ pub(super) async fn forward(
     } else {
         let limit = shared.settings.node_answer;
         tokio::time::timeout(limit, answering).await.map_err(|_| {
-            Status::timeout(format!("{}:{} did not answer within {} s", target.host, target.port, limit.as_secs()))
+            Status::timeout(format!("{host} did not answer within {} s", limit.as_secs()))
         })?
     };
     let mut response = answered

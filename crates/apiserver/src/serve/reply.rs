@@ -114,8 +114,8 @@ pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> 
             // Boxed, because the end is awaited in place.
             Reply::Stream(Box::pin(lines.map(Ok).take_until(Box::pin(ended))))
         }
-        // Both are taken care of before.
-        Body::Node(_) | Body::Upgrade(_) => Reply::Stream(Box::pin(stream::empty())),
+        // They are taken care of before.
+        Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Reply::Stream(Box::pin(stream::empty())),
     };
     Response::from_parts(head, reply)
 }

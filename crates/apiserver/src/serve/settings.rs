@@ -41,6 +41,8 @@ pub struct Settings {
     pub housekeeping: Duration,
     /// How often this server says that it is there.
     pub presence: Duration,
+    /// How often the servers of other APIs are asked whether they answer.
+    pub api_services: Duration,
     /// How long to wait after a connection could not be accepted.
     pub accept_pause: Duration,
 }
@@ -65,6 +67,7 @@ impl Default for Settings {
             drain: Duration::from_secs(10),
             housekeeping: Duration::from_secs(300),
             presence: Duration::from_secs(10),
+            api_services: Duration::from_secs(10),
             accept_pause: Duration::from_millis(100),
         }
     }

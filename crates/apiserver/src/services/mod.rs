@@ -163,7 +163,7 @@ impl AdmissionPlugin for ServiceAddresses {
         }
         let (old_addresses, old_ports) = held(attributes.old);
         let (addresses, ports) = match attributes.operation {
-            Operation::Delete => Default::default(),
+            Operation::Delete | Operation::Connect => Default::default(),
             _ => held(Some(&attributes.object)),
         };
         let owner = Owner { namespace: attributes.namespace, name: &attributes.name, env: attributes.env };

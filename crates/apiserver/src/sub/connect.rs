@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use crate::admission;
 use crate::body::{Body, NodeTarget, Response, Scheme, json};
 use crate::context::Cx;
 use crate::keys;
@@ -48,9 +49,37 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
+    if subresource != "log" {
+        admission::connect(cx, subresource, options(cx, subresource)).await?;
+    }
     let query = kubelet_query(cx, subresource);
     let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
     target(cx, &node, path_and_query).await
+}
+
+/// How the caller connects, as `PodExecOptions` and its like.
+fn options(cx: &Cx<'_>, subresource: &str) -> Object {
+    let kind = cx.version().subresource(subresource).map(|sub| sub.kind.to_string()).unwrap_or_default();
+    let mut options = Object::new();
+    crate::convert::set_type(&mut options, "v1", &kind);
+    for name in ["stdin", "stdout", "stderr", "tty"] {
+        if cx.query.flag(name) {
+            options.insert(name.to_owned(), true.into());
+        }
+    }
+    if let Some(container) = cx.query.non_empty("container") {
+        options.insert("container".to_owned(), container.into());
+    }
+    let command: Vec<Value> = cx.query.all("command").map(Value::from).collect();
+    if !command.is_empty() {
+        options.insert("command".to_owned(), command.into());
+    }
+    let ports: Vec<Value> =
+        cx.query.all("ports").filter_map(|port| port.parse::<i64>().ok()).map(Value::from).collect();
+    if !ports.is_empty() {
+        options.insert("ports".to_owned(), ports.into());
+    }
+    options
 }
 
 /// Forwards a request below nodes/proxy.

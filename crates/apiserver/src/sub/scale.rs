@@ -23,7 +23,7 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     });
     if verb == "get" {
         let entry = read::fetch(cx).await?;
-        let object = convert::from_storage(&cx.row, cx.version(), stored::parse(&entry));
+        let object = convert::load(cx, &entry).await?;
         return Ok(body::value(200, &scale_of(cx, &object, &paths)));
     }
     let media_type = content_type(cx.headers);

@@ -267,3 +267,24 @@ fn rules_hold_and_bad_ones_are_refused() {
     ship["spec"]["masts"] = 6.into();
     cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "failed rule: self.masts < 5");
 }
+
+#[test]
+fn names_are_accepted_when_they_become_free() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    let mut other = definition();
+    other["metadata"]["name"] = "vessels.sea.example.com".into();
+    other["spec"]["names"] = json!({"plural": "vessels", "kind": "Ship"});
+    let status = |object: &Value, kind: &str| {
+        let all = object["status"]["conditions"].as_array().expect("conditions").clone();
+        all.iter().find(|c| c["type"] == kind).map(|c| c["status"].clone()).unwrap_or_default()
+    };
+    let made = cluster.post(CRDS, &other).expect(201);
+    assert_eq!((status(&made, "NamesAccepted"), status(&made, "Established")), ("False".into(), "False".into()));
+    let vessels = "/apis/sea.example.com/v1/namespaces/default/vessels";
+    cluster.get(vessels).expect(404);
+    cluster.delete(&format!("{CRDS}/ships.sea.example.com")).expect(200);
+    let now = cluster.get(&format!("{CRDS}/vessels.sea.example.com")).expect(200);
+    assert_eq!((status(&now, "NamesAccepted"), status(&now, "Established")), ("True".into(), "True".into()), "{now}");
+    cluster.get(vessels).expect(200);
+}

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod admission;
+mod admission_policies;
 mod audit;
 mod certificates;
 mod crd;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use carrack_apiserver::serve::{self, Settings, TlsNodeProxy};
-use carrack_apiserver::{ApiServer, Cidr, Config, Env, Network, ProcessStats};
+use carrack_apiserver::serve::{self, Outbound, Settings, TlsNodeProxy};
+use carrack_apiserver::{ApiServer, Call, Calling, Cidr, Config, Dialing, Env, Network, ProcessStats};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
@@ -57,8 +57,11 @@ pub struct Role {
     pub settings: Settings,
 }
 
-/// The wall clock and the operating system's randomness.
-struct ProcessEnv(Mutex<Rng>);
+/// The wall clock, the operating system's randomness, and the network.
+struct ProcessEnv {
+    random: Mutex<Rng>,
+    outbound: Outbound,
+}
 
 impl Env for ProcessEnv {
     fn now(&self) -> jiff::Timestamp {
@@ -66,7 +69,15 @@ impl Env for ProcessEnv {
     }
 
     fn random(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).u64()
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).u64()
+    }
+
+    fn call(&self, call: Call) -> Calling {
+        self.outbound.call(call)
+    }
+
+    fn dial(&self, call: &Call) -> Dialing {
+        self.outbound.dial(call)
     }
 
     fn set_verbosity(&self, level: u8) -> Result<(), String> {
@@ -126,7 +137,13 @@ impl Role {
         let key =
             SigningKey::from_pem(pki.service_account_key()).context("the key of service account tokens is unusable")?;
         let verifier = Verifier::new(ISSUER, vec![key.verifying_key().clone()]);
-        let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
+        let env = ProcessEnv {
+            random: Mutex::new(Rng::new(random_seed())),
+            outbound: Outbound::new(
+                pki.ca_pem(),
+                Some(Reloadable::new(&pki.client(&Identity::FrontProxy, now_unix_s())?)?),
+            ),
+        };
         let mut config = Config::new(store, Arc::new(env));
         config.authenticator = Some(Authenticator::new(verifier).with_static_tokens(access.tokens()?));
         config.audit = access.audit()?;
@@ -134,6 +151,7 @@ impl Role {
         config.plugins = vec![Box::new(VirtAdmission)];
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
+        config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
         config.signer = Some(pki.request_signer(now_unix_s())?);
         config.network = Network {
             service_ranges: vec![endpoint.service_range],

@@ -24,6 +24,9 @@ const TICK_NS: u64 = 10_000_000;
 /// Most files of one pod that are looked at; a pod with more is counted up to here.
 const MAX_FILES: u64 = 1_000_000;
 
+/// When, nanoseconds of a core until then, and the rate found then.
+type Sample = (Time, u64, Option<u64>);
+
 /// Where things are, and the samples that rates are made of.
 pub struct Stats {
     cri: Arc<Cri>,
@@ -31,9 +34,6 @@ pub struct Stats {
     log_dir: PathBuf,
     last: Mutex<BTreeMap<String, Sample>>,
 }
-
-/// When, nanoseconds of a core until then, and the rate found then.
-type Sample = (Time, u64, Option<u64>);
 
 impl Stats {
     /// For the kubelet's directory and the pods' logs.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::access::{Errors, Place, unchanged};
-use super::{names, structural};
+use super::{admission, names, structural};
 use crate::error::FieldError;
 use crate::jsonpath::JsonPath;
 use crate::schema::Schema;
@@ -57,11 +57,22 @@ pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
     let conversion = spec.field("conversion");
     match conversion.text("strategy") {
         "None" | "" => {}
-        // Told plainly here, rather than by objects that come back in the wrong form.
-        "Webhook" => errors.push(FieldError::forbidden(
-            conversion.path_of("strategy"),
-            "conversion by webhook is not available on this server",
-        )),
+        "Webhook" => {
+            let webhook = conversion.field("webhook");
+            if !webhook.exists() {
+                errors.push(FieldError::required(webhook.path.clone(), "required when strategy is set to Webhook"));
+            } else {
+                admission::client_config(&webhook.field("clientConfig"), errors);
+                if !webhook.texts("conversionReviewVersions").contains(&"v1") {
+                    let text = "must include at least one of v1";
+                    errors.push(FieldError::invalid(
+                        webhook.path_of("conversionReviewVersions"),
+                        webhook.texts("conversionReviewVersions"),
+                        text,
+                    ));
+                }
+            }
+        }
         _ => conversion.one_of("strategy", &["None", "Webhook"], errors),
     }
     versions(&spec, errors);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::{configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads};
+use super::{admission, configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads};
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
 
@@ -80,6 +80,17 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
         ("networking.k8s.io", "ServiceCIDR") => networking::service_range(&spec, errors),
         ("discovery.k8s.io", "EndpointSlice") => networking::endpoint_slice(object, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::definition(object, errors),
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration") => {
+            admission::webhooks(object, errors);
+        }
+        ("admissionregistration.k8s.io", kind @ ("ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy")) => {
+            admission::policy(object, kind == "MutatingAdmissionPolicy", errors);
+        }
+        (
+            "admissionregistration.k8s.io",
+            kind @ ("ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding"),
+        ) => admission::binding(object, kind == "MutatingAdmissionPolicyBinding", errors),
+        ("apiregistration.k8s.io", "APIService") => admission::api_service(object, errors),
         _ => {
             if let Some(version) = info.versions.iter().find(|v| v.name == version) {
                 required::fields(object.value, version.schema(), "", errors);

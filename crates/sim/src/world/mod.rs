@@ -29,6 +29,7 @@ use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{Asked, ConnId, FlightId, Server};
 use crate::trace::{Trace, Weight};
+use crate::webhook::Webhook;
 use crate::workload::User;
 
 /// When simulated time begins: 2026-11-01T00:00:00Z.
@@ -217,7 +218,7 @@ impl World {
         let root = Rng::new(seed);
         let swarm = Swarm::draw(&root, options);
         let mut server = Server::new(BEGIN, &root.fork("server"));
-        let definitions: Vec<_> = if options.machines && !options.workloads {
+        let mut definitions: Vec<_> = if options.machines && !options.workloads {
             carrack_types::kubevirt::crd::crds()
                 .into_iter()
                 .map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd))
@@ -225,6 +226,9 @@ impl World {
         } else {
             Vec::new()
         };
+        if swarm.webhook {
+            definitions.push(Webhook::configuration());
+        }
         server.bootstrap(&definitions)?;
         let observer = Observer::new(&server.mem);
         let ledger = Ledger::new(&server.mem);
@@ -260,6 +264,7 @@ impl World {
         let swarm = self.swarm.clone();
         self.mark(format_args!("seed {seed}: {swarm:?}"));
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
+        self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
         if swarm.extender {
             roles.push(Role::Extender);

@@ -60,7 +60,9 @@ impl Subresources {
             .iter()
             .map(|(resource, sub, verb)| {
                 let name = if sub.is_empty() { (*resource).to_owned() } else { format!("{resource}/{sub}") };
-                json!({"name": name, "singularName": "", "namespaced": !sub.is_empty(), "kind": "", "verbs": [verb]})
+                // What has no objects behind it is no resource to list.
+                let verbs = if sub.is_empty() { json!([]) } else { json!([verb]) };
+                json!({"name": name, "singularName": "", "namespaced": !sub.is_empty(), "kind": "", "verbs": verbs})
             })
             .collect();
         let group_versions = ["v1", "v1alpha3"]

@@ -143,7 +143,7 @@ impl PodSecurity {
             && match attributes.operation {
                 Operation::Create => attributes.subresource.is_empty(),
                 Operation::Update => changes(attributes),
-                Operation::Delete => false,
+                Operation::Delete | Operation::Connect => false,
             }
     }
 

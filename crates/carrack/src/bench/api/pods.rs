@@ -14,7 +14,7 @@ pub fn name(number: usize) -> String {
 
 /// A pod to create. It is bound to no node, so nobody begins to run it.
 pub fn pod(number: usize) -> Value {
-    let chosen = if number % LABELLED_ONE_IN == 0 { "chosen" } else { "other" };
+    let chosen = if number.is_multiple_of(LABELLED_ONE_IN) { "chosen" } else { "other" };
     let probe = |path: &str| {
         json!({"httpGet": {"path": path, "port": 8080, "scheme": "HTTP"}, "initialDelaySeconds": 5, "periodSeconds": 10,
                "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3})

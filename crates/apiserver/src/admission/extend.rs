@@ -1,0 +1,196 @@
+//! What users add to admission, asked about a request: policies in the process, webhooks outside.
+//!
+//! ```text
+//!   plugins ─► mutating policies, mutating webhooks ─► (plugins and some webhooks again) ─► schema ─►
+//!   plugins ─► validating policies, validating webhooks ─► store
+//! ```
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::hooks::Hooks;
+use super::select::{name_of, verb};
+use super::{Attributes, Found, Operation, policy, webhook};
+use crate::context::Cx;
+use crate::convert;
+use crate::env::new_uid;
+use crate::kinds;
+use crate::object::Object;
+use crate::status::Status;
+use crate::stored;
+
+/// A request as those see it who were added by users.
+pub(crate) struct Asked<'a> {
+    pub cx: &'a Cx<'a>,
+    pub hooks: Arc<Hooks>,
+    /// The namespace of the request, if it has one.
+    pub namespace: Option<Object>,
+}
+
+impl<'a> Asked<'a> {
+    /// None when nobody was added.
+    async fn new(
+        cx: &'a Cx<'a>,
+        attributes: &Attributes<'_>,
+        any: impl Fn(&Hooks) -> bool,
+    ) -> Result<Option<Self>, Status> {
+        let hooks = cx.server.hooks().await?;
+        if !any(&hooks) {
+            return Ok(None);
+        }
+        let namespace = match attributes.namespace {
+            "" => None,
+            name => {
+                let key = crate::keys::of("", "namespaces", None) + name;
+                cx.server.store.get(&key).await?.0.map(|entry| stored::parse(&entry))
+            }
+        };
+        Ok(Some(Asked { cx, hooks, namespace }))
+    }
+
+    /// An object of the request in another version of its resource; null when there is none.
+    pub(crate) async fn in_version(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Object>,
+        version: usize,
+    ) -> Result<Value, Status> {
+        let Some(object) = object.filter(|object| !object.is_empty()) else { return Ok(Value::Null) };
+        let row = attributes.row;
+        // What is written to a subresource may be of a kind of its own.
+        let own_kind = object.get("kind").is_none_or(|kind| *kind == *row.kind);
+        if row.versions[version].name == attributes.version || !own_kind {
+            return Ok(Value::Object(object.clone()));
+        }
+        convert::between(self.cx.server, row, version, object.clone()).await.map(Value::Object)
+    }
+
+    /// `AdmissionRequest` without the objects.
+    pub(crate) fn request(&self, attributes: &Attributes<'_>, version: usize) -> Value {
+        let row = attributes.row;
+        let kind_in = |version: &str| {
+            let found = row.versions.iter().find(|known| known.name == version);
+            match found.and_then(|known| known.subresource(attributes.subresource)) {
+                Some(sub) if !sub.kind.is_empty() => {
+                    json!({"group": sub.group, "version": sub.version, "kind": sub.kind})
+                }
+                _ => json!({"group": row.group, "version": version, "kind": row.kind}),
+            }
+        };
+        let resource_in = |version: &str| json!({"group": row.group, "version": version, "resource": row.plural});
+        let caller = attributes.caller;
+        let mut user = json!({"username": caller.user, "groups": caller.groups});
+        if !caller.uid.is_empty() {
+            user["uid"] = caller.uid.clone().into();
+        }
+        if !caller.extra.is_empty() {
+            user["extra"] = json!(caller.extra);
+        }
+        let seen = &*row.versions[version].name;
+        let options = match attributes.operation {
+            Operation::Create => Some("CreateOptions"),
+            Operation::Update => Some("UpdateOptions"),
+            Operation::Delete => Some("DeleteOptions"),
+            Operation::Connect => None,
+        };
+        let mut request = json!({
+            "uid": new_uid(attributes.env),
+            "kind": kind_in(seen),
+            "resource": resource_in(seen),
+            "requestKind": kind_in(attributes.version),
+            "requestResource": resource_in(attributes.version),
+            "operation": verb(attributes.operation),
+            "userInfo": user,
+            "dryRun": attributes.dry_run,
+            "options": options.map(|kind| json!({"apiVersion": "meta.k8s.io/v1", "kind": kind})),
+        });
+        let name = name_of(attributes);
+        let optional = [
+            ("subResource", attributes.subresource),
+            ("requestSubResource", attributes.subresource),
+            ("name", &name),
+            ("namespace", attributes.namespace),
+        ];
+        for (key, value) in optional.into_iter().filter(|(_, value)| !value.is_empty()) {
+            request[key] = value.into();
+        }
+        request
+    }
+}
+
+/// Lets those change the object who may.
+pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: &Found) -> Result<(), Status> {
+    let any = |hooks: &Hooks| !hooks.mutating.is_empty() || !hooks.mutating_policies.is_empty();
+    let Some(asked) = Asked::new(cx, attributes, any).await? else { return Ok(()) };
+    let before = attributes.object.clone();
+    policy::mutate(&asked, attributes).await?;
+    let seen = webhook::mutate(&asked, attributes, None).await?;
+    if attributes.object == before {
+        return Ok(());
+    }
+    keep_other_half(cx, attributes, &before);
+    // What came later may concern those that were asked earlier.
+    for plugin in &cx.server.plugins {
+        plugin.mutate(attributes, found)?;
+    }
+    if !seen.is_empty() {
+        let between = attributes.object.clone();
+        webhook::mutate(&asked, attributes, Some(seen)).await?;
+        keep_other_half(cx, attributes, &between);
+    }
+    Ok(())
+}
+
+/// Puts back what a write of this half of the object does not touch, whatever others made of it: a webhook
+/// does not set a status by way of the object, nor the object by way of its status.
+fn keep_other_half(cx: &Cx<'_>, attributes: &mut Attributes<'_>, before: &Object) {
+    match attributes.subresource {
+        "" if cx.version().has_status() => match before.get("status") {
+            Some(status) => {
+                attributes.object.insert("status".to_owned(), status.clone());
+            }
+            None => {
+                attributes.object.remove("status");
+            }
+        },
+        "status" => {
+            let status = attributes.object.remove("status");
+            attributes.object = before.clone();
+            match status {
+                Some(status) => attributes.object.insert("status".to_owned(), status),
+                None => attributes.object.remove("status"),
+            };
+        }
+        _ => {}
+    }
+}
+
+/// Lets those refuse the object who may.
+pub(crate) async fn validate(cx: &Cx<'_>, attributes: &Attributes<'_>) -> Result<(), Status> {
+    let any = |hooks: &Hooks| !hooks.validating.is_empty() || !hooks.policies.is_empty();
+    let Some(asked) = Asked::new(cx, attributes, any).await? else { return Ok(()) };
+    policy::validate(&asked, attributes).await?;
+    webhook::validate(&asked, attributes).await
+}
+
+/// Takes over an object as somebody changed it, in a version of the resource.
+pub(crate) async fn take(
+    asked: &Asked<'_>,
+    attributes: &mut Attributes<'_>,
+    version: usize,
+    changed: Object,
+) -> Result<(), Status> {
+    let row = attributes.row;
+    let asked_version = row.versions.iter().position(|known| known.name == attributes.version).unwrap_or(version);
+    let mut object = if asked_version == version {
+        changed
+    } else {
+        convert::between(asked.cx.server, row, asked_version, changed).await?
+    };
+    convert::set_type(&mut object, &row.api_version(attributes.version), &row.kind);
+    kinds::conform(row, &row.versions[asked_version], &mut object).map_err(Status::internal)?;
+    kinds::default(row, &row.versions[asked_version], &mut object);
+    attributes.object = object;
+    Ok(())
+}

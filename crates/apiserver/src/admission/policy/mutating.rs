@@ -1,0 +1,122 @@
+//! MutatingAdmissionPolicy: changes by JSON patch, or by a piece of an object that is merged in.
+
+use carrack_cel::{Budget, Value as Cel};
+use carrack_schema::strategic;
+use serde_json::Value;
+
+use super::super::extend::{Asked, take};
+use super::super::webhook::apply_patch;
+use super::super::world::{World, all_hold};
+use super::super::{Attributes, Operation};
+use super::validating::bound_version;
+use super::{MAX_COST, Mutation, Policy, params};
+use crate::object::Object;
+use crate::status::Status;
+
+/// Lets all policies that are bound to the request change its object.
+pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    if attributes.operation == Operation::Delete {
+        return Ok(());
+    }
+    for binding in asked.hooks.mutating_bindings.values() {
+        let Some(policy) = asked.hooks.mutating_policies.get(&binding.policy) else { continue };
+        let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
+        let changed = match params::find(asked, policy, binding, attributes.namespace).await {
+            Err(why) => Err(format!("failed to configure binding: {why}")),
+            Ok(all) => {
+                let mut changed = Ok(());
+                for params in all {
+                    match change(asked, attributes, policy, version, &params).await? {
+                        Ok(Some(object)) => take(asked, attributes, version, object).await?,
+                        Ok(None) => {}
+                        Err(why) => changed = Err(why),
+                    }
+                }
+                changed
+            }
+        };
+        match changed {
+            Ok(()) => {}
+            Err(why) if policy.ignores_failure => {
+                tracing::warn!(policy = policy.name, binding = binding.name, %why, "a policy cannot be evaluated, and goes without");
+            }
+            Err(why) => {
+                let text = format!("policy '{}' with binding '{}' denied request: {why}", policy.name, binding.name);
+                return Err(attributes.forbidden(&text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The object as the policy would have it; none when it changes nothing.
+async fn change(
+    asked: &Asked<'_>,
+    attributes: &Attributes<'_>,
+    policy: &Policy,
+    version: usize,
+    params: &Value,
+) -> Result<Result<Option<Object>, String>, Status> {
+    let before = asked.in_version(attributes, Some(&attributes.object), version).await?;
+    let old = asked.in_version(attributes, attributes.old, version).await?;
+    let request = asked.request(attributes, version);
+    let namespace = asked.namespace.clone().map_or(Value::Null, Value::Object);
+    let work = |authorizer: Option<&carrack_auth::Authorizer>| {
+        let mut object = before.clone();
+        for (index, mutation) in policy.mutations.iter().enumerate() {
+            // Each one sees what those before it did.
+            let mut world = World::new(attributes.caller, &request, &object, &old);
+            world.set("params", params);
+            world.set("namespaceObject", &namespace);
+            world.compose(&policy.variables);
+            if let Some(authorizer) = authorizer {
+                world.authorize_by(authorizer);
+            }
+            if index == 0 && !all_hold(&policy.conditions, &world)? {
+                return Ok(None);
+            }
+            object = Value::Object(step(attributes, mutation, version, &world, object.clone())?);
+        }
+        Ok(match object {
+            Value::Object(changed) if Value::Object(changed.clone()) != before => Some(changed),
+            _ => None,
+        })
+    };
+    if policy.uses_authorizer {
+        return asked.cx.server.with_authorizer(|authorizer| work(Some(authorizer))).await;
+    }
+    Ok(work(None))
+}
+
+fn step(
+    attributes: &Attributes<'_>,
+    mutation: &Mutation,
+    version: usize,
+    world: &World<'_>,
+    object: Value,
+) -> Result<Object, String> {
+    let program = mutation.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+    let value = program.eval(world, &mut Budget::new(MAX_COST)).map_err(|error| error.to_string())?;
+    let written = value.to_json().ok_or("the expression's value is no JSON")?;
+    if mutation.is_patch {
+        if !matches!(value, Cel::List(_)) {
+            return Err("the expression is no list of JSONPatch".to_owned());
+        }
+        return apply_patch(&object, written.to_string().as_bytes());
+    }
+    if !written.is_object() {
+        return Err("the expression is no Object".to_owned());
+    }
+    let merged = if attributes.row.is_custom {
+        let mut merged = object;
+        strategic::merge(&mut merged, &written);
+        merged
+    } else {
+        strategic::apply(object, written, attributes.row.versions[version].schema())
+            .map_err(|error| error.to_string())?
+    };
+    match merged {
+        Value::Object(merged) => Ok(merged),
+        _ => Err("nothing is left of the object".to_owned()),
+    }
+}

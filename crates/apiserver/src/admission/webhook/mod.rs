@@ -1,0 +1,188 @@
+//! Admission webhooks: servers of users that change or refuse objects.
+//!
+//! Mutating ones are asked one after the other, in the order of their configurations' names; validating ones
+//! side by side. Texts and status codes are upstream's
+//! (`k8s.io/apiserver/pkg/admission/plugin/webhook/{mutating,validating,request,errors}`).
+
+mod call;
+mod patch;
+mod review;
+
+use std::collections::BTreeMap;
+
+use carrack_schema::validate::expressions;
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use super::Attributes;
+use super::extend::{Asked, take};
+use super::select::Selection;
+use super::world::{Condition, World, all_hold};
+use crate::object::{Object, name};
+use crate::status::Status;
+
+pub(crate) use call::{Client, post};
+pub(in crate::admission) use patch::apply as apply_patch;
+
+/// A webhook of a configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Webhook {
+    name: String,
+    client: Client,
+    selection: Selection,
+    conditions: Vec<Condition>,
+    /// `failurePolicy: Ignore`
+    ignores_failure: bool,
+    /// Whether it may be called in a dry run.
+    takes_dry_run: bool,
+    /// Whether it wants to be asked again when others have changed the object after it.
+    again: bool,
+    timeout_ms: u64,
+    knows_v1: bool,
+}
+
+impl Webhook {
+    /// The webhooks of a configuration.
+    pub(super) fn read_all(configuration: &Object) -> Vec<std::sync::Arc<Webhook>> {
+        let of = name(configuration);
+        let all = configuration.get("webhooks").and_then(Value::as_array).into_iter().flatten();
+        all.map(|webhook| std::sync::Arc::new(Webhook::read(webhook, of))).collect()
+    }
+
+    fn read(webhook: &Value, configuration: &str) -> Webhook {
+        let text = |key: &str| webhook[key].as_str().unwrap_or_default();
+        let env = expressions::conditions_env();
+        let timeout_s = webhook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30);
+        tracing::debug!(configuration, webhook = text("name"), "a webhook is asked from now on");
+        Webhook {
+            name: text("name").to_owned(),
+            client: Client::read(&webhook["clientConfig"]),
+            selection: Selection::of_webhook(webhook),
+            conditions: super::policy::conditions(&webhook["matchConditions"], &env),
+            ignores_failure: text("failurePolicy") == "Ignore",
+            takes_dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
+            again: text("reinvocationPolicy") == "IfNeeded",
+            timeout_ms: timeout_s * 1000,
+            knows_v1: webhook["admissionReviewVersions"].as_array().into_iter().flatten().any(|v| v == "v1"),
+        }
+    }
+
+    /// The review to send, with the version that the webhook wants to see; none when it is not asked.
+    async fn review(&self, asked: &Asked<'_>, attributes: &Attributes<'_>) -> Result<Option<(usize, Value)>, Status> {
+        let Some(version) = self.selection.version_for(attributes, asked.namespace.as_ref()) else { return Ok(None) };
+        let object = asked.in_version(attributes, Some(&attributes.object), version).await?;
+        let old = asked.in_version(attributes, attributes.old, version).await?;
+        let mut request = asked.request(attributes, version);
+        if !self.conditions.is_empty() {
+            let holds = {
+                let world = World::new(attributes.caller, &request, &object, &old);
+                let asks = self.conditions.iter().any(|c| c.program.as_ref().is_ok_and(|p| p.uses("authorizer")));
+                if asks {
+                    let hold = |authorizer: &carrack_auth::Authorizer| {
+                        let mut world = World::new(attributes.caller, &request, &object, &old);
+                        world.authorize_by(authorizer);
+                        all_hold(&self.conditions, &world)
+                    };
+                    asked.cx.server.with_authorizer(hold).await?
+                } else {
+                    all_hold(&self.conditions, &world)
+                }
+            };
+            match holds {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(why) if self.ignores_failure => {
+                    tracing::warn!(webhook = self.name, %why, "a webhook's match conditions fail");
+                    return Ok(None);
+                }
+                Err(why) => return Err(attributes.forbidden(&why)),
+            }
+        }
+        if attributes.dry_run && !self.takes_dry_run {
+            return Err(Status::bad_request(format!("admission webhook \"{}\" does not support dry run", self.name)));
+        }
+        request["object"] = object;
+        request["oldObject"] = old;
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        Ok(Some((version, review)))
+    }
+
+    /// Asks the webhook. None when it could not be asked and that does not matter.
+    async fn ask(&self, asked: &Asked<'_>, review: &Value) -> Result<Option<review::Verdict>, Status> {
+        let verdict = if self.knows_v1 {
+            match post(&*asked.cx.server.store, &*asked.cx.server.env, &self.client, review, self.timeout_ms).await {
+                Ok(answer) => review::read(&answer, review["request"]["uid"].as_str().unwrap_or_default()),
+                Err(why) => Err(format!("failed to call webhook: {why}")),
+            }
+        } else {
+            Err("no supported admission review versions: only v1 is spoken".to_owned())
+        };
+        match verdict {
+            Ok(verdict) => {
+                for warning in &verdict.warnings {
+                    asked.cx.note(warning.clone());
+                }
+                Ok(Some(verdict))
+            }
+            Err(why) if self.ignores_failure => {
+                tracing::warn!(webhook = self.name, %why, "a webhook could not be asked, and goes without");
+                Ok(None)
+            }
+            Err(why) => {
+                tracing::warn!(webhook = self.name, %why, "a webhook could not be asked");
+                Err(Status::internal(format!("failed calling webhook \"{}\": {why}", self.name)))
+            }
+        }
+    }
+}
+
+/// Asks the mutating webhooks. Returns what those saw last that want to be asked again; with that given,
+/// asks only those of them for whom the object has changed since.
+pub(super) async fn mutate(
+    asked: &Asked<'_>,
+    attributes: &mut Attributes<'_>,
+    seen: Option<BTreeMap<(String, usize), Object>>,
+) -> Result<BTreeMap<(String, usize), Object>, Status> {
+    let mut now_seen = BTreeMap::new();
+    for (configuration, webhooks) in &asked.hooks.mutating {
+        for (index, webhook) in webhooks.iter().enumerate() {
+            let id = (configuration.clone(), index);
+            if let Some(seen) = &seen
+                && seen.get(&id).is_none_or(|object| *object == attributes.object)
+            {
+                continue;
+            }
+            let Some((version, review)) = webhook.review(asked, attributes).await? else { continue };
+            if let Some(verdict) = webhook.ask(asked, &review).await? {
+                if !verdict.allowed {
+                    return Err(review::denied(&webhook.name, &verdict));
+                }
+                if let Some(patch) = &verdict.patch {
+                    let changed = patch::apply(&review["request"]["object"], patch)
+                        .map_err(|why| Status::internal(format!("admission webhook \"{}\": {why}", webhook.name)))?;
+                    take(asked, attributes, version, changed).await?;
+                }
+            }
+            if webhook.again {
+                now_seen.insert(id, attributes.object.clone());
+            }
+        }
+    }
+    Ok(now_seen)
+}
+
+/// Asks the validating webhooks, all at once. Of several refusals the first one by order is told.
+pub(super) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> Result<(), Status> {
+    let mut asking = Vec::new();
+    for webhook in asked.hooks.validating.values().flatten() {
+        if let Some((_, review)) = webhook.review(asked, attributes).await? {
+            asking.push(async move {
+                match webhook.ask(asked, &review).await? {
+                    Some(verdict) if !verdict.allowed => Err(review::denied(&webhook.name, &verdict)),
+                    _ => Ok(()),
+                }
+            });
+        }
+    }
+    join_all(asking).await.into_iter().collect()
+}

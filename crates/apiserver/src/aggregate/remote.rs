@@ -1,0 +1,151 @@
+//! Requests that another server answers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use carrack_auth::Caller;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::Value;
+
+use super::Remote;
+use crate::body::{Body, Response};
+use crate::call::{Call, Trust};
+use crate::locate;
+use crate::server::Inner;
+use crate::status::Status;
+
+/// How long a request that is no stream may take, in milliseconds.
+const TIMEOUT_MS: u64 = 60_000;
+/// How long discovery may take: others wait for it.
+const DISCOVERY_TIMEOUT_MS: u64 = 5_000;
+/// How long what discovery told is believed, in seconds.
+const DISCOVERY_FRESH_S: i64 = 30;
+const MAX_REPLY_BYTES: usize = 64 << 20;
+
+/// The call that carries a request on.
+pub(super) async fn call(
+    server: &Inner,
+    remote: &Remote,
+    path_and_query: &str,
+    timeout_ms: u64,
+) -> Result<Call, Status> {
+    let located =
+        locate::service(&*server.store, &*server.env, &remote.namespace, &remote.service, remote.port).await?;
+    Ok(Call {
+        method: Method::GET,
+        server_name: located.server_name,
+        address: located.address,
+        port: located.port,
+        path_and_query: path_and_query.to_owned(),
+        trust: match (&remote.ca_pem, remote.insecure) {
+            (_, true) => Trust::Anybody,
+            (Some(pem), _) => Trust::Authorities(pem.clone()),
+            (None, _) => Trust::Own,
+        },
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        timeout_ms,
+        max_reply_bytes: MAX_REPLY_BYTES,
+    })
+}
+
+/// Answers a request by carrying it on; the shell does that, streams and upgrades included.
+pub(crate) async fn forward(
+    server: &Inner,
+    remote: &Remote,
+    (method, path_and_query, headers, body): (&Method, &str, &HeaderMap, Bytes),
+    caller: &Caller,
+) -> Result<Response, Status> {
+    let mut call = call(server, remote, path_and_query, TIMEOUT_MS).await?;
+    call.method = method.clone();
+    call.body = body;
+    for name in ["accept", "content-type", "accept-encoding", "user-agent", "if-none-match"] {
+        if let Some(value) = headers.get(name) {
+            call.headers.insert(HeaderName::from_static(name), value.clone());
+        }
+    }
+    identify(&mut call.headers, caller)?;
+    Ok(Response::new(Body::Remote(Box::new(call))))
+}
+
+/// Says who asks, in the way that servers behind this one are configured for.
+fn identify(headers: &mut HeaderMap, caller: &Caller) -> Result<(), Status> {
+    let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).map_err(Status::internal);
+    headers.insert("x-remote-user", value(&caller.user)?);
+    if !caller.uid.is_empty() {
+        headers.insert("x-remote-uid", value(&caller.uid)?);
+    }
+    for group in &caller.groups {
+        headers.append("x-remote-group", value(group)?);
+    }
+    for (key, values) in &caller.extra {
+        let escaped: String = key
+            .bytes()
+            .map(|byte| {
+                let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+                if plain { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+            })
+            .collect();
+        let name = HeaderName::from_bytes(format!("x-remote-extra-{escaped}").as_bytes()).map_err(Status::internal)?;
+        for one in values {
+            headers.append(name.clone(), value(one)?);
+        }
+    }
+    Ok(())
+}
+
+/// Documents of other servers that discovery is made of, kept for a while.
+#[derive(Default)]
+pub(crate) struct Documents {
+    kept: Mutex<BTreeMap<(String, String), Kept>>,
+}
+
+struct Kept {
+    revision: u64,
+    at_s: i64,
+    resources: Option<Arc<Vec<Value>>>,
+}
+
+impl Documents {
+    /// `APIResource` objects of a remote group and version; none when it does not answer.
+    pub(crate) async fn resources(&self, server: &Inner, remote: &Remote) -> Option<Arc<Vec<Value>>> {
+        let id = (remote.group.clone(), remote.version.clone());
+        let now_s = server.env.now().as_second();
+        {
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(kept) = kept.get(&id)
+                && kept.revision == remote.revision
+                && now_s - kept.at_s < DISCOVERY_FRESH_S
+                && kept.resources.is_some()
+            {
+                return kept.resources.clone();
+            }
+        }
+        let resources = fetch(server, remote).await.map(Arc::new);
+        if let Err(why) = &resources {
+            tracing::debug!(group = remote.group, version = remote.version, %why, "discovery of another server");
+        }
+        let resources = resources.ok();
+        let made = Kept { revision: remote.revision, at_s: now_s, resources: resources.clone() };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(id, made);
+        resources
+    }
+}
+
+/// Asks the other server for its resources.
+pub(super) async fn fetch(server: &Inner, remote: &Remote) -> Result<Vec<Value>, String> {
+    let path = format!("/apis/{}/{}", remote.group, remote.version);
+    let mut call = call(server, remote, &path, DISCOVERY_TIMEOUT_MS).await.map_err(|status| status.message)?;
+    call.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    identify(&mut call.headers, &Caller::apiserver()).map_err(|status| status.message)?;
+    let url = call.url();
+    let answer =
+        server.env.call(call).await.map_err(|error| format!("failing or missing response from {url}: {error}"))?;
+    if !(200..300).contains(&answer.code) {
+        return Err(format!("failing or missing response from {url}: bad status from {url}: {}", answer.code));
+    }
+    let list: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))?;
+    Ok(list["resources"].as_array().cloned().unwrap_or_default())
+}

@@ -1,0 +1,83 @@
+//! Calls that the logic makes to other servers: admission webhooks, conversion webhooks, aggregated APIs.
+//!
+//! The logic says whom to call, with what, and how long to wait; [`crate::Env::call`] does it. In a process
+//! that is [`crate::serve::Outbound`]; the simulator has one that is slow, fails and lies.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Method};
+
+/// A call over HTTPS.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Method.
+    pub method: Method,
+    /// The name that the server's certificate must carry.
+    pub server_name: String,
+    /// The server's address; none to look the name up.
+    pub address: Option<IpAddr>,
+    /// The server's port.
+    pub port: u16,
+    /// Path and query.
+    pub path_and_query: String,
+    /// Whom to take for the server.
+    pub trust: Trust,
+    /// Headers besides the usual ones.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// When to give up, in milliseconds from now.
+    pub timeout_ms: u64,
+    /// Longest reply that is read, in bytes.
+    pub max_reply_bytes: usize,
+}
+
+/// Whose certificates a server may show.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// Those of the authorities that the process trusts anyway.
+    Own,
+    /// Those of these authorities (PEM).
+    Authorities(String),
+    /// Any: only where an APIService says `insecureSkipTLSVerify`.
+    Anybody,
+}
+
+/// A connection that bytes are carried over, for streams and upgrades.
+pub type Dialing = BoxFuture<'static, std::io::Result<Box<dyn crate::serve::NodeIo>>>;
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status code.
+    pub code: u16,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// Why nothing came back, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// It took too long.
+    #[error("context deadline exceeded")]
+    Timeout,
+    /// The server was not reached, or broke off.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A call under way.
+pub type Calling = BoxFuture<'static, Result<Answer, CallError>>;
+
+impl Call {
+    /// The URL, for messages.
+    pub fn url(&self) -> String {
+        let host =
+            if self.server_name.contains(':') { format!("[{}]", self.server_name) } else { self.server_name.clone() };
+        format!("https://{host}:{}{}", self.port, self.path_and_query)
+    }
+}

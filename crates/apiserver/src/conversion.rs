@@ -1,0 +1,175 @@
+//! Custom resources whose versions differ: their definition names a webhook that converts between them.
+//!
+//! ```text
+//!   read:  stored ─► in the version that is asked for (a whole list in one review)
+//!   write: in the request's version ─► admission, validation ─► in the version that is stored
+//! ```
+//!
+//! What comes back is checked: a conversion changes no identity, and of the metadata only labels and
+//! annotations. Upstream: `k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`.
+
+use std::sync::{Arc, OnceLock};
+
+use carrack_schema::table::ResourceInfo;
+use carrack_store::{Entry, Store};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use crate::admission::webhook::{Client, post};
+use crate::env::{Env, new_uid};
+use crate::kinds;
+use crate::object::{Object, meta_str};
+use crate::status::Status;
+use crate::stored;
+
+/// How long a conversion may take, in milliseconds.
+const TIMEOUT_MS: u64 = 30_000;
+
+/// Converts objects of one resource. It holds what it needs, so that a watch can keep it.
+#[derive(Clone)]
+pub(crate) struct Converter {
+    pub store: Arc<dyn Store>,
+    pub env: Arc<dyn Env>,
+    pub row: Arc<ResourceInfo>,
+}
+
+impl Converter {
+    /// Whether objects as they are stored may be in another form than those of this version.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.row.conversion.is_some()
+    }
+
+    /// Objects in a version of the row. Those that are in it are left alone.
+    pub(crate) async fn objects(&self, objects: Vec<Object>, version: usize) -> Result<Vec<Object>, Status> {
+        let Some(config) = &self.row.conversion else { return Ok(objects) };
+        let api_version = self.row.api_version(&self.row.versions[version].name);
+        let is_there = |object: &Object| object.get("apiVersion").is_some_and(|given| *given == *api_version);
+        let others: Vec<Value> =
+            objects.iter().filter(|object| !is_there(object)).map(|object| Value::Object(object.clone())).collect();
+        if others.is_empty() {
+            return Ok(objects);
+        }
+        let mut converted = self.ask(config, others, &api_version).await?.into_iter();
+        let mut out = Vec::with_capacity(objects.len());
+        for object in objects {
+            if is_there(&object) {
+                out.push(object);
+                continue;
+            }
+            let made = converted.next().unwrap_or_default();
+            let mut made = self.checked(&object, made, &api_version)?;
+            let version = &self.row.versions[version];
+            kinds::conform(&self.row, version, &mut made).map_err(Status::internal)?;
+            kinds::default(&self.row, version, &mut made);
+            out.push(made);
+        }
+        Ok(out)
+    }
+
+    /// One object in a version of the row.
+    pub(crate) async fn object(&self, object: Object, version: usize) -> Result<Object, Status> {
+        Ok(self.objects(vec![object], version).await?.pop().unwrap_or_default())
+    }
+
+    /// Entries as if they had been stored in a version of the row.
+    pub(crate) async fn entries(&self, entries: Vec<Arc<Entry>>, version: usize) -> Result<Vec<Arc<Entry>>, Status> {
+        if !self.is_needed() {
+            return Ok(entries);
+        }
+        let api_version = self.row.api_version(&self.row.versions[version].name);
+        let objects = entries.iter().map(|entry| stored::parse(entry)).collect();
+        let converted = self.objects(objects, version).await?;
+        let made = |(entry, object): (Arc<Entry>, Object)| {
+            let value = stored::encode_at(&object, &api_version, &self.row.kind, &entry.mod_revision.to_string());
+            if value == entry.value {
+                return entry;
+            }
+            Arc::new(Entry {
+                key: Arc::clone(&entry.key),
+                value,
+                create_revision: entry.create_revision,
+                mod_revision: entry.mod_revision,
+                memo: OnceLock::new(),
+            })
+        };
+        Ok(entries.into_iter().zip(converted).map(made).collect())
+    }
+
+    /// One entry, as if it had been stored in a version of the row.
+    pub(crate) async fn entry(&self, entry: Arc<Entry>, version: usize) -> Result<Arc<Entry>, Status> {
+        if !self.is_needed() {
+            return Ok(entry);
+        }
+        let entries = self.entries(vec![entry], version).await?;
+        entries.into_iter().next().ok_or_else(|| Status::internal("a conversion lost its object"))
+    }
+
+    /// The same for one that keeps it.
+    pub(crate) fn later(
+        &self,
+        entries: Vec<Arc<Entry>>,
+        version: usize,
+    ) -> BoxFuture<'static, Result<Vec<Arc<Entry>>, Status>> {
+        let this = self.clone();
+        Box::pin(async move { this.entries(entries, version).await })
+    }
+
+    fn failed(&self, why: &str) -> Status {
+        let kind = format!(
+            "{}, Kind={}",
+            self.row.api_version(self.row.storage_version().map_or("", |v| &v.name)),
+            self.row.kind
+        );
+        Status::internal(format!("conversion webhook for {kind} failed: {why}"))
+    }
+
+    async fn ask(&self, config: &Value, objects: Vec<Value>, api_version: &str) -> Result<Vec<Value>, Status> {
+        let count = objects.len();
+        let uid = new_uid(&*self.env);
+        let review = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+            "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
+        });
+        let client = Client::read(config);
+        let answer =
+            post(&*self.store, &*self.env, &client, &review, TIMEOUT_MS).await.map_err(|why| self.failed(&why))?;
+        let response = &answer["response"];
+        if answer["kind"] != "ConversionReview" || response["uid"] != uid {
+            return Err(self.failed("the reply does not answer the request"));
+        }
+        if response["result"]["status"] != "Success" {
+            return Err(self.failed(response["result"]["message"].as_str().unwrap_or("it gives no reason")));
+        }
+        match response["convertedObjects"].as_array() {
+            Some(converted) if converted.len() == count => Ok(converted.clone()),
+            found => {
+                let found = found.map_or(0, Vec::len);
+                Err(self.failed(&format!("expected {count} converted objects, got {found}")))
+            }
+        }
+    }
+
+    /// The converted object, if it is the one that was given.
+    fn checked(&self, before: &Object, after: Value, api_version: &str) -> Result<Object, Status> {
+        let Value::Object(mut after) = after else { return Err(self.failed("a converted object is none")) };
+        if after.get("apiVersion").is_none_or(|given| given != api_version) || after.get("kind") != before.get("kind") {
+            return Err(self.failed(&format!("expected {api_version}, Kind={}", self.row.kind)));
+        }
+        for field in ["name", "namespace", "uid"] {
+            if meta_str(&after, field) != meta_str(before, field) {
+                return Err(self.failed(&format!("metadata.{field} was changed")));
+            }
+        }
+        let own = after.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut metadata: Map<String, Value> =
+            before.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        for field in ["labels", "annotations"] {
+            match own.get(field) {
+                Some(value) => metadata.insert(field.to_owned(), value.clone()),
+                None => metadata.remove(field),
+            };
+        }
+        after.insert("metadata".to_owned(), metadata.into());
+        Ok(after)
+    }
+}

@@ -1,0 +1,234 @@
+//! Calls of other servers: webhooks and aggregated APIs, over HTTPS.
+//!
+//! Connections are kept, one for each server and what it is trusted by, and used again; HTTP/2 carries many
+//! calls on one. A call is bounded in time and in the size of its reply.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_auth::tls::{self, Reloadable};
+use http::header::HOST;
+use http::{Request, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::NodeIo;
+use crate::call::{Answer, Call, CallError, Calling, Dialing, Trust};
+
+/// Most idle connections that are kept.
+const MAX_KEPT: usize = 256;
+
+/// Whom to call: name, address and port, and by which authorities it is trusted.
+type Peer = (String, String, Trust);
+
+/// A connection on which requests can be sent.
+#[derive(Clone)]
+enum Sender {
+    One(Arc<tokio::sync::Mutex<http1::SendRequest<Full<Bytes>>>>),
+    Many(http2::SendRequest<Full<Bytes>>),
+}
+
+/// Makes calls, and keeps connections for the next ones.
+#[derive(Clone)]
+pub struct Outbound {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Authorities for servers that come with none of their own, in PEM.
+    authorities: String,
+    /// The client certificate that is shown.
+    identity: Option<Arc<Reloadable>>,
+    kept: Mutex<BTreeMap<Peer, Sender>>,
+    trusted: Mutex<BTreeMap<Trust, Arc<ClientConfig>>>,
+}
+
+impl Outbound {
+    /// Trusts these authorities (PEM) where a call names none, and shows this certificate to those who ask.
+    #[must_use]
+    pub fn new(authorities: &str, identity: Option<Arc<Reloadable>>) -> Outbound {
+        let shared =
+            Shared { authorities: authorities.to_owned(), identity, kept: Mutex::default(), trusted: Mutex::default() };
+        Outbound { shared: Arc::new(shared) }
+    }
+
+    /// Makes a call.
+    #[must_use]
+    pub fn call(&self, call: Call) -> Calling {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let timeout = Duration::from_millis(call.timeout_ms);
+            tokio::time::timeout(timeout, shared.exchange(&call)).await.unwrap_or(Err(CallError::Timeout))
+        })
+    }
+}
+
+impl Outbound {
+    /// A connection to the server of a call, on which HTTP/1.1 is spoken: it can be upgraded.
+    #[must_use]
+    pub fn dial(&self, call: &Call) -> Dialing {
+        let (shared, call) = (Arc::clone(&self.shared), call.clone());
+        Box::pin(async move {
+            let dial = async {
+                let mut tls = (*shared.tls(&call.trust)?).clone();
+                tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+                shared.secure(&call, Arc::new(tls)).await
+            };
+            let stream = dial.await.map_err(std::io::Error::other)?;
+            Ok(Box::new(stream) as Box<dyn NodeIo>)
+        })
+    }
+}
+
+fn failed(error: impl std::error::Error) -> CallError {
+    CallError::Failed(carrack_engine::causes(&error))
+}
+
+impl Shared {
+    async fn exchange(&self, call: &Call) -> Result<Answer, CallError> {
+        let address = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
+        let peer = (call.server_name.clone(), format!("{address} {}", call.port), call.trust.clone());
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned();
+        if let Some(sender) = kept {
+            match send(&sender, call).await {
+                Ok(answer) => return Ok(answer),
+                // It may have been closed meanwhile; a request that was not sent can be sent again.
+                Err(Unsent::Closed) => {
+                    self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+                }
+                Err(Unsent::Failed(error)) => return Err(error),
+            }
+        }
+        let sender = self.connect(call).await?;
+        let result = send(&sender, call).await;
+        if result.is_ok() {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() >= MAX_KEPT {
+                kept.clear();
+            }
+            kept.insert(peer, sender);
+        }
+        result.map_err(|error| match error {
+            Unsent::Closed => CallError::Failed("the connection was closed".to_owned()),
+            Unsent::Failed(error) => error,
+        })
+    }
+
+    fn tls(&self, trust: &Trust) -> Result<Arc<ClientConfig>, CallError> {
+        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = trusted.get(trust) {
+            return Ok(Arc::clone(config));
+        }
+        let trusts = match trust {
+            Trust::Own => tls::Trust::Authorities(&self.authorities),
+            Trust::Authorities(pem) => tls::Trust::Authorities(pem),
+            Trust::Anybody => tls::Trust::Anybody,
+        };
+        let mut config = tls::client_config(trusts, self.identity.clone()).map_err(failed)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        if trusted.len() >= MAX_KEPT {
+            trusted.clear();
+        }
+        let config = Arc::new(config);
+        trusted.insert(trust.clone(), Arc::clone(&config));
+        Ok(config)
+    }
+
+    /// A TLS connection, on which one of these protocols is spoken.
+    async fn secure(&self, call: &Call, tls: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, CallError> {
+        let connector = TlsConnector::from(tls);
+        let name = ServerName::try_from(call.server_name.clone()).map_err(failed)?;
+        let stream = match call.address {
+            Some(address) => TcpStream::connect(SocketAddr::new(address, call.port)).await,
+            None => TcpStream::connect((call.server_name.as_str(), call.port)).await,
+        };
+        let dialled = |error: std::io::Error| {
+            let to = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
+            CallError::Failed(format!("dial tcp {to}:{}: {error}", call.port))
+        };
+        let stream = stream.map_err(dialled)?;
+        stream.set_nodelay(true).map_err(dialled)?;
+        connector.connect(name, stream).await.map_err(|error| CallError::Failed(format!("tls: {error}")))
+    }
+
+    async fn connect(&self, call: &Call) -> Result<Sender, CallError> {
+        let stream = self.secure(call, self.tls(&call.trust)?).await?;
+        let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let io = TokioIo::new(stream);
+        if is_h2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.map_err(failed)?;
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "connection to another server");
+                }
+            });
+            return Ok(Sender::Many(sender));
+        }
+        let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to another server");
+            }
+        });
+        Ok(Sender::One(Arc::new(tokio::sync::Mutex::new(sender))))
+    }
+}
+
+/// Why there is no answer.
+enum Unsent {
+    /// The connection had ended before the request was sent.
+    Closed,
+    Failed(CallError),
+}
+
+async fn send(sender: &Sender, call: &Call) -> Result<Answer, Unsent> {
+    let error = |error: hyper::Error| {
+        if error.is_canceled() || error.is_closed() { Unsent::Closed } else { Unsent::Failed(failed(error)) }
+    };
+    let response = match sender {
+        Sender::One(sender) => {
+            let mut sender = sender.lock().await;
+            sender.ready().await.map_err(|_| Unsent::Closed)?;
+            // Until the body is read, nobody else may use the connection.
+            let response = sender.send_request(request(call, false)?).await.map_err(error)?;
+            return read(response, call).await;
+        }
+        Sender::Many(sender) => {
+            let mut sender = sender.clone();
+            sender.ready().await.map_err(|_| Unsent::Closed)?;
+            sender.send_request(request(call, true)?).await.map_err(error)?
+        }
+    };
+    read(response, call).await
+}
+
+fn request(call: &Call, is_h2: bool) -> Result<Request<Full<Bytes>>, Unsent> {
+    let bad = |error: http::Error| Unsent::Failed(CallError::Failed(error.to_string()));
+    let text = if is_h2 { call.url() } else { call.path_and_query.clone() };
+    let uri: Uri = text.parse().map_err(|error: http::uri::InvalidUri| bad(error.into()))?;
+    let mut request =
+        Request::builder().method(call.method.clone()).uri(uri).body(Full::new(call.body.clone())).map_err(bad)?;
+    request.headers_mut().extend(call.headers.clone());
+    if !is_h2 {
+        let host = format!("{}:{}", call.server_name, call.port);
+        let host = host.parse().map_err(|error: http::header::InvalidHeaderValue| bad(error.into()))?;
+        request.headers_mut().insert(HOST, host);
+    }
+    Ok(request)
+}
+
+async fn read(response: http::Response<hyper::body::Incoming>, call: &Call) -> Result<Answer, Unsent> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, call.max_reply_bytes).collect().await;
+    let body = body.map_err(|error| Unsent::Failed(CallError::Failed(format!("reading the reply: {error}"))))?;
+    Ok(Answer { code: head.status.as_u16(), headers: head.headers, body: body.to_bytes() })
+}

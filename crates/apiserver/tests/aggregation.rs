@@ -1,0 +1,249 @@
+//! Another server behind this one: an APIService, its Service, and what clients see of it, on real sockets.
+#![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use carrack_apiserver::serve::{NodeIo, NodeProxy, Outbound, Settings, serve};
+use carrack_apiserver::{ApiServer, Call, Calling, Config, Dialing, Env, NodeTarget};
+use carrack_auth::Caller;
+use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::tls::{self, Reloadable, Trust};
+use carrack_engine::{ApiRequest, HttpsTransport, Transport as _};
+use carrack_store::MemStore;
+use futures::future::BoxFuture;
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+struct TestEnv {
+    random: AtomicU64,
+    outbound: Outbound,
+}
+
+impl Env for TestEnv {
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+    fn random(&self) -> u64 {
+        self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+    fn call(&self, call: Call) -> Calling {
+        self.outbound.call(call)
+    }
+    fn dial(&self, call: &Call) -> Dialing {
+        self.outbound.dial(call)
+    }
+}
+
+struct NoNodes;
+impl NodeProxy for NoNodes {
+    fn connect(&self, _: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
+        Box::pin(std::future::ready(Err(std::io::ErrorKind::Unsupported.into())))
+    }
+}
+
+/// The other server: it tells its resources, and who asks.
+async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<Bytes>> {
+    let header = |name: &str| {
+        let all = request.headers().get_all(name).iter();
+        all.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let path = request.uri().to_string();
+    let reply = match request.uri().path() {
+        "/apis/metrics.example.com/v1" => json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.example.com/v1",
+            "resources": [{"name": "readings", "singularName": "reading", "namespaced": true, "kind": "Reading", "verbs": ["get", "list"]}],
+        }),
+        _ => {
+            json!({"path": path, "user": header("x-remote-user"), "groups": header("x-remote-group"), "authorization": header("authorization")})
+        }
+    };
+    http::Response::builder()
+        .header("content-type", "application/json")
+        .body(Full::new(reply.to_string().into()))
+        .expect("reply")
+}
+
+async fn send(api: &ApiServer, method: Method, path: &str, accept: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+    let request = Request::builder().method(method).uri(path).header("accept", accept).body(body).expect("request");
+    let response = api.handle(request, Caller::new("admin", ["system:masters"])).await;
+    let code = response.status().as_u16();
+    (code, serde_json::from_slice(&response.into_body().into_bytes()).unwrap_or_default())
+}
+
+fn found<'a>(list: &'a Value, key: &str, name: &str) -> &'a Value {
+    let all = list.as_array().map_or(&[][..], Vec::as_slice);
+    all.iter().find(|item| item.pointer(key).is_some_and(|found| found == name)).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn another_server_behind_this_one() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
+    let now_s = jiff::Timestamp::now().as_second();
+    let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
+
+    // The other server takes the front proxy's certificate and no other.
+    let pair =
+        pki.server(&Server::Apiserver, &Sans::loopback().with_name("meter.default.svc"), now_s).expect("certificate");
+    let mut other_tls =
+        tls::server_config(Reloadable::new(&pair).expect("pair"), pki.front_proxy_ca_pem()).expect("tls");
+    other_tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let other_port = listener.local_addr().expect("address").port();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(other_tls));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                if tls::peer_caller(stream.get_ref().1.peer_certificates())
+                    .ok()
+                    .flatten()
+                    .is_none_or(|peer| peer.user != "front-proxy-client")
+                {
+                    return;
+                }
+                let service = hyper::service::service_fn(|request| async {
+                    Ok::<_, std::convert::Infallible>(other(request).await)
+                });
+                drop(
+                    hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await,
+                );
+            });
+        }
+    });
+
+    let identity = Reloadable::new(&pki.client(&Identity::FrontProxy, now_s).expect("certificate")).expect("pair");
+    let env = TestEnv { random: AtomicU64::new(3), outbound: Outbound::new(pki.ca_pem(), Some(identity)) };
+    let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(env));
+    config.ca_pem = pki.ca_pem().to_owned();
+    config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
+    let key = carrack_auth::token::SigningKey::from_pem(pki.service_account_key()).expect("key");
+    let verifier =
+        carrack_auth::token::Verifier::new(carrack_auth::token::DEFAULT_ISSUER, vec![key.verifying_key().clone()]);
+    config.authenticator = Some(carrack_auth::Authenticator::new(verifier));
+    let api = ApiServer::new(config);
+    api.bootstrap().await.expect("bootstrap");
+
+    // What is served here has its objects.
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let (_, list) = send(&api, Method::GET, services, "application/json", &Value::Null).await;
+    for name in ["v1.", "v1.apps", "v1.apiregistration.k8s.io"] {
+        let local = found(&list["items"], "/metadata/name", name);
+        assert_eq!(local["status"]["conditions"][0]["reason"], "Local", "{name}: {local}");
+    }
+    let (code, config_map) = send(
+        &api,
+        Method::GET,
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+        "application/json",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!((code, &config_map["data"]["requestheader-client-ca-file"]), (200, &json!(pki.front_proxy_ca_pem())));
+
+    // A service that is not there yet is told of, and does not stand in the way of the rest.
+    let service = json!({
+        "metadata": {"name": "v1.metrics.example.com"},
+        "spec": {"group": "metrics.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100, "service": {"name": "meter", "namespace": "default"}},
+    });
+    let (code, made) = send(&api, Method::POST, services, "application/json", &service).await;
+    assert_eq!((code, &made["status"]["conditions"][0]["status"]), (201, &json!("Unknown")), "{made}");
+    let available = async || {
+        api.check_api_services().await.expect("checked");
+        let (_, object) =
+            send(&api, Method::GET, &format!("{services}/v1.metrics.example.com"), "application/json", &Value::Null)
+                .await;
+        let condition = object["status"]["conditions"][0].clone();
+        (
+            condition["status"].as_str().unwrap_or_default().to_owned(),
+            condition["reason"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    assert_eq!(available().await, ("False".to_owned(), "ServiceNotFound".to_owned()));
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let discovered = async || {
+        let (_, all) = send(&api, Method::GET, "/apis", aggregated, &Value::Null).await;
+        found(&all["items"], "/metadata/name", "metrics.example.com")["versions"][0].clone()
+    };
+    assert_eq!(discovered().await["freshness"], "Stale");
+    let (code, reply) = send(
+        &api,
+        Method::GET,
+        "/apis/metrics.example.com/v1/namespaces/default/readings",
+        "application/json",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(code, 503, "{reply}");
+
+    let meter = json!({"metadata": {"name": "meter"}, "spec": {"ports": [{"port": 443, "targetPort": 1}], "clusterIP": "None"}});
+    assert_eq!(
+        send(&api, Method::POST, "/api/v1/namespaces/default/services", "application/json", &meter).await.0,
+        201
+    );
+    let slice = json!({
+        "metadata": {"name": "meter-1", "labels": {"kubernetes.io/service-name": "meter"}}, "addressType": "IPv4",
+        "ports": [{"name": "", "port": other_port, "protocol": "TCP"}], "endpoints": [{"addresses": ["127.0.0.1"]}],
+    });
+    let (code, reply) = send(
+        &api,
+        Method::POST,
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+        "application/json",
+        &slice,
+    )
+    .await;
+    assert_eq!(code, 201, "{reply}");
+    assert_eq!(available().await, ("True".to_owned(), "Passed".to_owned()));
+    let version = discovered().await;
+    assert_eq!(
+        (&version["freshness"], &version["resources"][0]["resource"]),
+        (&json!("Current"), &json!("readings")),
+        "{version}"
+    );
+
+    // Through the shell, with a client certificate in front and the caller's name behind.
+    let front = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let address = front.local_addr().expect("address");
+    let pair = pki.server(&Server::Apiserver, &Sans::loopback(), now_s).expect("certificate");
+    let server_tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving =
+        tokio::spawn(serve(api.clone(), front, server_tls, Arc::new(NoNodes), Settings::default(), async move {
+            drop(stopped.await);
+        }));
+    let admin = Reloadable::new(&pki.client(&Identity::Admin, now_s).expect("certificate")).expect("pair");
+    let client_tls = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(admin)).expect("tls");
+    let client =
+        HttpsTransport::new(&format!("https://localhost:{}", address.port()), client_tls, None).expect("transport");
+    let reply = client
+        .send(ApiRequest::new(
+            carrack_engine::Method::Get,
+            "/apis/metrics.example.com/v1/namespaces/default/readings?limit=5",
+        ))
+        .await;
+    let told: Value = serde_json::from_slice(&reply.expect("a reply").body).expect("json");
+    assert_eq!(told["path"], "/apis/metrics.example.com/v1/namespaces/default/readings?limit=5", "{told}");
+    assert_eq!((&told["user"], &told["authorization"]), (&json!(["system:admin"]), &json!([])), "{told}");
+    assert!(told["groups"].as_array().expect("groups").contains(&json!("system:masters")), "{told}");
+    // And for those in the process.
+    let inside = api.client_as("me", ["system:masters"]);
+    let reply = inside
+        .send(ApiRequest::new(carrack_engine::Method::Get, "/apis/metrics.example.com/v1/namespaces/default/readings"))
+        .await;
+    let told: Value = serde_json::from_slice(&reply.expect("a reply").body).expect("json");
+    assert_eq!(told["user"], json!(["me"]));
+    stop.send(()).expect("serving");
+    serving.await.expect("joined").expect("served");
+}

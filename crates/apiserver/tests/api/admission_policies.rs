@@ -1,0 +1,191 @@
+//! Admission policies: what they refuse, warn of and change.
+
+use serde_json::{Value, json};
+
+use crate::harness::Cluster;
+
+const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn constraints() -> Value {
+    json!({"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]})
+}
+
+/// A policy with a binding.
+fn install(cluster: &Cluster, mut spec: Value, binding: Value) {
+    spec["matchConstraints"] = constraints();
+    cluster
+        .post(&format!("{GROUP}/validatingadmissionpolicies"), &json!({"metadata": {"name": "p"}, "spec": spec}))
+        .expect(201);
+    let mut spec = json!({"policyName": "p", "validationActions": ["Deny"]});
+    for (key, value) in binding.as_object().expect("an object") {
+        spec[key] = value.clone();
+    }
+    cluster
+        .post(&format!("{GROUP}/validatingadmissionpolicybindings"), &json!({"metadata": {"name": "b"}, "spec": spec}))
+        .expect(201);
+}
+
+fn config_map(data: &Value) -> Value {
+    json!({"metadata": {"generateName": "c", "labels": {"team": "a"}}, "data": data})
+}
+
+/// What a policy with this spec says of a ConfigMap with this data.
+#[track_caller]
+fn check(spec: Value, binding: Value, data: Value, expected: Option<(u16, &str)>) {
+    let cluster = Cluster::new();
+    install(&cluster, spec.clone(), binding);
+    let reply = cluster.post(CONFIG_MAPS, &config_map(&data));
+    match expected {
+        None => assert_eq!(reply.code, 201, "{spec}: {}", reply.json),
+        Some((code, message)) => {
+            let found = reply.json["message"].as_str().unwrap_or_default();
+            assert!(reply.code == code && found.contains(message), "{spec}: {} {found}", reply.code);
+        }
+    }
+}
+
+#[test]
+fn validations() {
+    let need_key = json!({"validations": [{"expression": "has(object.data) && 'key' in object.data"}]});
+    check(need_key.clone(), json!({}), json!({"key": "1"}), None);
+    check(
+        need_key,
+        json!({}),
+        json!({"other": "1"}),
+        Some((
+            422,
+            "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: failed expression: has(object.data)",
+        )),
+    );
+    let with_words = json!({
+        "variables": [{"name": "size", "expression": "size(object.data)"}, {"name": "twice", "expression": "variables.size * 2"}],
+        "validations": [{"expression": "variables.twice < 4", "messageExpression": "'twice is ' + string(variables.twice)", "reason": "Forbidden"}],
+    });
+    check(with_words.clone(), json!({}), json!({"a": "1"}), None);
+    check(with_words, json!({}), json!({"a": "1", "b": "2"}), Some((403, "denied request: twice is 4")));
+    let failing = json!({"validations": [{"expression": "object.spec.replicas < 3"}]});
+    check(failing.clone(), json!({}), json!({}), Some((422, "resulted in error: no such key: spec")));
+    let mut lenient = failing;
+    lenient["failurePolicy"] = "Ignore".into();
+    check(lenient, json!({}), json!({}), None);
+    let not_concerned = json!({
+        "matchConditions": [{"name": "mine", "expression": "object.metadata.labels.team == 'b'"}],
+        "validations": [{"expression": "false"}],
+    });
+    check(not_concerned, json!({}), json!({}), None);
+    let elsewhere = json!({"matchResources": {"objectSelector": {"matchLabels": {"team": "b"}}}});
+    check(json!({"validations": [{"expression": "false"}]}), elsewhere, json!({}), None);
+    let by_right = json!({"validations": [{"expression": "authorizer.requestResource.check('create').allowed() && namespaceObject.metadata.name == 'default'"}]});
+    check(by_right, json!({}), json!({}), None);
+}
+
+#[test]
+fn warnings_do_not_refuse() {
+    let cluster = Cluster::new();
+    install(
+        &cluster,
+        json!({"validations": [{"expression": "false", "message": "mind"}]}),
+        json!({"validationActions": ["Warn", "Audit"]}),
+    );
+    let reply = cluster.post(CONFIG_MAPS, &config_map(&json!({})));
+    assert_eq!(reply.code, 201);
+    let warning = reply.headers["warning"].to_str().expect("text");
+    assert!(
+        warning.contains("Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': mind"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn parameters() {
+    let spec = json!({
+        "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+        "matchConditions": [{"name": "not-the-limits", "expression": "object.metadata.?name.orValue('') != 'limits'"}],
+        "validations": [{"expression": "size(object.data) <= int(params.data.max)"}],
+    });
+    let binding = |action: &str| json!({"paramRef": {"name": "limits", "namespace": "default", "parameterNotFoundAction": action}});
+    check(spec.clone(), binding("Deny"), json!({}), Some((422, "no params found for policy binding")));
+    check(spec.clone(), binding("Allow"), json!({}), None);
+    let cluster = Cluster::new();
+    cluster
+        .post(CONFIG_MAPS, &json!({"metadata": {"name": "limits", "labels": {"x": "y"}}, "data": {"max": "1"}}))
+        .expect(201);
+    install(
+        &cluster,
+        spec,
+        json!({"paramRef": {"selector": {"matchLabels": {"x": "y"}}, "parameterNotFoundAction": "Deny"}}),
+    );
+    cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"}))).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1", "b": "2"}))).refused(422, "Invalid", "failed expression");
+}
+
+#[test]
+fn policies_that_cannot_be() {
+    let cluster = Cluster::new();
+    let path = format!("{GROUP}/validatingadmissionpolicies");
+    for (change, field) in [
+        (json!({"validations": [{"expression": "object.x +"}]}), "spec.validations[0].expression"),
+        (json!({"validations": [{"expression": "1"}]}), "spec.validations[0].expression"),
+        (json!({"validations": [{"expression": "params.x"}]}), "spec.validations[0].expression"),
+        (json!({"validations": [{"expression": "variables.later"}]}), "spec.validations[0].expression"),
+        (
+            json!({"variables": [{"name": "a", "expression": "variables.a"}], "validations": [{"expression": "true"}]}),
+            "spec.variables[0].expression",
+        ),
+        (json!({}), "spec.validations"),
+    ] {
+        let mut spec = change.clone();
+        spec["matchConstraints"] = constraints();
+        let refused = cluster.post(&path, &json!({"metadata": {"name": "p"}, "spec": spec})).expect(422);
+        assert_eq!(refused["details"]["causes"][0]["field"], field, "{change}: {refused}");
+    }
+}
+
+#[test]
+fn mutating_policies() {
+    for (mutation, expected) in [
+        (
+            json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/data/made', value: object.metadata.labels.team}]"}}),
+            json!({"a": "1", "made": "a"}),
+        ),
+        (
+            json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{data: {'made': 'so'}}"}}),
+            json!({"a": "1", "made": "so"}),
+        ),
+    ] {
+        let cluster = Cluster::new();
+        let spec = json!({"matchConstraints": constraints(), "reinvocationPolicy": "Never", "mutations": [mutation]});
+        cluster
+            .post(&format!("{GROUP}/mutatingadmissionpolicies"), &json!({"metadata": {"name": "m"}, "spec": spec}))
+            .expect(201);
+        let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "m"}});
+        cluster.post(&format!("{GROUP}/mutatingadmissionpolicybindings"), &binding).expect(201);
+        let made = cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"}))).expect(201);
+        assert_eq!(made["data"], expected, "{mutation}");
+    }
+}
+
+#[test]
+fn connections_can_be_refused() {
+    let cluster = Cluster::new();
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"], "resources": ["pods/exec"]}]},
+        "validations": [{"expression": "!('sh' in object.command)", "message": "no shells", "reason": "Forbidden"}],
+    });
+    cluster
+        .post(&format!("{GROUP}/validatingadmissionpolicies"), &json!({"metadata": {"name": "p"}, "spec": spec}))
+        .expect(201);
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+    cluster.post(&format!("{GROUP}/validatingadmissionpolicybindings"), &binding).expect(201);
+    let node =
+        json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}});
+    cluster.post("/api/v1/nodes", &node).expect(201);
+    let mut pod = crate::harness::pod("x");
+    pod["spec"]["nodeName"] = "n".into();
+    cluster.post("/api/v1/namespaces/default/pods", &pod).expect(201);
+    let exec =
+        |command: &str| cluster.get(&format!("/api/v1/namespaces/default/pods/x/exec?command={command}&stdout=true"));
+    exec("sh").refused(403, "Forbidden", "no shells");
+    assert_eq!(exec("ls").code, 200);
+}

@@ -1,0 +1,464 @@
+//! Webhooks on real sockets: an HTTPS server that is slow, refuses, patches and lies, called by the real shell.
+#![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use carrack_apiserver::serve::Outbound;
+use carrack_apiserver::{ApiServer, Call, Calling, Config, Env};
+use carrack_auth::Caller;
+use carrack_auth::pki::{Pki, Sans, Server};
+use carrack_auth::tls::{self, Reloadable};
+use carrack_store::MemStore;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+struct TestEnv {
+    random: AtomicU64,
+    outbound: Outbound,
+}
+
+impl Env for TestEnv {
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+    fn random(&self) -> u64 {
+        self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+    fn call(&self, call: Call) -> Calling {
+        self.outbound.call(call)
+    }
+}
+
+/// An API server in the process, and a webhook server beside it that answers by path.
+struct World {
+    api: ApiServer,
+    address: SocketAddr,
+    ca: String,
+    /// Reviews that came, by path.
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    _directory: tempfile::TempDir,
+}
+
+type Seen = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// What the webhook server answers.
+async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await.expect("body").to_bytes();
+    let review: Value = serde_json::from_slice(&body).expect("json");
+    seen.lock().expect("lock").push((path.clone(), review.clone()));
+    let uid = review["request"]["uid"].clone();
+    let patch = |patch: Value| json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(patch.to_string())});
+    let response = match path.as_str() {
+        "/allow" => json!({"uid": uid, "allowed": true, "warnings": ["mind the gap"]}),
+        "/deny" => {
+            json!({"uid": uid, "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "not today"}})
+        }
+        "/deny-silently" => json!({"uid": uid, "allowed": false}),
+        "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "webhook"}}])),
+        "/color" => {
+            let has_label = review["request"]["object"]["metadata"]["labels"]["by"] == "webhook";
+            patch(json!([{"op": "add", "path": "/data/color", "value": if has_label { "blue" } else { "red" }}]))
+        }
+        "/status" => patch(json!([
+            {"op": "add", "path": "/status", "value": {"phase": "Failed"}},
+            {"op": "add", "path": "/metadata/annotations", "value": {"by": "webhook"}},
+        ])),
+        "/bad-patch" => patch(json!([{"op": "replace", "path": "/nowhere/at/all", "value": 1}])),
+        "/other-uid" => json!({"uid": "another", "allowed": true}),
+        "/hang" => std::future::pending().await,
+        "/error" => {
+            let mut response = http::Response::new(Full::new(Bytes::from_static(b"broken")));
+            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            return response;
+        }
+        "/not-json" => return http::Response::new(Full::new(Bytes::from_static(b"<html>"))),
+        "/huge" => return http::Response::new(Full::new(Bytes::from(vec![b' '; 9 << 20]))),
+        "/convert" => return http::Response::new(Full::new(convert(&review).to_string().into())),
+        _ => json!(null),
+    };
+    let reply = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+    http::Response::new(Full::new(reply.to_string().into()))
+}
+
+/// v1 has `spec.host` and `spec.port`, v2 has `spec.address`.
+fn convert(review: &Value) -> Value {
+    let wanted = review["request"]["desiredAPIVersion"].as_str().expect("version").to_owned();
+    let objects = review["request"]["objects"].as_array().expect("objects").iter();
+    let converted: Vec<Value> = objects
+        .map(|object| {
+            let mut object = object.clone();
+            if wanted.ends_with("/v2") {
+                let text = |key: &str| object["spec"][key].as_str().unwrap_or_default().to_owned();
+                object["spec"] = json!({"address": format!("{}:{}", text("host"), text("port"))});
+            } else {
+                let address = object["spec"]["address"].as_str().unwrap_or_default().to_owned();
+                let (host, port) = address.split_once(':').unwrap_or((&address, ""));
+                object["spec"] = json!({"host": host, "port": port});
+            }
+            object["apiVersion"] = wanted.clone().into();
+            object
+        })
+        .collect();
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": {
+        "uid": review["request"]["uid"], "result": {"status": "Success"}, "convertedObjects": converted,
+    }})
+}
+
+impl World {
+    async fn new() -> World {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
+        let now_s = jiff::Timestamp::now().as_second();
+        let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
+        let sans = Sans::loopback().with_name("hook.default.svc");
+        let pair = pki.server(&Server::Apiserver, &sans, now_s).expect("certificate");
+        let mut tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls");
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let seen: Seen = Arc::default();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        tokio::spawn({
+            let seen = Arc::clone(&seen);
+            async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                    tokio::spawn(async move {
+                        let Ok(stream) = acceptor.accept(stream).await else { return };
+                        let service = hyper::service::service_fn(move |request| {
+                            let seen = Arc::clone(&seen);
+                            async move { Ok::<_, std::convert::Infallible>(answer(seen, request).await) }
+                        });
+                        let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                        drop(builder.serve_connection(TokioIo::new(stream), service).await);
+                    });
+                }
+            }
+        });
+        // The server trusts nobody by itself: webhooks come with their own authority.
+        let other = tempfile::tempdir().expect("temporary directory");
+        let stranger = Pki::open_or_create(other.path(), now_s).expect("pki");
+        let env = TestEnv { random: AtomicU64::new(5), outbound: Outbound::new(stranger.ca_pem(), None) };
+        let api = ApiServer::new(Config::new(Arc::new(MemStore::default()), Arc::new(env)));
+        api.bootstrap().await.expect("bootstrap");
+        World { api, address, ca: STANDARD.encode(pki.ca_pem()), seen, _directory: directory }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> (u16, Value, Vec<String>) {
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let content_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::builder().method(method).uri(path).header("content-type", content_type);
+        let caller = Caller::new("admin", ["system:masters"]);
+        let response = self.api.handle(request.body(body).expect("request"), caller).await;
+        let (head, body) = response.into_parts();
+        let warnings = head.headers.get_all("warning").iter().map(|w| w.to_str().expect("text").to_owned()).collect();
+        (head.status.as_u16(), serde_json::from_slice(&body.into_bytes()).unwrap_or_default(), warnings)
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (code, value, _) = self.send(Method::POST, path, body).await;
+        (code, value)
+    }
+
+    fn client(&self, path: &str) -> Value {
+        json!({"url": format!("https://localhost:{}{path}", self.address.port()), "caBundle": self.ca})
+    }
+
+    fn hook(&self, path: &str) -> Value {
+        json!({
+            "name": format!("{}.hooks.example.com", path.trim_start_matches('/')),
+            "clientConfig": self.client(path),
+            "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+        })
+    }
+
+    /// Puts webhooks in place of those that were there.
+    async fn install(&self, kind: &str, hooks: &[Value]) {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations", kind.to_lowercase());
+        self.send(Method::DELETE, &format!("{path}/test"), &Value::Null).await;
+        let configuration = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
+            "metadata": {"name": "test"}, "webhooks": hooks,
+        });
+        let (code, reply) = self.post(&path, &configuration).await;
+        assert_eq!(code, 201, "{reply}");
+    }
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn config_map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {}})
+}
+
+#[tokio::test]
+async fn validating_webhooks_refuse_as_upstream_does() {
+    let world = World::new().await;
+    for (index, (path, policy, code, message)) in [
+        ("/allow", "Fail", 201, ""),
+        ("/deny", "Fail", 409, "admission webhook \"deny.hooks.example.com\" denied the request: not today"),
+        (
+            "/deny-silently",
+            "Ignore",
+            400,
+            "admission webhook \"deny-silently.hooks.example.com\" denied the request without explanation",
+        ),
+        ("/error", "Fail", 500, "failed calling webhook \"error.hooks.example.com\": failed to call webhook: the server responded with the status code 500"),
+        ("/error", "Ignore", 201, ""),
+        ("/hang", "Fail", 500, "/hang?timeout=1s\": context deadline exceeded"),
+        ("/hang", "Ignore", 201, ""),
+        ("/not-json", "Fail", 500, "the reply is not JSON"),
+        ("/huge", "Fail", 500, "length limit exceeded"),
+        ("/other-uid", "Fail", 500, "expected response.uid="),
+        ("/nothing", "Fail", 500, "no response"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut hook = world.hook(path);
+        hook["failurePolicy"] = policy.into();
+        world.install("Validating", &[hook]).await;
+        let (found, reply, warnings) = world.send(Method::POST, CONFIG_MAPS, &config_map(&format!("c{index}"))).await;
+        assert_eq!(found, code, "{path} {policy}: {reply}");
+        assert!(reply["message"].as_str().unwrap_or_default().contains(message), "{path} {policy}: {reply}");
+        assert_eq!(warnings.iter().any(|w| w.contains("mind the gap")), path == "/allow", "{path}: {warnings:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_webhook_is_told() {
+    let world = World::new().await;
+    world.install("Validating", &[world.hook("/allow")]).await;
+    let (code, made) = world.post(CONFIG_MAPS, &config_map("told")).await;
+    assert_eq!(code, 201, "{made}");
+    let path = format!("{CONFIG_MAPS}/told");
+    assert_eq!(world.send(Method::PATCH, &path, &json!({"data": {"a": "b"}})).await.0, 200);
+    assert_eq!(world.send(Method::DELETE, &path, &Value::Null).await.0, 200);
+    let seen = std::mem::take(&mut *world.seen.lock().expect("lock"));
+    let requests: Vec<&Value> = seen.iter().map(|(_, review)| &review["request"]).collect();
+    let operations: Vec<&str> = requests.iter().map(|r| r["operation"].as_str().expect("operation")).collect();
+    assert_eq!(operations, ["CREATE", "UPDATE", "DELETE"]);
+    let [create, update, delete] = requests[..] else { unreachable!("three of them") };
+    assert_eq!(create["kind"], json!({"group": "", "version": "v1", "kind": "ConfigMap"}));
+    assert_eq!(create["requestResource"], json!({"group": "", "version": "v1", "resource": "configmaps"}));
+    assert_eq!((&create["name"], &create["namespace"]), (&json!("told"), &json!("default")));
+    assert_eq!((&create["userInfo"]["username"], &create["dryRun"]), (&json!("admin"), &json!(false)));
+    assert_eq!((&create["object"]["metadata"]["name"], &create["oldObject"]), (&json!("told"), &Value::Null));
+    assert_eq!((&update["object"]["data"], &update["oldObject"]["data"]["a"]), (&json!({"a": "b"}), &Value::Null));
+    assert_eq!((&delete["object"], &delete["oldObject"]["data"]), (&Value::Null, &json!({"a": "b"})));
+}
+
+#[tokio::test]
+async fn mutating_webhooks_change_in_order_and_may_be_asked_again() {
+    let world = World::new().await;
+    let (mut color, label) = (world.hook("/color"), world.hook("/label"));
+    world.install("Mutating", &[color.clone(), label.clone()]).await;
+    let (code, made) = world.post(CONFIG_MAPS, &config_map("one")).await;
+    assert_eq!(
+        (code, &made["data"]["color"], &made["metadata"]["labels"]["by"]),
+        (201, &json!("red"), &json!("webhook")),
+        "{made}"
+    );
+    color["reinvocationPolicy"] = "IfNeeded".into();
+    world.install("Mutating", &[color.clone(), label]).await;
+    let (_, made) = world.post(CONFIG_MAPS, &config_map("two")).await;
+    assert_eq!(made["data"]["color"], "blue", "{made}");
+    world.install("Mutating", &[world.hook("/bad-patch")]).await;
+    let (code, refused) = world.post(CONFIG_MAPS, &config_map("three")).await;
+    assert_eq!(code, 500, "{refused}");
+    assert!(refused["message"].as_str().expect("message").contains("the patch cannot be applied"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_webhook_does_not_write_the_other_half() {
+    let world = World::new().await;
+    let mut hook = world.hook("/status");
+    hook["rules"] =
+        json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["namespaces"]}]);
+    world.install("Mutating", &[hook]).await;
+    let (code, made) = world.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await;
+    assert_eq!(
+        (code, &made["status"]["phase"], &made["metadata"]["annotations"]["by"]),
+        (201, &json!("Active"), &json!("webhook")),
+        "{made}"
+    );
+}
+
+#[tokio::test]
+async fn only_those_are_asked_that_are_concerned() {
+    let world = World::new().await;
+    let deny = |change: Value| {
+        let mut hook = world.hook("/deny");
+        for (key, value) in change.as_object().expect("an object") {
+            hook[key] = value.clone();
+        }
+        hook
+    };
+    let rule = |key: &str, value: Value| {
+        let mut rule =
+            json!({"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]});
+        rule[key] = value;
+        json!({"rules": [rule]})
+    };
+    let condition = |expression: &str| json!({"matchConditions": [{"name": "c", "expression": expression}]});
+    for (index, (change, asked)) in [
+        (json!({}), true),
+        (rule("operations", json!(["UPDATE"])), false),
+        (rule("resources", json!(["secrets", "configmaps/status"])), false),
+        (rule("resources", json!(["*/*"])), true),
+        (rule("scope", json!("Cluster")), false),
+        (rule("apiVersions", json!(["v2"])), false),
+        (json!({"objectSelector": {"matchLabels": {"x": "y"}}}), false),
+        (json!({"objectSelector": {"matchLabels": {"a": "b"}}}), true),
+        (json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}), false),
+        (json!({"namespaceSelector": {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default"]}]}}), true),
+        (condition("object.metadata.name.startsWith('z')"), false),
+        (condition("request.userInfo.username == 'admin' && request.operation == 'CREATE'"), true),
+        (condition("authorizer.group('').resource('pods').check('get').allowed()"), true),
+        (condition("authorizer.requestResource.check('create').allowed()"), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        world.install("Validating", &[deny(change.clone())]).await;
+        let mut object = config_map(&format!("c{index}"));
+        object["metadata"]["labels"] = json!({"a": "b"});
+        let (code, reply) = world.post(CONFIG_MAPS, &object).await;
+        assert_eq!(code, if asked { 409 } else { 201 }, "{change}: {reply}");
+    }
+    // A dry run does not reach those that would leave traces; the API takes only such that do not.
+    let mut hook = world.hook("/allow");
+    hook["sideEffects"] = "Some".into();
+    let configuration = json!({"metadata": {"name": "bad"}, "webhooks": [hook]});
+    let (code, _) =
+        world.post("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", &configuration).await;
+    assert_eq!(code, 422);
+}
+
+#[tokio::test]
+async fn webhooks_behind_services() {
+    let world = World::new().await;
+    let mut hook = world.hook("/deny");
+    hook["clientConfig"] = json!({"service": {"namespace": "default", "name": "hook", "path": "/deny", "port": 8443}, "caBundle": world.ca});
+    world.install("Validating", &[hook]).await;
+    let refusal =
+        async || world.post(CONFIG_MAPS, &config_map("x")).await.1["message"].as_str().unwrap_or_default().to_owned();
+    assert!(refusal().await.contains("service \"hook\" not found"));
+    let service = json!({"metadata": {"name": "hook"}, "spec": {"ports": [{"name": "https", "port": 8443, "targetPort": "tls"}], "clusterIP": "None"}});
+    let (code, reply) = world.post("/api/v1/namespaces/default/services", &service).await;
+    assert_eq!(code, 201, "{reply}");
+    assert!(refusal().await.contains("no endpoints available for service \"hook\""));
+    let slice = json!({
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
+        "ports": [{"name": "https", "port": world.address.port(), "protocol": "TCP"}],
+        "endpoints": [{"addresses": ["127.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["127.0.0.1"]}],
+    });
+    let (code, reply) = world.post("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", &slice).await;
+    assert_eq!(code, 201, "{reply}");
+    let said = refusal().await;
+    assert!(said.contains("denied the request: not today"), "{said}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_is_not_asked() {
+    let world = World::new().await;
+    let mut hook = world.hook("/allow");
+    hook["clientConfig"].as_object_mut().expect("config").remove("caBundle");
+    world.install("Validating", &[hook]).await;
+    let (code, reply) = world.post(CONFIG_MAPS, &config_map("x")).await;
+    assert_eq!(code, 500, "{reply}");
+    assert!(reply["message"].as_str().expect("message").contains("tls: "), "{reply}");
+    assert!(world.seen.lock().expect("lock").is_empty());
+}
+
+/// A definition of two versions that a webhook converts.
+fn gates(world: &World) -> Value {
+    let version = |name: &str, storage: bool, properties: Value| {
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {
+            "type": "object", "properties": {"spec": {"type": "object", "properties": properties}},
+        }}})
+    };
+    let text = json!({"type": "string"});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gates.wall.example.com"},
+        "spec": {
+            "group": "wall.example.com", "scope": "Namespaced", "names": {"plural": "gates", "kind": "Gate"},
+            "versions": [version("v1", true, json!({"host": text, "port": text})), version("v2", false, json!({"address": text}))],
+            "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": world.client("/convert"), "conversionReviewVersions": ["v1"]}},
+        },
+    })
+}
+
+#[tokio::test]
+async fn versions_that_a_webhook_converts() {
+    let world = World::new().await;
+    let (code, reply) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &gates(&world)).await;
+    assert_eq!(code, 201, "{reply}");
+    let path = |version: &str| format!("/apis/wall.example.com/{version}/namespaces/default/gates");
+    let gate = json!({"apiVersion": "wall.example.com/v2", "kind": "Gate", "metadata": {"name": "north", "labels": {"a": "b"}}, "spec": {"address": "h:80"}});
+    let (code, made) = world.post(&path("v2"), &gate).await;
+    assert_eq!(
+        (code, &made["spec"], &made["apiVersion"]),
+        (201, &json!({"address": "h:80"}), &gate["apiVersion"]),
+        "{made}"
+    );
+    let north = |version: &str| format!("{}/north", path(version));
+    let (_, as_v1, _) = world.send(Method::GET, &north("v1"), &Value::Null).await;
+    assert_eq!(
+        (&as_v1["spec"], &as_v1["metadata"]),
+        (&json!({"host": "h", "port": "80"}), &made["metadata"]),
+        "{as_v1}"
+    );
+    let (code, patched, _) = world.send(Method::PATCH, &north("v2"), &json!({"spec": {"address": "h:443"}})).await;
+    assert_eq!((code, &patched["spec"]["address"]), (200, &json!("h:443")), "{patched}");
+    let (_, as_v1, _) = world.send(Method::GET, &north("v1"), &Value::Null).await;
+    assert_eq!(as_v1["spec"]["port"], "443", "{as_v1}");
+    let (_, list, _) = world.send(Method::GET, &path("v2"), &Value::Null).await;
+    assert_eq!(list["items"][0]["spec"], json!({"address": "h:443"}), "{list}");
+    // Watches convert too, those that begin with what is there and those that do not.
+    let watch = Request::builder().uri(format!("{}?watch=true", path("v2"))).body(Bytes::new()).expect("request");
+    let response = world.api.handle(watch, Caller::new("admin", ["system:masters"])).await;
+    let carrack_apiserver::Body::Watch { mut lines, .. } = response.into_body() else { unreachable!("a watch") };
+    let mut next = async || {
+        let line = futures::StreamExt::next(&mut lines).await.expect("an event");
+        serde_json::from_slice::<Value>(&line).expect("json")
+    };
+    let added = next().await;
+    assert_eq!((&added["type"], &added["object"]["spec"]), (&json!("ADDED"), &json!({"address": "h:443"})), "{added}");
+    world.send(Method::PATCH, &north("v1"), &json!({"spec": {"host": "other"}})).await;
+    let changed = next().await;
+    assert_eq!(
+        (&changed["type"], &changed["object"]["spec"]),
+        (&json!("MODIFIED"), &json!({"address": "other:443"})),
+        "{changed}"
+    );
+    // Those who ask for the stored version do not need the webhook; others are told what is wrong.
+    let mut broken = gates(&world);
+    broken["spec"]["conversion"]["webhook"]["clientConfig"] = world.client("/error");
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gates.wall.example.com";
+    let (code, reply, _) =
+        world.send(Method::PATCH, definition, &json!({"spec": {"conversion": broken["spec"]["conversion"]}})).await;
+    assert_eq!(code, 200, "{reply}");
+    assert_eq!(world.send(Method::GET, &north("v1"), &Value::Null).await.0, 200);
+    let (code, failed, _) = world.send(Method::GET, &north("v2"), &Value::Null).await;
+    assert_eq!(code, 500, "{failed}");
+    assert!(
+        failed["message"]
+            .as_str()
+            .expect("message")
+            .contains("conversion webhook for wall.example.com/v1, Kind=Gate failed"),
+        "{failed}"
+    );
+}
