@@ -58,7 +58,7 @@ pub(crate) fn from_storage(row: &ResourceInfo, version: &Version, mut object: Ob
     object
 }
 
-fn converted(row: &ResourceInfo, version: &str, object: Object) -> Object {
+pub(crate) fn converted(row: &ResourceInfo, version: &str, object: Object) -> Object {
     let mut value = Value::Object(object);
     convert::convert(&row.group, &row.kind, version, &mut value);
     match value {

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use carrack_auth::Caller;
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, Transport, lines, to_http};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, Transport, lines, to_http, user_agent};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 
@@ -31,11 +32,30 @@ impl ApiServer {
     }
 }
 
+impl InProcess {
+    fn request(&self, request: ApiRequest) -> Result<http::Request<Bytes>, ApiError> {
+        let mut request = to_http(request, "")?;
+        if let Some(agent) = user_agent(role_of(&self.caller.user)) {
+            request.headers_mut().insert(http::header::USER_AGENT, agent);
+        }
+        Ok(request)
+    }
+}
+
+/// The name that a role's user stands for: `kube-scheduler` of `system:kube-scheduler`.
+fn role_of(user: &str) -> &str {
+    match user.split_once(':') {
+        Some(("system", node)) if node.starts_with("node:") => "kubelet",
+        Some((_, role)) => role.split(':').next().unwrap_or(role),
+        None => user,
+    }
+}
+
 impl Transport for InProcess {
     fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
         let this = self.clone();
         Box::pin(async move {
-            let response = this.server.handle(to_http(request, "")?, this.caller).await;
+            let response = this.server.handle(this.request(request)?, this.caller).await;
             let mut status = response.status().as_u16();
             let body = match response.into_body() {
                 Body::Remote(call) => match this.server.env().call(*call).await {
@@ -61,7 +81,7 @@ impl Transport for InProcess {
     fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
         let this = self.clone();
         Box::pin(async move {
-            let response = this.server.handle(to_http(request, "")?, this.caller).await;
+            let response = this.server.handle(this.request(request)?, this.caller).await;
             let status = response.status().as_u16();
             match response.into_body() {
                 Body::Watch { lines: stream, timeout_s } => {

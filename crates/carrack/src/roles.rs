@@ -31,21 +31,25 @@ use crate::logging;
 /// # Errors
 /// The kubeconfig cannot be used.
 pub fn https(kubeconfig: &Path) -> anyhow::Result<Arc<dyn Transport>> {
+    Ok(Arc::new(https_client(kubeconfig)?))
+}
+
+fn https_client(kubeconfig: &Path) -> anyhow::Result<HttpsTransport> {
     let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
     let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
     let token = target.token.as_ref().map(Token::read).transpose().with_context(context)?;
     let tls = target.client_config().with_context(context)?;
-    let transport = HttpsTransport::new(&target.server, tls, token.as_ref().map(|token| token.expose()))
+    HttpsTransport::new(&target.server, tls, token.as_ref().map(|token| token.expose()))
         .map_err(|error| anyhow::anyhow!("{error}"))
-        .with_context(context)?;
-    Ok(Arc::new(transport))
+        .with_context(context)
 }
 
-/// Runs one role as a process: logs, the API server over HTTPS, and an end by SIGTERM or SIGINT.
+/// Runs one role as a process under a name that the API server is told: logs, the API server over HTTPS, and an end by SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The role failed.
 pub async fn alone<F>(
+    name: &str,
     args: &RoleArgs,
     role: impl FnOnce(Arc<dyn Transport>, CancellationToken) -> F,
 ) -> anyhow::Result<()>
@@ -53,7 +57,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     logging::start(args.log.filter())?;
-    let transport = https(&args.kubeconfig)?;
+    let transport = Arc::new(https_client(&args.kubeconfig)?.named(name));
     role(transport, until_signal()?).await
 }
 

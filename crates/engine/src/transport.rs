@@ -114,12 +114,19 @@ where
     .boxed()
 }
 
+/// The user agent of a role. None when the name is no text for a header.
+#[must_use]
+pub fn user_agent(name: &str) -> Option<http::HeaderValue> {
+    http::HeaderValue::from_str(&format!("{name}/{}", env!("CARGO_PKG_VERSION"))).ok()
+}
+
 /// The API server over HTTPS.
 #[derive(Clone)]
 pub struct HttpsTransport {
     client: Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: Arc<str>,
     authorization: Option<http::HeaderValue>,
+    agent: Option<http::HeaderValue>,
 }
 
 impl HttpsTransport {
@@ -152,13 +159,23 @@ impl HttpsTransport {
                 Ok::<_, ApiError>(value)
             })
             .transpose()?;
-        Ok(Self { client, base: base.trim_end_matches('/').into(), authorization })
+        Ok(Self { client, base: base.trim_end_matches('/').into(), authorization, agent: None })
+    }
+
+    /// Says under which name requests are made: what the API server notes as the manager of fields.
+    #[must_use]
+    pub fn named(mut self, agent: &str) -> Self {
+        self.agent = user_agent(agent);
+        self
     }
 
     async fn open(self, request: ApiRequest) -> Result<http::Response<hyper::body::Incoming>, ApiError> {
         let mut request = to_http(request, &self.base)?.map(Full::new);
         if let Some(value) = &self.authorization {
             request.headers_mut().insert(http::header::AUTHORIZATION, value.clone());
+        }
+        if let Some(agent) = &self.agent {
+            request.headers_mut().insert(http::header::USER_AGENT, agent.clone());
         }
         self.client.request(request).await.map_err(|e| ApiError::Transport(causes(&e)))
     }

@@ -18,7 +18,7 @@ fn unknown(_: &str) -> Other<'static> {
 }
 
 fn kind(schema: &'static Schema) -> Kind<'static> {
-    Kind { schema, other: &unknown }
+    Kind { schema, other: &unknown, convert: &|object, _| object.clone() }
 }
 
 fn who(manager: &'static str) -> Writer<'static> {

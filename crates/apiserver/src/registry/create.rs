@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use carrack_schema::apply::Managed;
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
+
+use serde_json::Value;
 
 use crate::admission::{self, Attributes, Operation, Terms, extend};
 use crate::body::Response;
@@ -11,7 +14,8 @@ use crate::convert;
 use crate::keys;
 use crate::kinds;
 use crate::object::{Object, meta_str, set_meta};
-use crate::registry::{decode, meta, strategy};
+use crate::present::Presenter;
+use crate::registry::{decode, managers, meta, strategy};
 use crate::server::Inner;
 use crate::status::Status;
 use crate::stored;
@@ -27,6 +31,11 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let dry_run = cx.dry_run()?;
     let object = decode::object(cx, body)?;
     let made = make(cx, object, dry_run).await?;
+    response(cx, made, &presenter).await
+}
+
+/// The reply with a created object.
+pub(crate) async fn response(cx: &Cx<'_>, made: Made, presenter: &Presenter) -> Result<Response, Status> {
     Ok(match made {
         Made::Stored(entry) => presenter.one(201, &*cx.converted(entry).await?),
         Made::Dry(object) => presenter.unstored(201, &object, Revision(0)),
@@ -42,19 +51,41 @@ pub(crate) enum Made {
 
 /// Creates an object that is already decoded.
 pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) -> Result<Made, Status> {
-    meta::prepare_create(cx, &mut decoded)?;
-    strategy::prepare_create(cx, &mut decoded);
-    kinds::default(&cx.row, cx.version(), &mut decoded);
+    prepare(cx, &mut decoded)?;
+    let managers = managers::created(cx, &mut decoded)?;
+    store(cx, &decoded, managers.as_ref(), dry_run).await
+}
+
+/// Creates an object that was applied.
+pub(crate) async fn make_applied(
+    cx: &mut Cx<'_>,
+    mut object: Object,
+    managed: Managed,
+    dry_run: bool,
+) -> Result<Made, Status> {
+    prepare(cx, &mut object)?;
+    store(cx, &object, managed.into_json().as_ref(), dry_run).await
+}
+
+fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
+    meta::prepare_create(cx, object)?;
+    strategy::prepare_create(cx, object);
+    kinds::default(&cx.row, cx.version(), object);
+    Ok(())
+}
+
+async fn store(cx: &mut Cx<'_>, decoded: &Object, managers: Option<&Value>, dry_run: bool) -> Result<Made, Status> {
     let mut names_left = NAME_TRIES;
     for _ in 0..TRIES {
-        let name = meta::generated_name(cx, &decoded);
+        let name = meta::generated_name(cx, decoded);
         meta::check_name(cx, &name)?;
-        let generated = meta_str(&decoded, "name").is_empty() && !name.is_empty();
+        let generated = meta_str(decoded, "name").is_empty() && !name.is_empty();
         let mut object = decoded.clone();
         if !name.is_empty() {
             set_meta(&mut object, "name", name.clone());
         }
-        let (object, mut terms) = admit(cx, object, &name, dry_run).await?;
+        let (mut object, mut terms) = admit(cx, object, &name, dry_run).await?;
+        managers::put(&mut object, managers.cloned());
         let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
         if dry_run {
             if cx.server.store.get(&key).await?.0.is_some() {

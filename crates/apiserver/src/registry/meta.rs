@@ -124,7 +124,6 @@ pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revisi
     }
     let metadata = metadata_mut(new);
     drop_nulls(metadata);
-    metadata.remove("managedFields");
     metadata.remove("selfLink");
     for field in SYSTEM_FIELDS.iter().chain(&["generateName"]) {
         put_meta(new, field, meta(old, field).cloned());

@@ -1,10 +1,12 @@
 //! The generic registry: every kind's get, list, watch and writes, over one table and one store.
 
+pub(crate) mod apply;
 pub(crate) mod create;
 pub(crate) mod decode;
 pub(crate) mod delete;
 pub(crate) mod delete_collection;
 pub(crate) mod delete_options;
+pub(crate) mod managers;
 pub(crate) mod meta;
 pub(crate) mod patch;
 pub(crate) mod qos;

@@ -1,9 +1,10 @@
-//! patch: JSON patch, merge patch, strategic merge patch.
+//! patch: JSON patch, merge patch, strategic merge patch, and the way to server-side apply.
 //!
 //! A patch is applied to the newest object, again and again until no other writer comes between;
 //! a `resourceVersion` in it makes it a precondition.
 
 use carrack_schema::decode::{self, Limits};
+use carrack_schema::error::FieldError;
 use carrack_schema::strategic;
 use serde_json::Value;
 
@@ -14,11 +15,14 @@ use crate::convert::set_type;
 use crate::object::Object;
 use crate::registry::decode as bodies;
 use crate::registry::strategy::Half;
-use crate::registry::update::change;
+use crate::registry::update::change_of;
+use crate::registry::{apply, managers};
 use crate::status::Status;
 
 /// Media types of patches, for the 415.
-const TAKEN: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const TAKEN: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+/// What patches of ownership mention.
+const MANAGERS: &[u8] = b"managedFields";
 /// A JSON patch has no more operations than this.
 const MAX_OPERATIONS: usize = 10_000;
 
@@ -31,9 +35,19 @@ enum Patch {
 
 /// Applies the patch in the body.
 pub(crate) async fn patch(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
+    if content_type(cx.headers) == apply::MEDIA_TYPE {
+        return apply::apply(cx, half, body).await;
+    }
     let presenter = cx.presenter()?;
+    if cx.query.get("force").is_some() {
+        let fault = FieldError::forbidden("force", "may not be specified for non-apply patch");
+        return Err(managers::options_fault("PatchOptions", &fault));
+    }
     let patch = read(cx, body)?;
-    change(cx, &half, |cx, old| apply(cx, &patch, old)).await.map(|changed| changed.response(&presenter))
+    // Patches may change who owns what; few do.
+    let with_managers = body.windows(MANAGERS.len()).any(|window| window == MANAGERS);
+    let changed = change_of(cx, &half, with_managers, |cx, old| patched(cx, &patch, old)).await?;
+    Ok(changed.response(&presenter))
 }
 
 fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
@@ -59,14 +73,14 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
         // Upstream has no strategic merge for custom resources, and clients fall back on this.
         "application/strategic-merge-patch+json" if !cx.row.is_custom => object().map(Patch::Strategic),
         _ => Err(Status::unsupported_media_type(if cx.row.is_custom {
-            "application/json-patch+json, application/merge-patch+json"
+            "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
         } else {
             TAKEN
         })),
     }
 }
 
-fn apply(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
+fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
     let mut value = Value::Object(old.clone());
     match patch {
         Patch::Json(patch) => {

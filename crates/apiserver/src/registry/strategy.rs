@@ -10,10 +10,15 @@ use crate::registry::qos;
 /// Kinds whose status is taken from the creator: agents register themselves with it.
 const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
 
+/// Whether a new object's status is its creator's.
+pub(crate) fn takes_status_from_creator(cx: &Cx<'_>) -> bool {
+    !cx.version().has_status() || STATUS_FROM_CREATOR.contains(&(&*cx.row.group, &*cx.row.plural))
+}
+
 /// Sets the state of a new object.
 pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
     let id = (&*cx.row.group, &*cx.row.plural);
-    if cx.version().has_status() && !STATUS_FROM_CREATOR.contains(&id) {
+    if !takes_status_from_creator(cx) {
         object.remove("status");
     }
     match id {

@@ -18,6 +18,7 @@ use crate::kinds;
 use crate::object::{Object, set_meta};
 use crate::present::Presenter;
 use crate::registry::create::busy;
+use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
 use crate::registry::{decode, delete, meta, read};
 use crate::status::Status;
@@ -59,45 +60,74 @@ pub(crate) async fn update(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<R
 pub(crate) async fn change<'c>(
     cx: &mut Cx<'c>,
     half: &Half,
+    make: impl FnMut(&mut Cx<'c>, &Object) -> Result<Object, Status>,
+) -> Result<Changed, Status> {
+    change_of(cx, half, false, make).await
+}
+
+/// Like [`change`]; `make` is handed `metadata.managedFields` too, if asked for.
+pub(crate) async fn change_of<'c>(
+    cx: &mut Cx<'c>,
+    half: &Half,
+    with_managers: bool,
     mut make: impl FnMut(&mut Cx<'c>, &Object) -> Result<Object, Status>,
 ) -> Result<Changed, Status> {
     let dry_run = cx.dry_run()?;
     for _ in 0..TRIES {
         let entry = read::fetch(cx).await?;
-        let old = convert::load(cx, &entry).await?;
-        let new = make(cx, &old)?;
-        if let Some(changed) = attempt(cx, half, &entry, &old, new, dry_run).await? {
-            if let (Changed::Gone(..), false) = (&changed, dry_run) {
-                crate::crd::after_delete(cx).await?;
-            }
-            return Ok(match changed {
-                Changed::Stored(entry) => Changed::Stored(cx.converted(entry).await?),
-                other => other,
-            });
+        let mut old = convert::load(cx, &entry).await?;
+        let stored = managers::take(&mut old);
+        let new = if with_managers {
+            let mut whole = old.clone();
+            managers::put(&mut whole, stored.clone());
+            make(cx, &whole)?
+        } else {
+            make(cx, &old)?
+        };
+        if let Some(changed) = attempt(cx, half, &entry, &old, new, Managers::Stored(stored), dry_run).await? {
+            return after(cx, changed, dry_run).await;
         }
     }
     Err(busy())
 }
 
-/// One attempt; none when another writer was faster.
+/// What follows a change; a stored object comes back in the request's version.
+pub(crate) async fn after(cx: &Cx<'_>, changed: Changed, dry_run: bool) -> Result<Changed, Status> {
+    if let (Changed::Gone(..), false) = (&changed, dry_run) {
+        crate::crd::after_delete(cx).await?;
+    }
+    Ok(match changed {
+        Changed::Stored(entry) => Changed::Stored(cx.converted(entry).await?),
+        other => other,
+    })
+}
+
+/// One attempt; none when another writer was faster. `old` is without its managers.
 pub(crate) async fn attempt(
     cx: &mut Cx<'_>,
     half: &Half,
     entry: &Arc<Entry>,
     old: &Object,
     mut new: Object,
+    managers: Managers,
     dry_run: bool,
 ) -> Result<Option<Changed>, Status> {
     let name = cx.name().to_owned();
+    let sent = managers::take(&mut new);
     let revision = entry.mod_revision.to_string();
     meta::prepare_update(cx, &mut new, old, &revision)?;
     strategy::restrict(cx, half, &mut new, old);
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
+    let managers = match managers {
+        Managers::Stored(stored) => managers::updated(cx, old, &new, stored, sent)?,
+        Managers::Applied(managed) => managed.into_json(),
+    };
     let (mut new, Terms { mut checks, mut ops, mut warnings }) = admit(cx, new, old, dry_run).await?;
     if cx.row.has_generation && strategy::changes_spec(cx, &new, old) {
         meta::bump_generation(&mut new);
     }
+    managers::put(&mut new, managers);
     let (api_version, kind) = convert::storage_type(&cx.row);
     if strategy::may_go(cx, &new) {
         if dry_run {

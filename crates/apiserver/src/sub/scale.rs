@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use crate::accept::content_type;
 use crate::body::{self, Response};
 use crate::context::Cx;
-use crate::object::{Object, at, child_mut, meta, meta_str};
+use crate::convert::set_type;
+use crate::object::{Object, at, child_mut, meta, meta_str, put_meta, str_at};
+use crate::registry::apply::{self, Outcome};
+use crate::registry::create::Made;
 use crate::registry::strategy::Half;
 use crate::registry::update::{Changed, change};
 use crate::registry::{decode, read};
@@ -27,10 +30,13 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
         return Ok(body::value(200, &scale_of(cx, &object, &paths)));
     }
     let media_type = content_type(cx.headers);
+    if verb == "patch" && media_type == apply::MEDIA_TYPE {
+        return applied(cx, &paths, body).await;
+    }
     let (headers, body) = (cx.headers, body.to_vec());
     let outcome = change(cx, &Half::Main, |cx, old| {
         let mut scale = scale_of(cx, old, &paths);
-        apply(&mut scale, verb, headers, &media_type, &body)?;
+        patched(&mut scale, verb, headers, &media_type, &body)?;
         let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&wanted) {
             return Err(Status::invalid(
@@ -60,7 +66,39 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     Ok(body::value(200, &scale_of(cx, &object, &paths)))
 }
 
-fn apply(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str, body: &[u8]) -> Result<(), Status> {
+/// Applies a scale: the object's count of replicas belongs to the applier.
+async fn applied(cx: &mut Cx<'_>, paths: &ScalePaths, body: &[u8]) -> Result<Response, Status> {
+    let scale = apply::read(cx, body)?;
+    if let Some(given) = ["autoscaling/v1"].iter().find(|wanted| str_at(&scale, &["apiVersion"]) != **wanted) {
+        return Err(Status::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {}, expected: {given}",
+            str_at(&scale, &["apiVersion"])
+        )));
+    }
+    decode::check_type(&scale, "autoscaling/v1", "Scale")?;
+    let mut config = Object::new();
+    set_type(&mut config, &cx.api_version(), &cx.row.kind);
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        put_meta(&mut config, field, meta(&scale, field).cloned());
+    }
+    if let Some(wanted) = at(&scale, &["spec", "replicas"]) {
+        let wanted = wanted.as_i64().filter(|wanted| (0..=i64::from(i32::MAX)).contains(wanted));
+        let wanted =
+            wanted.ok_or_else(|| Status::bad_request("spec.replicas must be a number that is not negative"))?;
+        set(&mut config, &paths.spec_replicas, wanted);
+    }
+    let object = match apply::run(cx, &Half::Main, config).await? {
+        Outcome::Created(Made::Stored(entry)) | Outcome::Changed(Changed::Stored(entry)) => {
+            convert::from_storage(&cx.row, cx.version(), stored::parse(&entry))
+        }
+        Outcome::Created(Made::Dry(object)) | Outcome::Changed(Changed::Dry(object, _) | Changed::Gone(object, _)) => {
+            object
+        }
+    };
+    Ok(body::value(200, &scale_of(cx, &object, paths)))
+}
+
+fn patched(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str, body: &[u8]) -> Result<(), Status> {
     let parse = || -> Result<Value, Status> {
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
     };
@@ -82,7 +120,7 @@ fn apply(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str, b
             Ok(())
         }
         _ => Err(Status::unsupported_media_type(
-            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json",
+            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
         )),
     }
 }

@@ -4,6 +4,7 @@
 
 mod admission;
 mod admission_policies;
+mod apply;
 mod audit;
 mod certificates;
 mod crd;

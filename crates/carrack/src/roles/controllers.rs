@@ -36,8 +36,10 @@ pub async fn run(
 pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
     let ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
     let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
-    super::alone(&args.role, |transport, stop| async move { run(&ca_pem, identity.as_deref(), transport, stop).await })
-        .await
+    super::alone("kube-controller-manager", &args.role, |transport, stop| async move {
+        run(&ca_pem, identity.as_deref(), transport, stop).await
+    })
+    .await
 }
 
 /// The built-in kinds whose objects can have owners and can be deleted with their namespace. Events age out by

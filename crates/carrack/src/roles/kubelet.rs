@@ -114,8 +114,10 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file,
     };
-    super::alone(&args.agent.role, |transport, stop| async move { run(&layout, node, serving, transport, stop).await })
-        .await
+    super::alone("kubelet", &args.agent.role, |transport, stop| async move {
+        run(&layout, node, serving, transport, stop).await
+    })
+    .await
 }
 
 /// Reads a configuration file of upstream's kubelet.

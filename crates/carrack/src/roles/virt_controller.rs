@@ -43,8 +43,10 @@ pub async fn run(
 pub async fn alone(args: VirtControllerArgs) -> anyhow::Result<()> {
     let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
     let config = config(args.launcher_image.as_deref(), &args.data_dir.layout()?.virt_dir());
-    super::alone(&args.role, |transport, stop| async move { run(&config, identity.as_deref(), transport, stop).await })
-        .await
+    super::alone("virt-controller", &args.role, |transport, stop| async move {
+        run(&config, identity.as_deref(), transport, stop).await
+    })
+    .await
 }
 
 /// The controllers' settings.

@@ -54,7 +54,7 @@ pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let serving = super::kubelet::serving(&args.agent)?;
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
-    super::alone(&args.agent.role, |transport, stop| async move {
+    super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
         run(&layout, &name, listen, serving, transport, stop).await
     })
     .await

@@ -72,8 +72,8 @@ pub enum Other<'s> {
     Unknown,
     /// It has the same form.
     Same,
-    /// It has another form: its schema, and how to get there.
-    Form(&'s Schema, &'s dyn Fn(&Object) -> Object),
+    /// It has another form, with this schema.
+    Form(&'s Schema),
 }
 
 /// The kind that an object is of, in the request's version.
@@ -82,6 +82,8 @@ pub struct Kind<'s> {
     pub schema: &'s Schema,
     /// The other versions, by `apiVersion`.
     pub other: &'s dyn Fn(&str) -> Other<'s>,
+    /// Makes an object of another form, given its `apiVersion`.
+    pub convert: &'s dyn Fn(&Object, &str) -> Object,
 }
 
 /// Why an object cannot be applied.
@@ -219,7 +221,10 @@ fn at_version(
     match (kind.other)(&entry.api_version) {
         Other::Unknown => None,
         Other::Same => Some(None),
-        Other::Form(schema, convert) => Some(Some(owned_changes(&convert(old), &convert(new), schema))),
+        Other::Form(schema) => {
+            let convert = |object| (kind.convert)(object, &entry.api_version);
+            Some(Some(owned_changes(&convert(old), &convert(new), schema)))
+        }
     }
 }
 
@@ -254,6 +259,18 @@ fn cap_updaters(managed: &mut Managed) {
     managed.entries = rest;
 }
 
+/// Checks that an object fits its schema so that its fields can be owned.
+///
+/// # Errors
+/// [`ApplyError::Untyped`] with the faults.
+pub fn check(config: &Object, schema: &Schema) -> Result<(), ApplyError> {
+    match &*check::faults(config, schema) {
+        [] => Ok(()),
+        [one] => Err(ApplyError::Untyped(one.clone())),
+        many => Err(ApplyError::Untyped(format!("errors:\n  {}", many.join("\n  ")))),
+    }
+}
+
 /// Applies an object. `live` is the stored one, or none where it is to be created; neither has
 /// `metadata.managedFields`. `resets` says of a top-level field whether this resource ignores it.
 ///
@@ -268,12 +285,12 @@ pub fn apply(
     force: bool,
     resets: &dyn Fn(&str) -> bool,
 ) -> Result<Applied, ApplyError> {
-    let faults = check::faults(config, kind.schema);
-    match &*faults {
-        [] => {}
-        [one] => return Err(ApplyError::Untyped(one.clone())),
-        many => return Err(ApplyError::Untyped(format!("errors:\n  {}", many.join("\n  ")))),
-    }
+    check(config, kind.schema)?;
+    let config: &Object = &config
+        .iter()
+        .filter(|(field, _)| !resets(field))
+        .map(|(field, value)| (field.clone(), value.clone()))
+        .collect();
     let node = kind.schema.resolve();
     let empty = Object::new();
     if let (Some(live), true) = (live, managed.is_empty()) {
@@ -291,7 +308,6 @@ pub fn apply(
 
     let mut claims = merge::claimed(config, node);
     strip(&mut claims);
-    claims.children.retain(|element, _| !resets(element.trim_start_matches("f:")));
     let mut object = live.clone();
     merge::merge(&mut object, config, node);
 

@@ -19,7 +19,7 @@ fn unknown(_: &str) -> Other<'static> {
 }
 
 fn kind(name: &str) -> Kind<'static> {
-    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown }
+    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown, convert: &|object, _| object.clone() }
 }
 
 fn writer(manager: &'static str, second: u32) -> Writer<'static> {

@@ -5,8 +5,13 @@ use serde_json::{Map, Value, json};
 use super::components::{V3_PREFIX, list_name, schema_name};
 use crate::table::{ResourceInfo, Version};
 
-const PATCHES: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+/// The media types of patches; custom resources take all but the last.
+const PATCHES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+    "application/strategic-merge-patch+json",
+];
 
 /// `/api/v1` or `/apis/apps/v1`.
 pub(super) fn root(group: &str, version: &str) -> String {
@@ -106,7 +111,7 @@ pub(super) fn v3(info: &ResourceInfo, version: &Version, out: &mut Map<String, V
                 "post" | "put" => [("application/json".to_owned(), schema(&own))].into_iter().collect(),
                 // Custom resources have no strategic merge.
                 "patch" => {
-                    let count = if info.is_custom { 2 } else { PATCHES.len() };
+                    let count = if info.is_custom { PATCHES.len() - 1 } else { PATCHES.len() };
                     PATCHES.iter().take(count).map(|name| ((*name).to_owned(), schema(&own))).collect()
                 }
                 _ => Map::new(),

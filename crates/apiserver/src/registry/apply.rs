@@ -1,0 +1,215 @@
+//! Server-side apply: a client says which fields it wants and how, and owns them from then on.
+//!
+//! An object that is not there is created. The rest is an update in which the fields of others are
+//! safe; see [`carrack_schema::apply`] for how.
+
+use std::sync::Arc;
+
+use carrack_auth::Attributes;
+use carrack_schema::apply::{self, ApplyError, Managed};
+use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::error::FieldError;
+use serde_json::Value;
+
+use crate::body::Response;
+use crate::context::{Cx, FieldValidation};
+use crate::convert;
+use crate::kinds;
+use crate::object::{Object, meta, meta_str, set_meta, str_at};
+use crate::registry::create::{self, Made};
+use crate::registry::decode as bodies;
+use crate::registry::managers::{self, Managers};
+use crate::registry::strategy::Half;
+use crate::registry::update::{self, Changed};
+use crate::status::{Cause, Details, Status};
+
+/// The media type of objects that are applied.
+pub(crate) const MEDIA_TYPE: &str = "application/apply-patch+yaml";
+/// How often applying is tried against other writers.
+const TRIES: usize = 64;
+
+/// What applying came to.
+pub(crate) enum Outcome {
+    Created(Made),
+    Changed(Changed),
+}
+
+/// Applies the object in the body.
+pub(crate) async fn apply(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
+    let presenter = cx.presenter()?;
+    let config = read(cx, body)?;
+    settle(cx, &config)?;
+    Ok(match run(cx, &half, config).await? {
+        Outcome::Created(made) => create::response(cx, made, &presenter).await?,
+        Outcome::Changed(changed) => changed.response(&presenter),
+    })
+}
+
+/// Who applies, and whether by force.
+fn options(cx: &Cx<'_>) -> Result<(String, bool), Status> {
+    let manager = managers::given_name(cx, "PatchOptions")?;
+    if manager.is_empty() {
+        let fault = FieldError::required("fieldManager", "is required for apply patch");
+        return Err(managers::options_fault("PatchOptions", &fault));
+    }
+    Ok((manager.to_owned(), cx.query.flag("force")))
+}
+
+/// Reads a body, which is YAML and so may be JSON.
+pub(crate) fn read(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
+    let is_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let json = is_json.then(|| decode::parse(body, Format::Json, Limits::default()).ok()).flatten();
+    let parsed = match json {
+        Some(parsed) => parsed,
+        None => decode::parse(body, Format::Yaml, Limits::default()).map_err(|error| match error {
+            decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
+            other => Status::bad_request(format!("error decoding YAML: {other}")),
+        })?,
+    };
+    let findings: Vec<String> = parsed.findings.iter().map(ToString::to_string).collect();
+    match cx.field_validation()? {
+        _ if findings.is_empty() => {}
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => cx.warnings.extend(findings),
+        FieldValidation::Strict => {
+            return Err(Status::bad_request(format!("error strict decoding YAML: {}", findings.join(", "))));
+        }
+    }
+    match parsed.value {
+        Value::Object(object) => Ok(object),
+        _ => Err(Status::bad_request("error decoding YAML: the body is not an object")),
+    }
+}
+
+/// Checks what an applied object says about itself.
+fn settle(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
+    let (given, wanted) = (str_at(config, &["apiVersion"]), cx.api_version());
+    if given != wanted {
+        return Err(Status::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {given}, expected: {wanted}"
+        )));
+    }
+    bodies::check_type(config, &wanted, &cx.row.kind)?;
+    if meta(config, "managedFields").is_some() {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    apply::check(config, cx.version().schema()).map_err(|error| refused(cx, config, error))
+}
+
+/// Applies an object of the request's kind.
+pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Result<Outcome, Status> {
+    let dry_run = cx.dry_run()?;
+    let (manager, force) = options(cx)?;
+    kinds::conform(&cx.row, cx.version(), &mut config)
+        .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
+    let name = cx.name().to_owned();
+    let given = meta_str(&config, "name");
+    if !given.is_empty() && given != name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    set_meta(&mut config, "name", name);
+    for _ in 0..TRIES {
+        let (entry, _) = cx.server.store.get(&cx.key()).await?;
+        let Some(entry) = entry else {
+            if cx.request.subresource.is_some() {
+                return Err(cx.not_found(cx.name()));
+            }
+            let applied = merge(cx, half, None, &config, Managed::default(), &manager, force)?;
+            may_create(cx, &config).await?;
+            match create::make_applied(cx, applied.object, applied.managed, dry_run).await {
+                // Somebody else was faster.
+                Err(status) if status.reason == "AlreadyExists" => continue,
+                made => return made.map(Outcome::Created),
+            }
+        };
+        let mut old = convert::load(cx, &entry).await?;
+        let managed = managers::take(&mut old).map(Managed::stored).unwrap_or_default();
+        let applied = merge(cx, half, Some(&old), &config, managed, &manager, force)?;
+        let managers = Managers::Applied(applied.managed);
+        if let Some(changed) =
+            update::attempt(cx, half, &Arc::clone(&entry), &old, applied.object, managers, dry_run).await?
+        {
+            return update::after(cx, changed, dry_run).await.map(Outcome::Changed);
+        }
+    }
+    Err(create::busy())
+}
+
+fn merge(
+    cx: &Cx<'_>,
+    half: &Half,
+    live: Option<&Object>,
+    config: &Object,
+    managed: Managed,
+    manager: &str,
+    force: bool,
+) -> Result<apply::Applied, Status> {
+    let resets = |field: &str| match half {
+        Half::Main => field == "status" && cx.version().has_status(),
+        Half::Status => field != "status" && (field != "metadata" || cx.row.is_custom),
+        Half::Approval => field != "status",
+        Half::PodSpec | Half::Finalize => field != "spec",
+    };
+    managers::with(cx, manager, |kind, writer| apply::apply(live, config, kind, managed, writer, force, &resets))
+        .map_err(|error| refused(cx, config, error))
+}
+
+fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
+    match error {
+        ApplyError::Conflict(ref conflicts) => {
+            let causes = conflicts.iter().map(|(manager, path)| Cause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: format!("conflict with {manager}"),
+                field: path.clone(),
+            });
+            let details = Details { causes: causes.collect(), ..Details::default() };
+            Status { code: 409, reason: "Conflict", message: error.to_string(), details: Some(Box::new(details)) }
+        }
+        ApplyError::Untyped(why) => {
+            let (namespace, name) = (meta_str(config, "namespace"), meta_str(config, "name"));
+            let group_version = match cx.row.group.as_ref() {
+                "" => format!("/{}", cx.version().name),
+                _ => cx.api_version(),
+            };
+            let message = format!(
+                "failed to create typed patch object ({namespace}/{name}; {group_version}, Kind={}): {why}",
+                cx.row.kind
+            );
+            // Upstream's code and its lack of a reason.
+            Status { code: 500, reason: "", message, details: None }
+        }
+    }
+}
+
+/// Creating by applying needs the right to create.
+async fn may_create(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
+    if !meta_str(config, "uid").is_empty() {
+        return Err(cx.conflict(
+            cx.name(),
+            &format!(
+                "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                meta_str(config, "uid")
+            ),
+        ));
+    }
+    let attributes = Attributes {
+        verb: "create",
+        group: &cx.request.group,
+        version: &cx.request.version,
+        resource: &cx.request.resource,
+        subresource: "",
+        name: cx.name(),
+        namespace: cx.request.namespace.as_deref().unwrap_or_default(),
+        path: "",
+        field_selector: "",
+    };
+    let decision = cx.server.with_authorizer(|authorizer| authorizer.authorize(cx.caller, &attributes)).await?;
+    if decision.allowed() {
+        return Ok(());
+    }
+    let mut status = cx.forbidden(cx.name(), "");
+    status.message = attributes.forbidden_message(cx.caller, decision.reason());
+    Err(status)
+}

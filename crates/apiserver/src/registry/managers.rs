@@ -1,0 +1,142 @@
+//! `metadata.managedFields` on the way of a write.
+//!
+//! Objects go through the pipeline without it, so that nothing copies it along; the writer's part is
+//! noted once defaults are set and what the write may not touch is restored, before admission, whose
+//! changes are nobody's.
+
+use carrack_schema::apply::{self, Kind, Managed, Other, Writer};
+use carrack_schema::error::FieldError;
+use http::header::USER_AGENT;
+use serde_json::Value;
+
+use crate::context::Cx;
+use crate::convert;
+use crate::env::rfc3339_s;
+use crate::object::{Object, put_meta};
+use crate::registry::strategy;
+use crate::status::Status;
+
+/// The longest name of a manager, in bytes.
+const MAX_NAME_BYTES: usize = 128;
+/// The manager of writes that say nothing of who makes them.
+const UNKNOWN: &str = "unknown";
+
+/// Who owns what before a write, or because of it.
+pub(crate) enum Managers {
+    /// As it is stored; the write is an update.
+    Stored(Option<Value>),
+    /// As it is after the object has been applied.
+    Applied(Managed),
+}
+
+/// Takes the managers out of an object.
+pub(crate) fn take(object: &mut Object) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
+/// Puts the managers into an object.
+pub(crate) fn put(object: &mut Object, managers: Option<Value>) {
+    put_meta(object, "managedFields", managers);
+}
+
+/// The name given by `fieldManager`; empty if it is not given.
+pub(crate) fn given_name<'a>(cx: &'a Cx<'_>, options: &str) -> Result<&'a str, Status> {
+    let name = cx.query.get("fieldManager").unwrap_or_default();
+    let fault = if name.len() > MAX_NAME_BYTES {
+        FieldError::invalid("fieldManager", name, format!("may not be more than {MAX_NAME_BYTES} bytes"))
+    } else if name.chars().any(|c| c.is_control()) {
+        FieldError::invalid("fieldManager", name, "should only contain printable characters")
+    } else {
+        return Ok(name);
+    };
+    Err(options_fault(options, &fault))
+}
+
+/// A 422 for the options of a request.
+pub(crate) fn options_fault(options: &str, fault: &FieldError) -> Status {
+    let faults = [(fault.reason().to_owned(), fault.path.clone(), fault.message())];
+    Status::invalid("meta.k8s.io", options, "", &faults)
+}
+
+/// The manager of a write that is no apply: what the client says, or its user agent up to the first slash.
+fn name(cx: &Cx<'_>, options: &str) -> Result<String, Status> {
+    let given = given_name(cx, options)?;
+    if !given.is_empty() {
+        return Ok(given.to_owned());
+    }
+    let agent = cx.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut name: String = agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    // Header values that are text are ASCII.
+    name.truncate(MAX_NAME_BYTES);
+    Ok(if name.is_empty() { UNKNOWN.to_owned() } else { name })
+}
+
+/// Calls with the writer and the kind of a request.
+pub(crate) fn with<R>(cx: &Cx<'_>, manager: &str, f: impl FnOnce(&Kind<'_>, &Writer<'_>) -> R) -> R {
+    let now = rfc3339_s(cx.server.env.now());
+    let api_version = cx.api_version();
+    let subresource = cx.request.subresource.as_deref().unwrap_or_default();
+    let writer = Writer { manager, api_version: &api_version, subresource, now: &now };
+    let row = &*cx.row;
+    let other = |api_version: &str| {
+        let Some(version) = row.versions.iter().find(|version| row.api_version(&version.name) == api_version) else {
+            return Other::Unknown;
+        };
+        if row.is_custom || !carrack_schema::convert::differs(&row.group, &row.kind) {
+            return Other::Same;
+        }
+        Other::Form(version.schema())
+    };
+    let convert = |object: &Object, api_version: &str| {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        convert::converted(row, version, object.clone())
+    };
+    f(&Kind { schema: cx.version().schema(), other: &other, convert: &convert }, &writer)
+}
+
+/// The managers of a new object that was not applied.
+pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<Value>, Status> {
+    let manager = name(cx, "CreateOptions")?;
+    // A status that the server sets is nobody's.
+    let status = if strategy::takes_status_from_creator(cx) { None } else { new.remove("status") };
+    let nothing = apply::nothing(cx.row.is_custom, new);
+    let mut managed = Managed::default();
+    with(cx, &manager, |kind, writer| apply::update(&nothing, new, kind, &mut managed, writer));
+    if let Some(status) = status {
+        new.insert("status".to_owned(), status);
+    }
+    Ok(managed.into_json())
+}
+
+/// The managers of an object after an update. `sent` are those that the client sent: it may change
+/// them, and an empty list makes them forgotten until the object is next applied.
+pub(crate) fn updated(
+    cx: &Cx<'_>,
+    old: &Object,
+    new: &Object,
+    stored: Option<Value>,
+    sent: Option<Value>,
+) -> Result<Option<Value>, Status> {
+    let manager = name(cx, "UpdateOptions")?;
+    let sent = sent.filter(|sent| cx.request.subresource.is_none() && stored.as_ref() != Some(sent));
+    let mut managed = match sent {
+        Some(sent) if is_reset(&sent) => Managed::default(),
+        Some(sent) => Managed::parse(sent)
+            .filter(|managed| !managed.is_empty())
+            .unwrap_or_else(|| stored.map(Managed::stored).unwrap_or_default()),
+        None => stored.map(Managed::stored).unwrap_or_default(),
+    };
+    if managed.is_empty() {
+        return Ok(None);
+    }
+    with(cx, &manager, |kind, writer| apply::update(old, new, kind, &mut managed, writer));
+    Ok(managed.into_json())
+}
+
+fn is_reset(sent: &Value) -> bool {
+    match sent.as_array().map(Vec::as_slice) {
+        Some([]) => true,
+        Some([only]) => only.as_object().is_some_and(serde_json::Map::is_empty),
+        _ => false,
+    }
+}
