@@ -42,7 +42,8 @@ fn fields_belong_to_who_applies_them() {
     let sandbox = Sandbox::up(&[]);
     let kubectl = sandbox.kubectl();
     let server_side = ["apply", "--server-side", "-f", "-"];
-    let with = |more: &[&'static str]| -> Vec<&'static str> { server_side.into_iter().chain(more.iter().copied()).collect() };
+    let with =
+        |more: &[&'static str]| -> Vec<&'static str> { server_side.into_iter().chain(more.iter().copied()).collect() };
 
     // Created, then owned: kubectl says so, shows it, and leaves alone what is as it should be.
     let said = kubectl.run(&server_side).input(web(Some(1), "registry.example/a")).ok();
@@ -88,7 +89,10 @@ fn fields_belong_to_who_applies_them() {
     // `kubectl scale` owns the count under its own name.
     kubectl.ok(&["scale", "deployment", "web", "--replicas=0"]);
     let output = kubectl.run(&ci).input(web(Some(2), "registry.example/a")).output();
-    assert_contains(&output.stderr, &["conflict with \"kubectl\" with subresource \"scale\" using apps/v1: .spec.replicas"]);
+    assert_contains(
+        &output.stderr,
+        &["conflict with \"kubectl\" with subresource \"scale\" using apps/v1: .spec.replicas"],
+    );
 
     // A field that the kind does not have is refused, by the schema.
     let bad = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndata: {a: b}\ndatum: {}\n";
