@@ -1,4 +1,5 @@
 //! What holds of field ownership whatever the kind and the objects are.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod common;
 
