@@ -5,8 +5,10 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 
 use crate::status::Status;
 
+/// The media type of YAML.
+const YAML: &str = "application/yaml";
 /// The media types that replies can have, for the 406.
-const OFFERED: &str = "application/json";
+const OFFERED: &str = "application/json, application/yaml";
 
 /// How objects are presented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,11 @@ impl MediaRange<'_> {
     /// A parameter of the range.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v)
+    }
+
+    /// Whether this range takes objects, as JSON or as the YAML that is made of it.
+    pub fn takes_objects(&self) -> bool {
+        self.takes_json() || self.media_type == YAML
     }
 
     /// Whether this range takes JSON.
@@ -70,7 +77,7 @@ pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
 /// 406 when nothing that is accepted can be made.
 pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
     for range in ranges(headers) {
-        if !range.takes_json() {
+        if !range.takes_objects() {
             continue;
         }
         let meta_version = match range.param("v") {
@@ -89,6 +96,13 @@ pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
         }
     }
     Err(Status::not_acceptable(OFFERED))
+}
+
+/// Whether the reply is to be YAML: what is accepted best of what can be made.
+pub fn wants_yaml(headers: &HeaderMap) -> bool {
+    // Not many do; the header need not be taken apart for all others.
+    let mentioned = headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|text| text.contains("yaml")));
+    mentioned && ranges(headers).iter().find(|range| range.takes_objects()).is_some_and(|range| !range.takes_json())
 }
 
 /// The media type of a body, in lower case and without parameters; JSON when it is not said.

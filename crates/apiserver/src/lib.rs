@@ -61,6 +61,7 @@ mod status;
 mod stored;
 mod sub;
 mod transport;
+mod yaml;
 
 pub use body::{Body, NodeTarget, Response, Scheme};
 pub use call::{Answer, Call, CallError, Calling, Dialing, Trust};

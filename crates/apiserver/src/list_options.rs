@@ -35,7 +35,8 @@ pub(crate) struct ListOptions {
     pub limit: usize,
     pub continue_token: Option<String>,
     pub bookmarks: bool,
-    pub send_initial_events: bool,
+    /// Whether a watch begins with what is there: said so, said not to, or left to the revision.
+    pub send_initial_events: Option<bool>,
     pub timeout_s: Option<u64>,
 }
 
@@ -89,7 +90,7 @@ impl ListOptions {
             limit,
             continue_token,
             bookmarks: query.flag("allowWatchBookmarks"),
-            send_initial_events: send_initial_events.unwrap_or(false),
+            send_initial_events,
             timeout_s: number("timeoutSeconds")?.filter(|s| *s > 0),
         })
     }

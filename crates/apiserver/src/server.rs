@@ -42,7 +42,7 @@ use crate::query::Query;
 use crate::route::{RequestInfo, ResourceRequest};
 use crate::services::Network;
 use crate::status::Status;
-use crate::{dispatch, nonresource};
+use crate::{dispatch, nonresource, yaml};
 
 /// What an API server is made of.
 pub struct Config {
@@ -255,6 +255,7 @@ impl ApiServer {
             record.end(&notes, &response);
         }
         metrics.end(started, response.status().as_u16(), response.body().size_bytes(), env);
+        let response = yaml::lay_out(response, &parts.headers);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 

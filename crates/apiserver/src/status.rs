@@ -37,6 +37,9 @@ pub struct Details {
     /// Single faults, each with its field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
+    /// Where a list may go on, though not over one snapshot; goes into `metadata.continue`.
+    #[serde(skip)]
+    pub continue_token: Option<String>,
     /// When to try again, in seconds.
     #[serde(rename = "retryAfterSeconds", skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
@@ -299,7 +302,9 @@ impl Status {
         if !self.reason.is_empty() {
             object["reason"] = self.reason.into();
         }
-        if let Some(details) = &self.details {
+        if let Some(token) = self.details.as_ref().and_then(|details| details.continue_token.as_ref()) {
+            object["metadata"]["continue"] = token.as_str().into();
+        } else if let Some(details) = &self.details {
             object["details"] = serde_json::to_value(details).unwrap_or_default();
         }
         object["code"] = self.code.into();

@@ -269,7 +269,7 @@ impl<K: Object> Informer<K> {
             match serde_json::from_str::<K>(item.get()) {
                 Ok(object) => {
                     page.seen.insert(Key::of(&object));
-                    deltas.extend(self.put(Arc::new(object)));
+                    deltas.extend(self.put(object));
                 }
                 Err(error) => {
                     page.failed += 1;
@@ -349,7 +349,7 @@ impl<K: Object> Informer<K> {
                     let delta = if kind == "DELETED" {
                         self.cache.remove(&Key::of(&object)).map(|_| Delta::Removed(Arc::new(object)))
                     } else {
-                        self.put(Arc::new(object))
+                        self.put(object)
                     };
                     self.set_revision(&revision);
                     self.backoff = FIRST_BACKOFF;
@@ -374,7 +374,10 @@ impl<K: Object> Informer<K> {
         self.back_off(now, true, fx);
     }
 
-    fn put(&mut self, object: Arc<K>) -> Option<Delta<K>> {
+    fn put(&mut self, mut object: K) -> Option<Delta<K>> {
+        // Who owns which field is of no use to a controller, and not small. A write without it leaves it as it is.
+        object.meta_mut().managed_fields = None;
+        let object = Arc::new(object);
         match self.cache.insert(object.clone()) {
             None => Some(Delta::Added(object)),
             Some(old) if old.uid() != object.uid() => Some(Delta::Updated(old, object)),

@@ -3,8 +3,9 @@
 //! All of it is pure: no clocks, no sockets, no randomness. A request body goes through
 //! [`decode::parse`] (bytes to a value), [`decode::conform`] (types, unknown fields),
 //! [`default::apply`], and [`validate::create`] or [`validate::update`]; what is read goes through
-//! [`print`] for tables and [`convert`] where a version is not the stored one. Custom resources take
-//! the same way: [`crd::resource_info`] makes their row of the [`table`] from the definition.
+//! [`print`] for tables and [`convert`] where a version is not the stored one. Who owns which field,
+//! and server-side apply, is in [`apply`]. Custom resources take the same way:
+//! [`crd::resource_info`] makes their row of the [`table`] from the definition.
 
 pub mod apply;
 pub mod builtin;

@@ -35,6 +35,9 @@ pub enum PatchError {
     /// A directive has not its form.
     #[error("{0}")]
     Malformed(String),
+    /// `$retainKeys` does not name a key of the patch. The client gets a 422.
+    #[error("patch content doesn't match retainKeys list")]
+    RetainKeys,
     /// An item of a merged list lacks the key that identifies it.
     #[error("map: {item} does not contain declared merge key: {key}")]
     NoMergeKey {
@@ -133,7 +136,7 @@ fn retain_keys(original: &mut Object, patch: &Object, kept: &Value) -> Done<()> 
     let names: Vec<&str> = kept.iter().map(|name| name.as_str().ok_or_else(malformed)).collect::<Done<_>>()?;
     let named = |key: &String| names.contains(&key.as_str());
     if patch.iter().any(|(key, value)| !value.is_null() && !key.starts_with('$') && !named(key)) {
-        return Err(malformed());
+        return Err(PatchError::RetainKeys);
     }
     original.retain(|key, _| names.contains(&key.as_str()));
     Ok(())

@@ -77,6 +77,8 @@ impl std::fmt::Display for Resource {
 pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
+    /// Its metadata, to be changed.
+    fn meta_mut(&mut self) -> &mut ObjectMeta;
 
     /// Its namespace; empty for cluster-scoped objects.
     fn namespace(&self) -> &str {
@@ -141,6 +143,9 @@ where
     fn meta(&self) -> &ObjectMeta {
         self.metadata()
     }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.metadata_mut()
+    }
 }
 
 impl<T> Kind for T
@@ -183,5 +188,8 @@ pub struct PartialObject {
 impl Object for PartialObject {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }

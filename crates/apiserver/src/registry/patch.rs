@@ -3,15 +3,16 @@
 //! A patch is applied to the newest object, again and again until no other writer comes between;
 //! a `resourceVersion` in it makes it a precondition.
 
-use carrack_schema::decode::{self, Limits};
+use carrack_schema::decode::{self, Finding, Limits};
 use carrack_schema::error::FieldError;
 use carrack_schema::strategic;
 use serde_json::Value;
 
 use crate::accept::content_type;
 use crate::body::Response;
-use crate::context::Cx;
+use crate::context::{Cx, FieldValidation};
 use crate::convert::set_type;
+use crate::kinds;
 use crate::object::Object;
 use crate::registry::decode as bodies;
 use crate::registry::strategy::Half;
@@ -27,7 +28,13 @@ const MANAGERS: &[u8] = b"managedFields";
 const MAX_OPERATIONS: usize = 10_000;
 
 /// A patch that has been read.
-enum Patch {
+struct Patch {
+    how: How,
+    /// Fields that it has twice.
+    findings: Vec<Finding>,
+}
+
+enum How {
     Json(json_patch::Patch),
     Merge(Value),
     Strategic(Value),
@@ -55,9 +62,9 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
     if body.len() > limits.max_bytes {
         return Err(Status::too_large(limits.max_bytes));
     }
-    let object = || -> Result<Value, Status> {
+    let object = |how: fn(Value) -> How| -> Result<Patch, Status> {
         decode::parse(body, decode::Format::Json, limits)
-            .map(|parsed| parsed.value)
+            .map(|parsed| Patch { how: how(parsed.value), findings: parsed.findings })
             .map_err(|error| Status::bad_request(error.to_string()))
     };
     match content_type(cx.headers).as_str() {
@@ -65,13 +72,18 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
             let patch: json_patch::Patch = serde_json::from_slice(body)
                 .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
             if patch.0.len() > MAX_OPERATIONS {
-                return Err(Status::too_large(MAX_OPERATIONS));
+                let mut status = Status::too_large(MAX_OPERATIONS);
+                status.message = format!(
+                    "Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+                    patch.0.len()
+                );
+                return Err(status);
             }
-            Ok(Patch::Json(patch))
+            Ok(Patch { how: How::Json(patch), findings: Vec::new() })
         }
-        "application/merge-patch+json" => object().map(Patch::Merge),
+        "application/merge-patch+json" => object(How::Merge),
         // Upstream has no strategic merge for custom resources, and clients fall back on this.
-        "application/strategic-merge-patch+json" if !cx.row.is_custom => object().map(Patch::Strategic),
+        "application/strategic-merge-patch+json" if !cx.row.is_custom => object(How::Strategic),
         _ => Err(Status::unsupported_media_type(if cx.row.is_custom {
             "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
         } else {
@@ -82,8 +94,8 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
 
 fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
     let mut value = Value::Object(old.clone());
-    match patch {
-        Patch::Json(patch) => {
+    match &patch.how {
+        How::Json(patch) => {
             let mut copied_bytes = 0;
             for operation in &patch.0 {
                 if let json_patch::PatchOperation::Copy(copy) = operation {
@@ -95,25 +107,17 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
                         return Err(Status::too_large(limit));
                     }
                 }
-                json_patch::patch(&mut value, std::slice::from_ref(operation)).map_err(|error| {
-                    Status::invalid(
-                        &cx.row.group,
-                        &cx.row.kind,
-                        cx.name(),
-                        &[(
-                            "FieldValueInvalid".to_owned(),
-                            operation.path().to_string(),
-                            format!("the patch cannot be applied: {}", error.kind),
-                        )],
-                    )
-                })?;
+                json_patch::patch(&mut value, std::slice::from_ref(operation))
+                    .map_err(|error| unprocessable(cx, operation.path().as_str(), &error.kind.to_string()))?;
             }
         }
-        Patch::Merge(patch) => strategic::merge(&mut value, patch),
-        Patch::Strategic(patch) => {
+        How::Merge(patch) => strategic::merge(&mut value, patch),
+        How::Strategic(patch) => {
             let schema = cx.version().schema();
-            value = strategic::apply(value, patch.clone(), schema)
-                .map_err(|error| Status::bad_request(error.to_string()))?;
+            value = strategic::apply(value, patch.clone(), schema).map_err(|error| match error {
+                strategic::PatchError::RetainKeys => unprocessable(cx, "", &error.to_string()),
+                other => Status::bad_request(other.to_string()),
+            })?;
         }
     }
     let Value::Object(mut new) = value else {
@@ -123,6 +127,40 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
     let kind = cx.row.kind.to_string();
     bodies::check_type(&new, &api_version, &kind)?;
     set_type(&mut new, &api_version, &kind);
-    bodies::settle(cx, &mut new, Vec::new())?;
+    settle(cx, &mut new, &patch.findings)?;
     Ok(new)
+}
+
+/// A 422 for a patch that does not fit the object.
+fn unprocessable(cx: &Cx<'_>, path: &str, why: &str) -> Status {
+    let text = format!("the patch cannot be applied: {why}");
+    Status::invalid(&cx.row.group, &cx.row.kind, cx.name(), &[("FieldValueInvalid".to_owned(), path.to_owned(), text)])
+}
+
+/// Makes a patched object fit its schema. What it should not have is treated as `fieldValidation` says, and is the
+/// patch's fault: a 422 of upstream's form.
+fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding]) -> Result<(), Status> {
+    let mode = cx.field_validation()?;
+    let refused = |new: &Object, why: &str| {
+        let fault = FieldError::invalid("patch", serde_json::to_string(new).unwrap_or_default(), why);
+        Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())])
+    };
+    let unknown = match kinds::conform(&cx.row, cx.version(), new) {
+        Ok(unknown) => unknown,
+        Err(error) => return Err(refused(new, &error.to_string())),
+    };
+    let texts: Vec<String> = findings.iter().chain(&unknown).map(ToString::to_string).collect();
+    match mode {
+        _ if texts.is_empty() => {}
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => {
+            // A patch may be applied more than once.
+            let new: Vec<String> = texts.into_iter().filter(|text| !cx.warnings.contains(text)).collect();
+            cx.warnings.extend(new);
+        }
+        FieldValidation::Strict => {
+            return Err(refused(new, &format!("strict decoding error: {}", texts.join(", "))));
+        }
+    }
+    Ok(())
 }

@@ -67,7 +67,8 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
     let prefix = collection_prefix(cx, &options.filter);
     let continued = options.continue_token.as_deref().map(Continue::decode).transpose()?;
     let at = match (&continued, options.at) {
-        (Some(token), _) => Some(token.revision),
+        // A token without a revision goes on over whatever is newest.
+        (Some(token), _) => (token.revision != Revision(0)).then_some(token.revision),
         (None, AtRevision::Exact(revision)) => Some(revision),
         (None, AtRevision::NotOlderThan(wanted)) => {
             reached(store, wanted).await?;
@@ -81,9 +82,10 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
     let unfiltered = options.filter.is_empty();
     let batch = if unfiltered || options.limit == 0 { options.limit } else { FILTERED_BATCH };
     let expired = |error: StoreError| match error {
-        StoreError::Compacted { .. } if continued.is_some() => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
-        ),
+        StoreError::Compacted { .. } => match &continued {
+            Some(token) => no_snapshot(token),
+            None => error.into(),
+        },
         other => other.into(),
     };
     let loose = continued.is_none() && matches!(options.at, AtRevision::Any | AtRevision::NotOlderThan(_));
@@ -128,6 +130,16 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
     });
     let remaining = (more && unfiltered).then_some(remaining);
     Ok((selected, ListMeta { revision, continue_token, remaining }))
+}
+
+/// The reply to a token whose snapshot is forgotten, with one that goes on all the same.
+fn no_snapshot(token: &Continue) -> Status {
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    let token = Continue { revision: Revision(0), after: token.after.clone() };
+    status.details.get_or_insert_default().continue_token = Some(token.encode());
+    status
 }
 
 async fn range(

@@ -19,6 +19,7 @@ use futures::Stream;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use crate::accept;
 use crate::body::{self, Body, Response};
 use crate::context::Cx;
 use crate::conversion::Converter;
@@ -40,13 +41,18 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Starts a watch of the collection.
 pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
+    if accept::wants_yaml(cx.headers) {
+        // YAML has no frames that a stream could be made of.
+        return Err(Status::not_acceptable("application/json"));
+    }
     let mut options = ListOptions::parse(cx.query, cx.version(), true)?;
     if let (true, Some(name)) = (cx.request.named_in_path, &cx.request.name) {
         options.filter.fields.require("metadata.name", name);
     }
     let prefix = collection_prefix(cx, &options.filter);
     let store = &*cx.server.store;
-    let from_start = options.send_initial_events || matches!(options.at, AtRevision::Newest | AtRevision::Any);
+    let by_revision = matches!(options.at, AtRevision::Newest | AtRevision::Any);
+    let from_start = options.send_initial_events.unwrap_or(by_revision);
     let mut initial = VecDeque::new();
     let after = if from_start {
         let page = store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
@@ -74,7 +80,8 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let timeout_s = options.timeout_s.map_or(spread, |s| s.min(MAX_TIMEOUT_S));
     let lines = Lines {
         initial,
-        end_of_initial: options.send_initial_events.then_some(after),
+        // The end of the initial events is a bookmark, and comes to those who take bookmarks.
+        end_of_initial: (options.send_initial_events == Some(true) && options.bookmarks).then_some(after),
         bookmarks: options.bookmarks,
         known: after,
         first: true,

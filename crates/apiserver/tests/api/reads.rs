@@ -93,11 +93,12 @@ fn a_compacted_page_has_expired() {
     let newest = cluster.store.revision();
     crate::harness::now(cluster.store.compact(newest)).expect("compact");
     let token = first["metadata"]["continue"].as_str().expect("continue");
-    cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).refused(
-        410,
-        "Expired",
-        "The provided continue parameter is too old",
-    );
+    let refused = cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}"));
+    let refused = refused.refused(410, "Expired", "The provided continue parameter is too old");
+    // It says how to go on all the same, over what there is now.
+    let token = refused["metadata"]["continue"].as_str().expect("another token");
+    let rest = cluster.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).expect(200);
+    assert!(!names(&rest).is_empty() && names(&rest).iter().all(|name| !names(&first).contains(name)));
 }
 
 #[test]
@@ -189,4 +190,33 @@ fn an_autoscaler_is_seen_in_both_versions() {
         (patched["apiVersion"].as_str(), patched["spec"]["maxReplicas"].as_i64()),
         (Some("autoscaling/v1"), Some(5))
     );
+}
+
+#[test]
+fn replies_come_as_yaml_to_who_wants_that() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &config_map("m", "yes: \"no\"\n")).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    for (accept, yaml) in [
+        ("application/yaml", true),
+        ("application/yaml, application/json", true),
+        ("application/json;q=0.9, application/yaml;q=0.5", false),
+        ("application/json", false),
+    ] {
+        let reply = cluster.get_as(&path, accept);
+        let is_yaml = reply.headers.get("content-type").is_some_and(|value| value == "application/yaml");
+        assert_eq!(is_yaml, yaml, "{accept}");
+        if yaml {
+            let text = reply.expect(200);
+            assert!(text.as_str().is_some_and(|text| text.contains("kind: ConfigMap\n")), "{text}");
+        }
+    }
+    // What comes out goes in again.
+    let text = cluster.get_as(&path, "application/yaml").expect(200);
+    let body = bytes::Bytes::from(text.as_str().expect("text").to_owned());
+    let caller = carrack_auth::Caller::new("admin", ["system:masters"]);
+    let same = cluster.request(caller, http::Method::PUT, &path, &[("content-type", "application/yaml")], body);
+    assert_eq!(same.expect(200)["data"]["v"], "yes: \"no\"\n");
+    cluster.get_as(&format!("{CONFIG_MAPS}/none"), "application/yaml").expect(404);
+    cluster.get_as(&format!("{CONFIG_MAPS}?watch=true"), "application/yaml").expect(406);
 }

@@ -115,6 +115,23 @@ fn streaming_lists_say_where_they_end() {
 }
 
 #[test]
+fn initial_events_come_as_asked() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let old = revision(&made) - 1;
+    for (query, want) in [
+        ("", &["ADDED a"][..]),
+        ("&resourceVersion=0", &["ADDED a"]),
+        (&format!("&resourceVersion={old}"), &["ADDED a"]),
+        ("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", &["ADDED a"]),
+        ("&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", &[]),
+        ("&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0", &[]),
+    ] {
+        assert_eq!(cluster.watch(&format!("{CONFIG_MAPS}?watch=true{query}")).summary(), want, "{query}");
+    }
+}
+
+#[test]
 fn bookmarks_tell_of_progress_elsewhere() {
     let cluster = Cluster::new();
     let mut with = cluster.watch(&format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true"));

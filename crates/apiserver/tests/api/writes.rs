@@ -196,6 +196,27 @@ fn patches() {
         .chain((0..60).map(|i| json!({"op": "copy", "from": "/data", "path": format!("/data/n{i}")})))
         .collect();
     cluster.patch(&path, "application/json-patch+json", &json!(bomb)).refused(413, "RequestEntityTooLarge", "");
+    let many = json!(vec![json!({"op": "test", "path": "/kind", "value": "ConfigMap"}); 10_001]);
+    cluster.patch(&path, "application/json-patch+json", &many).refused(
+        413,
+        "RequestEntityTooLarge",
+        "The allowed maximum operations in a JSON patch is 10000, got 10001",
+    );
+    let outside = json!([{"op": "add", "path": "/metadata/finalizers", "value": ["a.b/c"]}, {"op": "add", "path": "/metadata/finalizers/7", "value": "a.b/d"}]);
+    cluster.patch(&path, "application/json-patch+json", &outside).refused(
+        422,
+        "Invalid",
+        "the patch cannot be applied",
+    );
+    // What a patch makes of an object is the patch's fault.
+    let mistyped = json!({"data": {"a": 1}});
+    cluster.merge(&path, &mistyped).refused(422, "Invalid", "patch: Invalid value: ");
+    let strict = format!("{path}?fieldValidation=Strict");
+    cluster.merge(&strict, &json!({"nothing": 1})).refused(
+        422,
+        "Invalid",
+        "strict decoding error: unknown field \"nothing\"",
+    );
     cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
     cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(
         400,

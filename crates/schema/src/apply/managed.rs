@@ -146,20 +146,6 @@ impl Managed {
             None => self.entries.push(Entry::of(who, Operation::Update, set)),
         }
     }
-
-    /// Whether two differ in more than times.
-    #[must_use]
-    pub fn same_but_times(&self, other: &Managed) -> bool {
-        let plain = |managed: &Managed| {
-            let mut copy = managed.clone();
-            for entry in &mut copy.entries {
-                entry.time.clear();
-                entry.fields.set_mut();
-            }
-            copy.into_json()
-        };
-        plain(self) == plain(other)
-    }
 }
 
 impl Entry {
