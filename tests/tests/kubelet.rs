@@ -73,7 +73,7 @@ fn the_agent_follows_its_configuration() {
     });
 
     // Logs stay small, and are read on over their rotation.
-    kubectl.apply(&pod("chatty", "n=0; while [ $n -lt 20000 ]; do echo line-$n-of-many-words; n=$((n+1)); done; echo the-end; while :; do sleep 1; done"));
+    kubectl.apply(&pod("chatty", "n=0; while [ $n -lt 20000 ]; do echo line-$n-of-many-words; n=$((n+1)); done; while :; do echo the-end; sleep 1; done"));
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/chatty", "--timeout=60s"]);
     eventually_true("the last line is read", 60, || kubectl.ok(&["logs", "chatty", "--tail=1"]).contains("the-end"));
     let chatty = kubectl.field("pod", "chatty", "/metadata/uid");

@@ -88,14 +88,18 @@ impl KubeletCore {
             .filter(|(path, problem)| self.statics.problems.get(*path) != Some(problem))
             .map(|(path, problem)| format!("{path}: {problem}"))
             .collect();
+        let node = self.node.seen.clone();
         for text in news {
             tracing::error!(manifest = text, "a static pod's manifest cannot be used");
-            if let Some(node) = self.node.seen.clone() {
+            if let Some(node) = &node {
                 let record = EventRecord::warning(node.as_ref(), "FailedStaticPod", format!("Static pod {text}"));
                 self.event(now, record, fx);
             }
         }
-        self.statics.problems = problems;
+        // Without a Node there is nothing yet that an event could be about: it is told at the next reading.
+        if node.is_some() {
+            self.statics.problems = problems;
+        }
         for uid in self.statics.present.difference(&present) {
             if let Some(w) = self.workers.get_mut(uid) {
                 w.deleted = true;
