@@ -73,7 +73,7 @@ impl Bounds {
             ("deployment", Some(deployment)) => self.deployment(deployment),
             ("job", Some(job)) => self.job(job, breaches),
             ("pod", _) => match owner_kind(change.object()) {
-                "ReplicaSet" => self.rolled(change.object(), observer, breaches),
+                "ReplicaSet" => self.rolled(change, observer, breaches),
                 "DaemonSet" => daemon(change, observer, breaches),
                 "StatefulSet" => stateful(change, observer, breaches),
                 "Job" => self.worked(change, observer, breaches),
@@ -95,7 +95,8 @@ impl Bounds {
     }
 
     /// A pod of a Deployment changed.
-    fn rolled(&mut self, pod: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
+    fn rolled(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let pod = change.object();
         let Some(set) = observer.all("replicaset").find(|s| uid(s) == controller(pod)) else { return };
         let Some(deployment) = observer.all("deployment").find(|d| uid(d) == controller(set)) else { return };
         let Some(bounds) = self.deployments.get_mut(uid(deployment)) else { return };
@@ -114,8 +115,9 @@ impl Bounds {
             breach(format!("{name} is to be recreated, and has pods of {} templates", running.len()));
         }
         let available = size(pods.iter().filter(|p| counts(p) && is_ready(p)).count());
-        // Pods of a node that has fallen silent are taken for not ready.
-        if !observer.all("node").all(is_ready) {
+        // Pods of a node that has fallen silent are taken for not ready, and somebody may delete one by force.
+        let forced = change.after.is_none() && change.before.as_ref().is_some_and(|p| counts(p) && is_ready(p));
+        if forced || !observer.all("node").all(is_ready) {
             bounds.reached = false;
         } else if available >= bounds.least_available {
             bounds.reached = true;
