@@ -29,6 +29,8 @@ pub struct NodeConfig {
     pub api_server: Option<(String, u16)>,
     /// The kubelet's directory, which holds `pods/` and `device-plugins/`.
     pub root_dir: String,
+    /// Directory of FlexVolume drivers.
+    pub volume_plugin_dir: String,
     /// Directory of the pods' logs.
     pub log_dir: String,
     /// Control group under which pods are put.
@@ -77,6 +79,7 @@ impl Default for NodeConfig {
             cluster_domain: "cluster.local".into(),
             api_server: None,
             root_dir: "/var/lib/kubelet".into(),
+            volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
             log_dir: "/var/log/pods".into(),
             cgroup_root: "kubepods".into(),
             port: 10250,

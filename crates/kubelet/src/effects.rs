@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::devices::AllocateReply;
 use crate::runtime::{ContainerSpec, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxSpec, Uid};
-use crate::volumes::VolumeSetup;
+use crate::volumes::staged::StageInputs;
+use crate::volumes::{CsiNodeInfo, Published, Staging, VolumeSetup};
 
 /// Names an operation in flight. Later operations have larger ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,9 +169,17 @@ pub enum Op {
     TearDownVolume {
         /// Pod.
         uid: Uid,
+        /// Name in the pod.
+        name: String,
         /// Directory of the volume.
         path: String,
+        /// A driver's volume: its driver is told.
+        published: Option<Box<Published>>,
     },
+    /// Make a volume ready for the node, or make sure that it is.
+    StageVolume(Box<Staging>, StageInputs),
+    /// Undo that. Fails while anybody has it: a mount in any mount namespace, or the device open.
+    UnstageVolume(Box<Staging>),
     /// Remove a pod's directories and its control group. Fails while something is mounted there.
     RemovePod {
         /// Pod.
@@ -249,6 +258,13 @@ pub enum Reply {
     Image(Option<ImageRecord>),
     /// Of [`Op::RunSandbox`] and [`Op::CreateContainer`]: an id.
     Made(String),
+    /// Of [`Op::StageVolume`].
+    Staged {
+        /// The device, if there is one.
+        device: Option<String>,
+        /// Its identity: boot id and `major:minor`.
+        identity: Option<String>,
+    },
     /// Of [`Op::Exec`].
     Exited {
         /// Exit code.
@@ -295,6 +311,18 @@ pub struct Loaded {
 /// Something observed on the node.
 #[derive(Clone, Debug)]
 pub enum In {
+    /// A CSI driver registered.
+    CsiUp {
+        /// Its name.
+        driver: String,
+        /// What it says about this node.
+        info: CsiNodeInfo,
+    },
+    /// A CSI driver is gone.
+    CsiDown {
+        /// Its name.
+        driver: String,
+    },
     /// An operation ended.
     Done(OpId, Outcome),
     /// A device plugin registered and was connected to.

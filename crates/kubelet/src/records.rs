@@ -7,6 +7,8 @@ use crate::volumes::JournalEntry;
 
 /// Prefix of the names of pod records; the UID follows.
 pub const POD_PREFIX: &str = "pod-";
+/// Prefix of the names of records of the node's volumes; a digest of the volume's name follows.
+pub const VOLUME_PREFIX: &str = "volume-";
 /// Name of the device manager's own record.
 pub const DEVICES: &str = "devices";
 

@@ -9,6 +9,9 @@ use carrack_engine::{Rng, Transport};
 
 use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
+use crate::adapters::drivers::csi::Csi;
+use crate::adapters::drivers::flex::Flex;
+use crate::adapters::drivers::{Drivers, publishing};
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::stats::Stats;
@@ -39,6 +42,7 @@ struct Machine {
     store: Store,
     stats: Arc<Stats>,
     plugins: Option<Plugins>,
+    drivers: Drivers,
     plugin_dir: PathBuf,
     root: PathBuf,
     host: host::Place,
@@ -51,12 +55,13 @@ struct Machine {
     lister: Option<tokio::task::JoinHandle<()>>,
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
+    following: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        for task in self.serving.take().into_iter().chain(self.lister.take()) {
+        for task in [self.serving.take(), self.lister.take(), self.following.take()].into_iter().flatten() {
             task.abort();
         }
     }
@@ -70,6 +75,7 @@ async fn carry_out(
     cri: Arc<Cri>,
     store: Store,
     plugins: Option<Plugins>,
+    drivers: Drivers,
     stats: Arc<Stats>,
     pods: Vec<Arc<k8s_openapi::api::core::v1::Pod>>,
     host: host::Place,
@@ -121,8 +127,16 @@ async fn carry_out(
             Reply::Exited { code, output }
         }
         Op::Net { action, timeout_s } => return net::act(action, timeout_s).await,
-        Op::SetUpVolume(setup) => done(blocking(move || volumes::set_up(&setup)).await)?,
-        Op::TearDownVolume { path, .. } => done(blocking(move || volumes::tear_down(&path)).await)?,
+        Op::SetUpVolume(setup) => match publishing(&setup) {
+            Some(part) => drivers.publish(&setup, part).await?,
+            None => done(blocking(move || volumes::set_up(&setup)).await)?,
+        },
+        Op::TearDownVolume { uid, name, path, published } => match published {
+            Some(published) => drivers.unpublish(&uid, &name, &path, &published).await?,
+            None => done(blocking(move || volumes::tear_down(&path)).await)?,
+        },
+        Op::StageVolume(staging, inputs) => drivers.stage(&staging, &inputs).await?,
+        Op::UnstageVolume(staging) => drivers.unstage(&staging).await?,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());
             done(
@@ -188,6 +202,11 @@ impl Doer<Out, In> for Machine {
             Ok(task) => self.lister = Some(task),
             Err(e) => drop(self.failed.send(e)),
         }
+        let sink = events.clone();
+        match self.drivers.csi.follow(self.root.join("plugins_registry"), move |event| sink.send(event)) {
+            Ok(task) => self.following = Some(task),
+            Err(e) => drop(self.failed.send(e)),
+        }
         self.events = Some(events);
     }
 
@@ -207,7 +226,8 @@ impl Doer<Out, In> for Machine {
         }
         let Some(events) = self.events.clone() else { return };
         let (cri, store, plugins) = (self.cri.clone(), self.store.clone(), self.plugins.clone());
-        let (host, root, stats) = (self.host.clone(), self.root.clone(), self.stats.clone());
+        let (host, root, stats, drivers) =
+            (self.host.clone(), self.root.clone(), self.stats.clone(), self.drivers.clone());
         let manifests = self.manifests.clone();
         let pods = match op {
             Op::Usage => self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).to_vec(),
@@ -216,7 +236,7 @@ impl Doer<Out, In> for Machine {
         let (name, operations) = (operation(&op), self.operations.clone());
         tokio::spawn(async move {
             let began = now();
-            let outcome = carry_out(cri, store, plugins, stats, pods, host, manifests, root, op).await;
+            let outcome = carry_out(cri, store, plugins, drivers, stats, pods, host, manifests, root, op).await;
             if let Some(name) = name {
                 let mut all = operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 let (count, took) = all.entry(name).or_default();
@@ -275,14 +295,26 @@ pub async fn run(
         server = Some((bound, Arc::new(backend)));
     }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
+    let host = host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) };
+    let facts = {
+        let host = host.clone();
+        blocking(move || host::facts(&host)).await?
+    };
+    let drivers = Drivers {
+        csi: Csi::default(),
+        flex: Flex::new(PathBuf::from(&node.volume_plugin_dir), &node.node_name),
+        root: root.clone(),
+        boot_id: facts.boot_id,
+    };
     let machine = Machine {
         cri,
+        drivers,
         store,
         stats,
         plugins: None,
         plugin_dir: root.join("device-plugins"),
         manifests: node.static_pod_path.as_ref().map(|path| (PathBuf::from(path), node.node_name.clone())),
-        host: host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) },
+        host,
         root,
         pods,
         probes,
@@ -291,6 +323,7 @@ pub async fn run(
         lister: None,
         events: None,
         serving: None,
+        following: None,
         failed,
     };
     let core = KubeletCore::new(node, &Rng::new(random_seed()));

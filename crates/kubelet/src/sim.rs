@@ -57,6 +57,8 @@ pub struct SimRuntime {
     pub images: BTreeSet<String>,
     /// Directories that are mounted or filled, with what they are.
     pub volumes: BTreeMap<String, VolumeKind>,
+    /// Volumes made ready for the node, by unique name.
+    pub staged: BTreeSet<String>,
     /// Registered plugins by resource.
     pub plugins: BTreeMap<String, SimPlugin>,
     /// Exit codes of commands run in containers, by container name; 0 by default.
@@ -106,6 +108,7 @@ impl SimRuntime {
             containers: BTreeMap::new(),
             images: images.iter().map(|s| (*s).to_owned()).collect(),
             volumes: BTreeMap::new(),
+            staged: BTreeSet::new(),
             plugins: BTreeMap::new(),
             exec_codes: BTreeMap::new(),
             stop_code: 143,
@@ -293,6 +296,14 @@ impl SimRuntime {
             }
             Op::TearDownVolume { path, .. } => {
                 self.volumes.remove(path);
+                Reply::Done
+            }
+            Op::StageVolume(staging, _) => {
+                self.staged.insert(staging.id.clone());
+                Reply::Staged { device: None, identity: Some(format!("{} 7:0", self.host.boot_id)) }
+            }
+            Op::UnstageVolume(staging) => {
+                self.staged.remove(&staging.id);
                 Reply::Done
             }
             Op::SaveRecord { name, body } => {

@@ -7,9 +7,10 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 20] = [
+const LAYERS: [(&str, u8); 21] = [
     ("types", 0),
     ("cel", 1),
+    ("csi", 0),
     ("deviceplugin", 0),
     ("schema", 2),
     ("store", 1),

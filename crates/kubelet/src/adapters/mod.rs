@@ -7,6 +7,7 @@ pub mod backend;
 pub mod cgroups;
 mod convert;
 pub mod cri;
+pub mod drivers;
 pub mod host;
 pub mod logs;
 pub mod manifests;

@@ -13,6 +13,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 pub struct MountPoint {
     /// Where.
     pub path: String,
+    /// The device that the file system is on, as `major:minor`.
+    pub device: String,
     /// File system type.
     pub fs_type: String,
     /// Options of the file system.
@@ -25,11 +27,13 @@ pub fn parse(text: &str) -> Vec<MountPoint> {
     text.lines()
         .filter_map(|line| {
             let (left, right) = line.split_once(" - ")?;
-            let path = unescape(left.split(' ').nth(4)?);
+            let mut left = left.split(' ').skip(2);
+            let device = left.next()?.to_owned();
+            let path = unescape(left.nth(1)?);
             let mut right = right.split(' ');
             let fs_type = right.next()?.to_owned();
             let super_options = right.nth(1).unwrap_or_default().to_owned();
-            Some(MountPoint { path, fs_type, super_options })
+            Some(MountPoint { path, device, fs_type, super_options })
         })
         .collect()
 }
@@ -69,6 +73,71 @@ pub fn at_or_below(dir: &str) -> io::Result<Vec<MountPoint>> {
         parse(&text).into_iter().filter(|m| m.path == dir || m.path.starts_with(&below)).collect();
     found.sort_by_key(|m| std::cmp::Reverse(m.path.len()));
     Ok(found)
+}
+
+/// What is mounted at a path itself; the uppermost, when it is several things.
+///
+/// # Errors
+/// When mountinfo cannot be read: then nothing is known about mounts.
+pub fn at(path: &str) -> io::Result<Option<MountPoint>> {
+    let text = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(parse(&text).into_iter().rev().find(|m| m.path == path))
+}
+
+/// Who has the file system of a device mounted elsewhere than at a path of ours, in any mount namespace: the
+/// process through which the namespace was seen, and the mount point there. A process that ends meanwhile
+/// is left out; one that cannot be looked at is an error, since then nothing is known.
+///
+/// # Errors
+/// When a namespace cannot be looked at.
+pub fn elsewhere(device: &str, ours: &str) -> io::Result<Option<(String, String)>> {
+    let own = fs::read_link("/proc/self/ns/mnt")?;
+    let mut seen = std::collections::BTreeSet::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
+        let gone = |e: &io::Error| {
+            e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+        };
+        let namespace = match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
+            Ok(n) => n,
+            Err(e) if gone(&e) => continue,
+            Err(e) => return Err(e),
+        };
+        if !seen.insert(namespace.clone()) {
+            continue;
+        }
+        let text = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
+            Ok(t) => t,
+            // The namespace may have other processes: the next of them is looked at.
+            Err(e) if gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                seen.remove(&namespace);
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        let other = parse(&text).into_iter().find(|m| m.device == device && (namespace != own || m.path != ours));
+        if let Some(m) = other {
+            return Ok(Some((pid.to_owned(), m.path)));
+        }
+    }
+    Ok(None)
+}
+
+/// Binds a path to another, both of the same kind.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(from: &str, to: &str, read_only: bool) -> io::Result<()> {
+    rustix::mount::mount_bind(from, to)?;
+    if read_only {
+        let flags = MountFlags::BIND | MountFlags::RDONLY;
+        if let Err(e) = rustix::mount::mount_remount(to, flags, c"") {
+            unmount(to)?;
+            return Err(e.into());
+        }
+    }
+    Ok(())
 }
 
 /// Mounts a tmpfs. `size_bytes` 0 is no limit of its own.
@@ -122,8 +191,12 @@ mod tests {
     #[test]
     fn mountinfo_reads() {
         let text = "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\nbroken\n";
-        let expected =
-            MountPoint { path: "/mnt 2".into(), fs_type: "ext3".into(), super_options: "rw,errors=continue".into() };
+        let expected = MountPoint {
+            path: "/mnt 2".into(),
+            device: "98:0".into(),
+            fs_type: "ext3".into(),
+            super_options: "rw,errors=continue".into(),
+        };
         assert_eq!(parse(text), vec![expected]);
     }
 }

@@ -40,6 +40,7 @@ pub fn set_up(v: &VolumeSetup) -> Result<(), OpError> {
             make_dir(&v.path, *tmpfs, 0)?;
             write_files(Path::new(&v.path), files, v.fs_group).map_err(io_error(what("writing", &v.path)))?;
         }
+        VolumeKind::Published(_) => return Err(OpError::Failed("a driver's volume is published by its driver".into())),
     }
     Ok(())
 }
@@ -202,7 +203,7 @@ pub fn tear_down(path: &str) -> Result<(), OpError> {
     mounts::remove_dir_unmounted(path).map_err(io_error(what("removing", path)))
 }
 
-fn unmount_below(dir: &str) -> Result<(), OpError> {
+pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
     for m in mounts::at_or_below(dir).map_err(io_error("reading the mount table"))? {
         mounts::unmount(&m.path).map_err(io_error(what("unmounting", &m.path)))?;
     }

@@ -5,12 +5,14 @@
 //! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
 //! completed change of the same pod: after each change the runtime is listed again first.
 
+mod csi_node;
 mod kill;
 mod lane;
 mod node;
 mod pressure;
 mod report;
 mod sources;
+mod staged;
 mod statics;
 mod stop;
 mod sync;
@@ -35,6 +37,7 @@ use crate::spec::{manifest, pod};
 use crate::status::node as node_status;
 use crate::volumes::{VolumeKind, Volumes};
 
+use csi_node::CsiNodeState;
 use node::NodeState;
 use sources::SourceCache;
 use statics::Statics;
@@ -57,6 +60,8 @@ enum Owner {
     Usage,
     RemoveImage,
     Manifests,
+    /// A volume of the node.
+    Staged(String),
     Pod(Uid, PodOp),
 }
 
@@ -86,6 +91,7 @@ enum Call {
     NodeStatus,
     LeaseGet,
     LeasePut,
+    CsiNode(csi_node::Asked),
 }
 
 /// Why to wake up.
@@ -102,6 +108,8 @@ enum Wake {
     Host,
     Manifests,
     Mirrors,
+    Staged,
+    CsiNode,
     Pod(Uid),
 }
 
@@ -149,6 +157,10 @@ pub struct KubeletCore {
     /// Grants of an earlier boot were dropped and that is not on disk yet.
     boot_unrecorded: bool,
     volumes: Volumes,
+    /// Something changed that the volumes of the node depend on.
+    staged_due: bool,
+    /// A record could not be read: who uses the volumes of the node is not known.
+    records_broken: bool,
     sources: SourceCache,
     statics: Statics,
     ops: BTreeMap<OpId, Owner>,
@@ -171,6 +183,7 @@ pub struct KubeletCore {
     images_next: Time,
     node: NodeState,
     planted_final_rejection: bool,
+    csi_node: CsiNodeState,
 }
 
 impl KubeletCore {
@@ -199,6 +212,8 @@ impl KubeletCore {
             checkpoint: Checkpoint::default(),
             boot_unrecorded: false,
             volumes: Volumes::default(),
+            staged_due: false,
+            records_broken: false,
             sources: SourceCache::default(),
             statics: Statics::new(config.static_pod_path.is_none()),
             ops: BTreeMap::new(),
@@ -218,6 +233,7 @@ impl KubeletCore {
             images_next: Time::default(),
             node: NodeState::default(),
             planted_final_rejection: false,
+            csi_node: CsiNodeState::default(),
             config: Arc::new(config),
         }
     }
@@ -335,6 +351,9 @@ impl KubeletCore {
                 Wake::Logs => self.rotate_logs(now, fx),
                 // Looked at after every step.
                 Wake::Checkpoint => {}
+                Wake::Staged => self.staged_due = true,
+                // Looked at after every step.
+                Wake::CsiNode => {}
             }
         }
     }
@@ -390,6 +409,7 @@ impl KubeletCore {
 
     /// A complete list has been seen: what is recorded or runs here and is not in it is gone.
     fn find_gone(&mut self) {
+        self.staged_due = true;
         if !self.pods.synced() || !self.loaded {
             return;
         }
@@ -459,6 +479,7 @@ impl KubeletCore {
                 Ok(r) => r,
                 Err(error) => {
                     tracing::error!(record = name, %error, "a pod's record cannot be read");
+                    self.records_broken = true;
                     continue;
                 }
             };
@@ -470,10 +491,11 @@ impl KubeletCore {
                 w.deleted = true;
                 w.confirmed = true;
             }
-            let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted };
+            let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };
             w.record_saved = Some(mark);
             self.dirty.insert(uid);
         }
+        self.restore_staged(&loaded.records);
         self.loaded = true;
         self.publish = true;
         self.dirty.extend(self.workers.keys().cloned());
@@ -583,6 +605,7 @@ impl KubeletCore {
                     self.boot_unrecorded = false;
                 }
             }
+            Owner::Staged(volume) => self.staged_done(now, &volume, id, &outcome),
             Owner::Pod(uid, op) => {
                 if let Some(mut w) = self.workers.remove(&uid) {
                     self.pod_op_done(now, &uid, &mut w, id, op, outcome, fx);
@@ -624,6 +647,8 @@ impl KubeletCore {
 
     fn observed(&mut self, now: Time, event: In, fx: &mut Fx) {
         match event {
+            In::CsiUp { driver, info } => self.csi_node.up(driver, info),
+            In::CsiDown { driver } => self.csi_node.down(&driver),
             In::Done(id, outcome) => self.done(now, id, outcome, fx),
             In::PluginUp { resource, epoch, options } => {
                 tracing::info!(resource, epoch, "device plugin registered");
@@ -669,6 +694,7 @@ impl KubeletCore {
             Call::Status(uid) => self.status_answered(now, &uid, result),
             Call::Mirror(key) => self.mirror_answered(now, &key, result),
             Call::Delete(uid) => self.delete_answered(now, &uid, result),
+            Call::CsiNode(asked) => self.csi_node_answered(now, asked, result),
             other => self.node_answered(now, other, result, fx),
         }
     }
@@ -722,6 +748,8 @@ impl Core for KubeletCore {
         self.woken(now, fx);
         self.settle(now, fx);
         self.follow_mirrors(now, fx);
+        self.step_staged(now, fx);
+        self.step_csi_node(now, fx);
         self.save_checkpoint(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);

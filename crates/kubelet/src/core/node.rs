@@ -48,6 +48,7 @@ impl KubeletCore {
             devices,
             images: &self.images,
             pressure: self.pressure(now),
+            volumes_in_use: self.volumes.node.in_use().map(str::to_owned).collect(),
             config: &self.config,
         }
     }
@@ -72,6 +73,7 @@ impl KubeletCore {
         };
         if newer {
             self.node.seen = cached;
+            self.staged_due = true;
         }
         self.node.dirty = true;
         // Who waited for the Node to be read.
@@ -236,6 +238,7 @@ impl KubeletCore {
                         self.node.dirty = true;
                         if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
                             self.node.seen = Some(Arc::new(node));
+                            self.staged_due = true;
                         }
                     }
                     // The watch brings what others wrote, and this is computed anew.
@@ -280,7 +283,7 @@ impl KubeletCore {
                     }
                 }
             }
-            Call::Status(_) | Call::Delete(_) | Call::Mirror(_) => {}
+            Call::Status(_) | Call::Delete(_) | Call::Mirror(_) | Call::CsiNode(_) => {}
         }
     }
 

@@ -11,8 +11,11 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection,
+};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::json;
 
 use crate::runtime::Uid;
@@ -22,6 +25,8 @@ use crate::volumes::{NotReady, PayloadSources};
 
 /// How old a config map or secret may be.
 const MAX_AGE: Duration = Duration::from_secs(60);
+/// How long what is not ready yet is believed: a claim that is not bound, a volume that is not attached.
+const SOON: Duration = Duration::from_millis(500);
 /// How long a failure or an absence is believed.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -31,6 +36,10 @@ pub(super) enum SourceKey {
     ConfigMap { namespace: String, name: String },
     Secret { namespace: String, name: String },
     RuntimeClass { name: String },
+    Claim { namespace: String, name: String },
+    Volume(String),
+    CsiDriver(String),
+    Attachment(String),
     Token { namespace: String, account: String, pod: String, uid: Uid, audience: String, expiration_s: i64 },
 }
 
@@ -39,6 +48,10 @@ enum Value {
     ConfigMap(Option<Arc<ConfigMap>>),
     Secret(Option<Arc<Secret>>),
     RuntimeHandler(Option<String>),
+    Claim(Option<Arc<PersistentVolumeClaim>>),
+    Volume(Option<Arc<PersistentVolume>>),
+    CsiDriver(Option<Arc<CSIDriver>>),
+    Attachment(Option<Arc<VolumeAttachment>>),
     Token(String),
 }
 
@@ -108,6 +121,30 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok(None),
         }
     }
+    fn claim(&self, namespace: &str, name: &str) -> Result<Option<Arc<PersistentVolumeClaim>>, NotReady> {
+        match self.get(SourceKey::Claim { namespace: namespace.into(), name: name.into() })? {
+            Value::Claim(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
+    fn persistent_volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>, NotReady> {
+        match self.get(SourceKey::Volume(name.into()))? {
+            Value::Volume(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
+    fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady> {
+        match self.get(SourceKey::CsiDriver(name.into()))? {
+            Value::CsiDriver(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
+    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady> {
+        match self.get(SourceKey::Attachment(name.into()))? {
+            Value::Attachment(v) => Ok(v),
+            _ => Ok(None),
+        }
+    }
     fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
         let account = pod::spec(pod).service_account_name.clone().filter(|s| !s.is_empty());
         let key = SourceKey::Token {
@@ -171,6 +208,10 @@ impl SourceCache {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
             (Err(e), SourceKey::Secret { .. }) if e.is_not_found() => Ok((Value::Secret(None), RETRY)),
             (Err(e), SourceKey::RuntimeClass { .. }) if e.is_not_found() => Ok((Value::RuntimeHandler(None), RETRY)),
+            (Err(e), SourceKey::Claim { .. }) if e.is_not_found() => Ok((Value::Claim(None), RETRY)),
+            (Err(e), SourceKey::Volume(_)) if e.is_not_found() => Ok((Value::Volume(None), RETRY)),
+            (Err(e), SourceKey::CsiDriver(_)) if e.is_not_found() => Ok((Value::CsiDriver(None), MAX_AGE)),
+            (Err(e), SourceKey::Attachment(_)) if e.is_not_found() => Ok((Value::Attachment(None), SOON)),
             (Err(e), _) => Err(e.to_string()),
             (Ok(reply), SourceKey::RuntimeClass { .. }) => reply
                 .json::<RuntimeClass>()
@@ -183,6 +224,16 @@ impl SourceCache {
             (Ok(reply), SourceKey::Secret { .. }) => {
                 reply.json::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), MAX_AGE)).map_err(|e| e.to_string())
             }
+            (Ok(reply), SourceKey::Claim { .. }) => parse(reply, |v: Arc<PersistentVolumeClaim>| {
+                let bound = v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+                (Value::Claim(Some(v)), if bound { MAX_AGE } else { SOON })
+            }),
+            (Ok(reply), SourceKey::Volume(_)) => parse(reply, |v| (Value::Volume(Some(v)), MAX_AGE)),
+            (Ok(reply), SourceKey::CsiDriver(_)) => parse(reply, |v| (Value::CsiDriver(Some(v)), MAX_AGE)),
+            (Ok(reply), SourceKey::Attachment(_)) => parse(reply, |v: Arc<VolumeAttachment>| {
+                let attached = v.status.as_ref().is_some_and(|s| s.attached);
+                (Value::Attachment(Some(v)), if attached { MAX_AGE } else { SOON })
+            }),
             (Ok(reply), SourceKey::Token { expiration_s, .. }) => reply
                 .json::<TokenRequest>()
                 .map_err(|e| e.to_string())
@@ -221,8 +272,19 @@ impl SourceCache {
     }
 }
 
+fn parse<T: serde::de::DeserializeOwned>(
+    reply: &ApiResponse,
+    value: impl FnOnce(Arc<T>) -> (Value, Duration),
+) -> Result<(Value, Duration), String> {
+    reply.json::<T>().map(|v| value(Arc::new(v))).map_err(|e| e.to_string())
+}
+
 fn request(key: &SourceKey) -> ApiRequest {
     match key {
+        SourceKey::Claim { namespace, name } => ApiRequest::get(&PersistentVolumeClaim::resource(), namespace, name),
+        SourceKey::Volume(name) => ApiRequest::get(&PersistentVolume::resource(), "", name),
+        SourceKey::CsiDriver(name) => ApiRequest::get(&CSIDriver::resource(), "", name),
+        SourceKey::Attachment(name) => ApiRequest::get(&VolumeAttachment::resource(), "", name),
         SourceKey::ConfigMap { namespace, name } => ApiRequest::get(&ConfigMap::resource(), namespace, name),
         SourceKey::Secret { namespace, name } => ApiRequest::get(&Secret::resource(), namespace, name),
         SourceKey::RuntimeClass { name } => ApiRequest::get(&RuntimeClass::resource(), "", name),

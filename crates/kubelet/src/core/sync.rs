@@ -20,7 +20,7 @@ use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::env::Place;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
-use crate::volumes::{self, NotReady, VolumeAction};
+use crate::volumes::{NotReady, VolumeAction};
 
 /// How long a wait for a plugin lasts before it is told again.
 const WAIT_REPORT: Duration = Duration::from_secs(300);
@@ -52,6 +52,7 @@ impl KubeletCore {
                     self.statics.dirty |= pod::is_static(&w.pod);
                     self.sources.forget(&uid);
                     self.volumes.forget(&uid);
+                    self.staged_due = true;
                     self.publish = true;
                 } else {
                     self.workers.insert(uid, w);
@@ -205,7 +206,8 @@ impl KubeletCore {
 
     /// Whether the pod's record is on disk; writes it if it is not.
     pub(super) fn recorded(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> bool {
-        let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted };
+        let journal = self.volumes.journal_version(uid);
+        let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted, journal };
         let saved = w.record_saved == Some(mark);
         if !saved && w.record_op.is_none() {
             if w.record_retry_at > now {
@@ -216,7 +218,7 @@ impl KubeletCore {
                     admitted: true,
                     terminating: mark.terminating,
                     deleted: mark.deleted,
-                    volumes: volumes::journal(&w.pod, &self.config),
+                    volumes: self.volumes.journal(&w.pod, &self.config).0,
                 };
                 // Strings, numbers and lists: this cannot fail.
                 let body = serde_json::to_vec(&record).unwrap_or_default();
@@ -353,13 +355,17 @@ impl KubeletCore {
             self.wake_pod(at, uid);
         }
         self.volume_actions(uid, actions, fx);
+        // Volumes that were resolved just now are recorded before anything is done about them.
+        self.recorded(now, uid, w, fx);
     }
 
     pub(super) fn volume_actions(&mut self, uid: &Uid, actions: Vec<VolumeAction>, fx: &mut Fx) {
         for a in actions {
             let (name, kind, op) = match a {
                 VolumeAction::SetUp(s) => (s.name.clone(), Some(s.kind.clone()), Op::SetUpVolume(s)),
-                VolumeAction::TearDown { name, path } => (name, None, Op::TearDownVolume { uid: uid.clone(), path }),
+                VolumeAction::TearDown { name, path, published } => {
+                    (name.clone(), None, Op::TearDownVolume { uid: uid.clone(), name, path, published })
+                }
             };
             let owner = Owner::Pod(uid.clone(), PodOp::Volume(name.clone(), kind.clone()));
             let id = self.op(owner, op, fx);
@@ -404,7 +410,10 @@ impl KubeletCore {
             PodOp::Record => {
                 if let Some((_, mark)) = w.record_op.take_if(|(op, _)| *op == id) {
                     match outcome {
-                        Ok(_) => w.record_saved = Some(mark),
+                        Ok(_) => {
+                            self.volumes.journal_saved(uid, mark.journal);
+                            w.record_saved = Some(mark);
+                        }
                         Err(error) => {
                             tracing::error!(pod = %pod::pod_ref(&w.pod), %error, "the pod's record was not written");
                             w.record_retry_at = now + Duration::from_secs(1);
@@ -449,6 +458,7 @@ impl KubeletCore {
             PodOp::Lane(name) => self.lane_done(now, uid, w, &name, id, outcome, fx),
             PodOp::Kill(container) => self.kill_done(now, uid, w, &container, id, outcome, fx),
             PodOp::Volume(name, kind) => {
+                self.staged_due = true;
                 if let Some(error) = self.volumes.done(now, uid, &name, id, &outcome) {
                     if kind.is_none() {
                         tracing::warn!(pod = %pod::pod_ref(&w.pod), volume = name, error, "unmounting failed");

@@ -273,7 +273,7 @@ impl World {
 
     /// V1: nothing is unmounted under a live container.
     fn check_op(&self, op: &Op) {
-        if let Op::TearDownVolume { uid, path } = op {
+        if let Op::TearDownVolume { uid, path, .. } = op {
             assert!(self.node.running(uid).is_empty(), "{path} torn down under a running container");
         }
         if let Op::RemovePod { uid, .. } = op {

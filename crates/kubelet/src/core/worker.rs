@@ -183,6 +183,8 @@ pub(super) struct Worker {
 pub(super) struct RecordMark {
     pub terminating: bool,
     pub deleted: bool,
+    /// Version of the mount journal.
+    pub journal: u32,
 }
 
 impl Worker {

@@ -19,7 +19,7 @@ mod find;
 #[cfg(test)]
 mod fixture;
 mod handle;
-mod logs;
+pub(crate) mod logs;
 mod metrics;
 mod query;
 mod reply;

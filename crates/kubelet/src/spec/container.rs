@@ -11,8 +11,8 @@ use super::{resources, sandbox};
 use crate::config::NodeConfig;
 use crate::devices::AllocateReply;
 use crate::runtime::{
-    ContainerFiles, ContainerSecurity, ContainerSpec, ImageRecord, Mount, Propagation, SandboxSpec, Sharing, SubPath,
-    labels,
+    ContainerFiles, ContainerSecurity, ContainerSpec, DeviceNode, ImageRecord, Mount, Propagation, SandboxSpec,
+    Sharing, SubPath, labels,
 };
 
 /// Paths that the runtime hides by default, given to CRI explicitly as upstream does.
@@ -244,6 +244,14 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         devices.extend(grant.devices.iter().cloned());
         cdi_devices.extend(grant.cdi_devices.iter().cloned());
         annotations.extend(grant.annotations.clone());
+    }
+    for d in c.volume_devices.iter().flatten() {
+        let host_path = inputs.volumes.get(&d.name).ok_or_else(|| format!("volume \"{}\" is not mapped", d.name))?;
+        devices.push(DeviceNode {
+            container_path: d.device_path.clone(),
+            host_path: host_path.clone(),
+            permissions: "mrw".into(),
+        });
     }
     annotations.insert(labels::CONTAINER_HASH.into(), pod::container_hash(c));
     annotations.insert(labels::RESTART_COUNT.into(), inputs.attempt.to_string());

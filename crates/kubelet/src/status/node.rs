@@ -79,6 +79,8 @@ pub struct Inputs<'a> {
     pub images: &'a [ImageRecord],
     /// What the node is low on.
     pub pressure: Pressure,
+    /// Volumes that a control plane must not detach.
+    pub volumes_in_use: Vec<String>,
     /// The node's settings.
     pub config: &'a NodeConfig,
 }
@@ -200,6 +202,10 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
     let hostname = if i.host.hostname.is_empty() { &i.config.node_name } else { &i.host.hostname };
     list.push(NodeAddress { type_: "Hostname".into(), address: hostname.clone() });
     status.addresses = Some(list);
+    // An empty list is told too, once there was one: a merge patch forgets nothing by leaving it out.
+    if status.volumes_in_use.is_some() || !i.volumes_in_use.is_empty() {
+        status.volumes_in_use = Some(i.volumes_in_use.clone());
+    }
     status.daemon_endpoints =
         Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(i.config.port) }) });
     let runtime_version = i
@@ -343,6 +349,7 @@ mod tests {
             runtime,
             runtime_error: error,
             devices: &devices,
+            volumes_in_use: Vec::new(),
             images: &[],
             pressure: {
                 let mut watch = crate::eviction::Watch::default();

@@ -12,8 +12,13 @@
 //! is over or surely gone, and a listing of the runtime made after that was known shows no container
 //! and no sandbox of it alive. What is mounted is in the pod's local record before it is mounted, so
 //! that a restarted kubelet knows of it without asking the API.
+//!
+//! Volumes of drivers go two ways: made ready for the node ([`staged`]), then published to each pod.
 
+mod driver;
+pub mod origin;
 mod payload;
+pub mod staged;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +27,10 @@ use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
+pub use driver::digest;
+pub use origin::{Driver, Origin};
 pub use payload::{FileEntry, PayloadSources, files};
+pub use staged::{Secrets, StageAction, StagedVolumes, Staging};
 
 use crate::amount;
 use crate::config::NodeConfig;
@@ -54,6 +62,79 @@ pub enum VolumeKind {
         /// The files.
         files: Vec<FileEntry>,
     },
+    /// A driver's volume, or the pod's part of one.
+    Published(Box<Publishing>),
+}
+
+/// What a driver is told when a pod gets its part of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publishing {
+    /// As in the journal.
+    pub published: Published,
+    /// How it was made ready for the node, where it had to be.
+    pub staging: Option<Staging>,
+    /// What the attacher said.
+    pub publish_context: BTreeMap<String, String>,
+    /// Secrets.
+    pub secrets: Secrets,
+    /// Namespace, name, UID and service account of the pod.
+    pub pod: PodInfo,
+    /// The driver wants to be told about the pod (`podInfoOnMount`).
+    pub pod_info: bool,
+    /// What is to be done about the pod's group.
+    pub group_policy: GroupPolicy,
+    /// The rest of this could not be read: it is only looked at whether the volume is there as the
+    /// record says.
+    pub confirm_only: bool,
+}
+
+/// Whom a volume is published to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodInfo {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: Uid,
+    /// Service account.
+    pub service_account: String,
+}
+
+/// What a driver says about this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CsiNodeInfo {
+    /// Its own name for the node.
+    pub node_id: String,
+    /// Most volumes of it on this node; 0 for no limit.
+    pub max_volumes: i64,
+    /// Where the node is, in the driver's terms.
+    pub topology: BTreeMap<String, String>,
+}
+
+/// Who gives what is in a volume to the pod's group (the CSIDriver's `fsGroupPolicy`, and the pod's
+/// `fsGroupChangePolicy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupPolicy {
+    /// Nobody.
+    #[default]
+    None,
+    /// The kubelet, all of it.
+    Always,
+    /// The kubelet, unless the root has the group already.
+    OnRootMismatch,
+}
+
+/// A driver's volume of a pod, in the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Published {
+    /// Its origin.
+    pub origin: Origin,
+    /// Its name among the node's volumes, where it is one.
+    pub id: Option<String>,
+    /// Where it is mounted for the node.
+    pub stage_path: String,
 }
 
 /// A volume to make ready.
@@ -80,6 +161,9 @@ pub struct JournalEntry {
     pub path: String,
     /// Whether it is the kubelet's own directory, and so is torn down.
     pub owned: bool,
+    /// A driver's volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<Box<Published>>,
 }
 
 /// What is known about whether a volume may be torn down.
@@ -115,6 +199,12 @@ enum Actual {
 struct State {
     path: String,
     owned: bool,
+    /// A driver's volume. It has been resolved, and is in the record once `since` is.
+    published: Option<Box<Published>>,
+    /// The version of the pod's journal that names it first.
+    since: u32,
+    /// The pod wants it.
+    wants: bool,
     actual: Actual,
     /// What was last made ready, to see whether contents changed.
     made: Option<VolumeKind>,
@@ -124,10 +214,15 @@ struct State {
     failures: u32,
 }
 
-/// Volumes of all pods.
+/// Volumes of all pods, and of the node.
 #[derive(Clone, Debug, Default)]
 pub struct Volumes {
     pods: BTreeMap<Uid, BTreeMap<String, State>>,
+    /// Version of each pod's journal, and the one that is surely on disk. Only driver's volumes count:
+    /// what the kubelet makes itself is known from the pod.
+    journals: BTreeMap<Uid, (u32, u32)>,
+    /// Volumes made ready for the node.
+    pub node: StagedVolumes,
 }
 
 /// Volumes that are not there, each with its error if it has one.
@@ -144,6 +239,8 @@ pub enum VolumeAction {
         name: String,
         /// Directory.
         path: String,
+        /// A driver's volume.
+        published: Option<Box<Published>>,
     },
 }
 
@@ -161,7 +258,7 @@ pub fn locate(pod: &Pod, volume: &Volume, config: &NodeConfig) -> Option<Journal
     } else if volume.downward_api.is_some() {
         "downward-api"
     } else if let Some(h) = &volume.host_path {
-        return Some(JournalEntry { name: volume.name.clone(), path: h.path.clone(), owned: false });
+        return Some(JournalEntry { name: volume.name.clone(), path: h.path.clone(), owned: false, published: None });
     } else {
         return None;
     };
@@ -169,13 +266,35 @@ pub fn locate(pod: &Pod, volume: &Volume, config: &NodeConfig) -> Option<Journal
         name: volume.name.clone(),
         path: format!("{}/volumes/kubernetes.io~{plugin}/{}", config.pod_dir(&pod::uid(pod)), volume.name),
         owned: true,
+        published: None,
     })
 }
 
-/// The mount journal of a pod: all volumes that may be mounted for it.
-#[must_use]
-pub fn journal(pod: &Pod, config: &NodeConfig) -> Vec<JournalEntry> {
-    spec(pod).volumes.iter().flatten().filter_map(|v| locate(pod, v, config)).collect()
+/// Where a driver's volume appears for a pod.
+fn publish_path(pod: &Pod, published: &Published, config: &NodeConfig) -> String {
+    let origin = &published.origin;
+    let base = config.pod_dir(&pod::uid(pod));
+    let (plugin, name) = (origin.plugin(), &origin.spec_name);
+    match &origin.driver {
+        Driver::HostPath { path, .. } => path.clone(),
+        _ if origin.block => format!("{base}/volumeDevices/{plugin}/{name}"),
+        Driver::Csi { .. } => format!("{base}/volumes/{plugin}/{name}/mount"),
+        _ => format!("{base}/volumes/{plugin}/{name}"),
+    }
+}
+
+/// Where a driver's volume is mounted for the node.
+fn stage_path(origin: &Origin, config: &NodeConfig) -> String {
+    let (plugins, name) = (format!("{}/plugins/kubernetes.io", config.root_dir), &origin.spec_name);
+    match &origin.driver {
+        Driver::Csi { .. } if origin.block => format!("{plugins}/csi/volumeDevices/staging/{name}"),
+        // Of a fixed length, whatever the handle is.
+        Driver::Csi { driver, handle, .. } => {
+            format!("{plugins}/csi/{driver}/{}/globalmount", driver::digest(handle))
+        }
+        Driver::Flex { driver, .. } => format!("{plugins}/flexvolume/{driver}/mounts/{name}"),
+        _ => format!("{plugins}/local-volume/mounts/{name}"),
+    }
 }
 
 /// Why a volume cannot be made ready now.
@@ -232,9 +351,57 @@ impl Volumes {
             volumes.entry(e.name.clone()).or_insert_with(|| State {
                 path: e.path.clone(),
                 owned: e.owned,
+                published: e.published.clone(),
                 ..State::default()
             });
         }
+    }
+
+    /// The mount journal of a pod, all volumes that may be mounted for it, with its version.
+    #[must_use]
+    pub fn journal(&self, pod: &Pod, config: &NodeConfig) -> (Vec<JournalEntry>, u32) {
+        let uid = pod::uid(pod);
+        let of_drivers = self.pods.get(&uid).into_iter().flatten().filter_map(|(name, v)| {
+            let published = v.published.clone()?;
+            Some(JournalEntry { name: name.clone(), path: v.path.clone(), owned: v.owned, published: Some(published) })
+        });
+        let own = spec(pod).volumes.iter().flatten().filter_map(|v| locate(pod, v, config));
+        (own.chain(of_drivers).collect(), self.journal_version(&uid))
+    }
+
+    /// Version of a pod's journal.
+    #[must_use]
+    pub fn journal_version(&self, uid: &str) -> u32 {
+        self.journals.get(uid).map_or(0, |(version, _)| *version)
+    }
+
+    /// A version of a pod's journal is on disk.
+    pub fn journal_saved(&mut self, uid: &str, version: u32) {
+        if let Some((_, saved)) = self.journals.get_mut(uid) {
+            *saved = version.max(*saved);
+        }
+    }
+
+    /// Whether a pod wants a volume of the node.
+    #[must_use]
+    pub fn is_wanted(&self, id: &str) -> bool {
+        self.parts_of(id).any(|(_, v)| v.wants)
+    }
+
+    /// Whether a pod's part of a volume of the node is or may be there.
+    #[must_use]
+    pub fn is_used(&self, id: &str) -> bool {
+        self.parts_of(id).any(|(_, v)| v.op.is_some() || v.actual != Actual::Absent)
+    }
+
+    /// Pods with a part in a volume of the node.
+    pub fn users(&self, id: &str) -> Vec<Uid> {
+        self.parts_of(id).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn parts_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (&'a Uid, &'a State)> {
+        let part = move |v: &&State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
+        self.pods.iter().flat_map(move |(uid, volumes)| volumes.values().filter(part).map(move |v| (uid, v)))
     }
 
     /// What to do for a pod whose volumes are wanted.
@@ -248,11 +415,28 @@ impl Volumes {
     ) -> Vec<VolumeAction> {
         let uid = pod::uid(pod);
         let mut out = Vec::new();
-        let volumes = self.pods.entry(uid).or_default();
+        let volumes = self.pods.entry(uid.clone()).or_default();
         for v in spec(pod).volumes.iter().flatten() {
             let state = volumes.entry(v.name.clone()).or_default();
+            state.wants = true;
             if state.op.is_some() || state.retry_at > now {
                 continue;
+            }
+            let journal = self.journals.entry(uid.clone()).or_default();
+            match drivers_part(pod, v, config, sources, state, journal, &mut self.node) {
+                Ok(None) => {}
+                Ok(Some(Part::Unready)) => continue,
+                Ok(Some(Part::SetUp(setup))) => {
+                    out.push(VolumeAction::SetUp(setup));
+                    continue;
+                }
+                Err(NotReady::Pending) => continue,
+                Err(NotReady::Failed(e)) => {
+                    state.failures += 1;
+                    state.retry_at = now + backoff(state.failures);
+                    state.error = Some(e);
+                    continue;
+                }
             }
             match setup_of(pod, v, config, place, sources) {
                 Ok(setup) => {
@@ -279,11 +463,16 @@ impl Volumes {
     /// What to do for a pod about whose volumes there is proof that they may go.
     pub fn unwanted(&mut self, now: Time, uid: &str) -> Vec<VolumeAction> {
         let Some(volumes) = self.pods.get_mut(uid) else { return Vec::new() };
+        volumes.values_mut().for_each(|v| v.wants = false);
         volumes.retain(|_, v| v.op.is_some() || (v.owned && v.actual != Actual::Absent));
         volumes
             .iter()
             .filter(|(_, v)| v.op.is_none() && v.retry_at <= now)
-            .map(|(name, v)| VolumeAction::TearDown { name: name.clone(), path: v.path.clone() })
+            .map(|(name, v)| VolumeAction::TearDown {
+                name: name.clone(),
+                path: v.path.clone(),
+                published: v.published.clone(),
+            })
             .collect()
     }
 
@@ -368,7 +557,91 @@ impl Volumes {
     /// Forgets a pod.
     pub fn forget(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.journals.remove(uid);
     }
+}
+
+/// What comes of looking at a driver's volume.
+enum Part {
+    /// It is there, or something else has to happen first.
+    Unready,
+    /// It is to be published.
+    SetUp(Box<VolumeSetup>),
+}
+
+/// Looks at a driver's volume of a pod. None when it is the kubelet's own kind.
+fn drivers_part(
+    pod: &Pod,
+    volume: &Volume,
+    config: &NodeConfig,
+    sources: &dyn PayloadSources,
+    state: &mut State,
+    journal: &mut (u32, u32),
+    node: &mut StagedVolumes,
+) -> Result<Option<Part>, NotReady> {
+    if state.published.is_none() {
+        let Some(origin) = origin::resolve(pod, volume, sources)? else { return Ok(None) };
+        let published = Published { id: origin.unique_name(), stage_path: stage_path(&origin, config), origin };
+        state.path = publish_path(pod, &published, config);
+        state.owned = !matches!(published.origin.driver, Driver::HostPath { .. });
+        // Nothing was done for it in any life of this kubelet: else the record would name it.
+        state.actual = Actual::Absent;
+        journal.0 += 1;
+        state.since = journal.0;
+        state.published = Some(Box::new(published));
+    }
+    let Some(published) = state.published.clone() else { return Ok(None) };
+    if state.since > journal.1 {
+        return Ok(Some(Part::Unready));
+    }
+    let inputs = match driver::inputs(pod, &published, config, sources) {
+        // The record and the disk are enough to go on with what was there before a restart.
+        Err(_) if state.actual == Actual::Uncertain => driver::Inputs::confirm_only(),
+        inputs => inputs?,
+    };
+    let mut staging = None;
+    if let Some(id) = &published.id {
+        match node.want(id, &published.origin, published.stage_path.clone(), inputs.stage.clone()) {
+            staged::Progress::Staged(s) => staging = Some(*s),
+            staged::Progress::Pending => return Ok(Some(Part::Unready)),
+            staged::Progress::Failed(error) => {
+                if state.actual != Actual::Mounted {
+                    state.error = Some(error);
+                }
+                return Ok(Some(Part::Unready));
+            }
+        }
+    }
+    if state.actual == Actual::Mounted {
+        state.error = None;
+        return Ok(Some(Part::Unready));
+    }
+    let kind = match &published.origin.driver {
+        Driver::HostPath { path_type, .. } => VolumeKind::HostPath { path_type: path_type.clone() },
+        _ => VolumeKind::Published(Box::new(Publishing {
+            published: *published,
+            staging,
+            publish_context: inputs.publish_context,
+            secrets: inputs.publish_secrets,
+            pod: PodInfo {
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+                uid: pod::uid(pod),
+                service_account: spec(pod).service_account_name.clone().unwrap_or_default(),
+            },
+            pod_info: inputs.pod_info,
+            group_policy: inputs.group_policy,
+            confirm_only: inputs.stage.confirm_only,
+        })),
+    };
+    let setup = VolumeSetup {
+        uid: pod::uid(pod),
+        name: volume.name.clone(),
+        path: state.path.clone(),
+        kind,
+        fs_group: spec(pod).security_context.as_ref().and_then(|s| s.fs_group),
+    };
+    Ok(Some(Part::SetUp(Box::new(setup))))
 }
 
 fn backoff(failures: u32) -> Duration {

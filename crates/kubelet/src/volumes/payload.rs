@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ServiceAccountTokenProjection, Volume,
 };
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 
 use super::NotReady;
 use crate::spec::env::{Place, field, resource_field};
@@ -36,6 +38,26 @@ pub trait PayloadSources {
     /// # Errors
     /// When it is not known.
     fn secret(&self, namespace: &str, name: &str) -> Result<Option<Arc<Secret>>, NotReady>;
+    /// A claim; `Ok(None)` when surely absent.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn claim(&self, namespace: &str, name: &str) -> Result<Option<Arc<PersistentVolumeClaim>>, NotReady>;
+    /// A persistent volume.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn persistent_volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>, NotReady>;
+    /// What a CSI driver says about itself.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady>;
+    /// An attachment.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady>;
     /// A token of the pod's service account.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! Tables for the volume manager.
 
 use super::*;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccountTokenProjection};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
+};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -10,6 +13,26 @@ use std::sync::Arc;
 struct Fixed {
     config_map: Option<BTreeMap<String, String>>,
     broken: Option<NotReady>,
+    objects: Vec<serde_json::Value>,
+}
+
+impl Fixed {
+    fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        kind: &str,
+        ns: &str,
+        name: &str,
+    ) -> Result<Option<Arc<T>>, NotReady> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        let text =
+            |v: &serde_json::Value, at: &str| v.pointer(at).and_then(|t| t.as_str()).unwrap_or_default().to_owned();
+        let is = |v: &&serde_json::Value| {
+            text(v, "/kind") == kind && text(v, "/metadata/namespace") == ns && text(v, "/metadata/name") == name
+        };
+        Ok(self.objects.iter().find(is).map(|v| Arc::new(serde_json::from_value(v.clone()).unwrap())))
+    }
 }
 
 impl PayloadSources for Fixed {
@@ -23,6 +46,18 @@ impl PayloadSources for Fixed {
     }
     fn secret(&self, _: &str, _: &str) -> Result<Option<Arc<Secret>>, NotReady> {
         Ok(None)
+    }
+    fn claim(&self, namespace: &str, name: &str) -> Result<Option<Arc<PersistentVolumeClaim>>, NotReady> {
+        self.read("PersistentVolumeClaim", namespace, name)
+    }
+    fn persistent_volume(&self, name: &str) -> Result<Option<Arc<PersistentVolume>>, NotReady> {
+        self.read("PersistentVolume", "", name)
+    }
+    fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady> {
+        self.read("CSIDriver", "", name)
+    }
+    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady> {
+        self.read("VolumeAttachment", "", name)
     }
     fn token(&self, _: &Pod, _: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
         Ok("token".into())
@@ -38,7 +73,7 @@ fn pod(volumes: serde_json::Value) -> Pod {
 }
 
 fn data(k: &str, v: &str) -> Fixed {
-    Fixed { config_map: Some(BTreeMap::from([(k.into(), v.into())])), broken: None }
+    Fixed { config_map: Some(BTreeMap::from([(k.into(), v.into())])), broken: None, objects: Vec::new() }
 }
 
 /// Runs a wanted pod's actions to their success; returns how many there were.
@@ -98,7 +133,7 @@ fn a_source_that_cannot_be_read_leaves_what_is_mounted() {
 #[test]
 fn a_restored_journal_is_set_up_again_or_torn_down_but_never_forgotten() {
     let p = pod(json!([{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/x"}}]));
-    let journal = journal(&p, &NodeConfig::default());
+    let (journal, _) = Volumes::default().journal(&p, &NodeConfig::default());
     let mut v = Volumes::default();
     v.restore(&"u".into(), &journal);
     assert!(!v.all_gone("u"), "it may be mounted");

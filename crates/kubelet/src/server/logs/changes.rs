@@ -13,11 +13,11 @@ use tokio::io::unix::AsyncFd;
 
 /// Changes of a directory.
 #[derive(Debug)]
-pub(super) struct Changes(Option<AsyncFd<OwnedFd>>);
+pub(crate) struct Changes(Option<AsyncFd<OwnedFd>>);
 
 impl Changes {
     /// Starts to watch. A change after this wakes [`Self::next`].
-    pub(super) fn of(directory: &Path) -> Self {
+    pub(crate) fn of(directory: &Path) -> Self {
         match watch(directory) {
             Ok(fd) => Self(Some(fd)),
             Err(error) => {
@@ -28,7 +28,7 @@ impl Changes {
     }
 
     /// Returns when something has changed since the last time. May be cancelled without loss.
-    pub(super) async fn next(&self) {
+    pub(crate) async fn next(&self) {
         let Some(fd) = &self.0 else { return std::future::pending().await };
         let drained = fd.async_io(Interest::READABLE, |fd| {
             let mut events = [0; 4096];

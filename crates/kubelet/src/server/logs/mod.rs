@@ -3,7 +3,7 @@
 //! [`options`] reads the query, [`tail`] finds where to begin, [`render`] turns the runtime's records
 //! ([`line`]) into what the client sees, [`follow`] reads and waits for [`changes`].
 
-mod changes;
+pub(crate) mod changes;
 mod follow;
 mod line;
 mod options;

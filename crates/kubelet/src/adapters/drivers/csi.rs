@@ -1,0 +1,345 @@
+//! CSI drivers: found by their registration sockets, called over their own.
+//!
+//! ```text
+//!  plugins_registry/<driver>-reg.sock ──GetInfo──▶ endpoint ──NodeGetInfo──▶ CSINode
+//!                                     ◀─NotifyRegistrationStatus
+//! ```
+//!
+//! A driver that is not there, or dies in a call, fails the call; the volume manager calls again. All of the
+//! calls made here may be made twice.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use carrack_csi::registration::registration_client::RegistrationClient;
+use carrack_csi::registration::{InfoRequest, RegistrationStatus};
+use carrack_csi::v1 as csi;
+use carrack_csi::v1::node_client::NodeClient;
+use csi::node_service_capability::rpc::Type as NodeRpc;
+use csi::volume_capability::access_mode::Mode;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{failed, make_dir, mounted};
+use crate::effects::{In, OpError};
+use crate::runtime::Uid;
+use crate::server::logs::changes::Changes;
+use crate::volumes::staged::{Secrets, StageInputs};
+use crate::volumes::{CsiNodeInfo, Driver, Origin, Published, Publishing, Staging, VolumeSetup, digest};
+
+/// Upstream's limit of a call.
+const CALL: Duration = Duration::from_secs(120);
+const CONNECT: Duration = Duration::from_secs(10);
+/// Looked at at least this often: a socket that refused may answer now.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// A driver that registered.
+#[derive(Clone, Debug)]
+struct Registered {
+    node: NodeClient<Channel>,
+    stages: bool,
+    mount_group: bool,
+    single_node_modes: bool,
+    /// The registration socket that announced it.
+    socket: PathBuf,
+}
+
+/// The CSI drivers of this node.
+#[derive(Clone, Debug, Default)]
+pub struct Csi {
+    drivers: Arc<Mutex<BTreeMap<String, Registered>>>,
+}
+
+async fn dial(socket: PathBuf) -> Result<Channel, OpError> {
+    let text = format!("connecting to {}", socket.display());
+    let endpoint = Endpoint::try_from("http://localhost").map_err(|e| OpError::Failed(e.to_string()))?;
+    let dial = endpoint.connect_with_connector(tower::service_fn(move |_: http::Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    }));
+    match tokio::time::timeout(CONNECT, dial).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(e)) => failed(format!("{text}: {e}")),
+        Err(_) => failed(format!("{text} took too long")),
+    }
+}
+
+/// Makes a call within its time.
+async fn call<T>(
+    what: &str,
+    future: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, OpError> {
+    match tokio::time::timeout(CALL, future).await {
+        Ok(Ok(reply)) => Ok(reply.into_inner()),
+        Ok(Err(status)) => failed(format!("{what}: rpc error: code = {:?} desc = {}", status.code(), status.message())),
+        Err(_) => Err(OpError::TimedOut(CALL.as_secs())),
+    }
+}
+
+impl Csi {
+    fn drivers(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Registered>> {
+        // Entries are put in and taken out whole.
+        self.drivers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn driver(&self, name: &str) -> Result<Registered, OpError> {
+        let known = self.drivers().get(name).cloned();
+        known.ok_or_else(|| {
+            OpError::Failed(format!("driver name {name} not found in the list of registered CSI drivers"))
+        })
+    }
+
+    /// Follows the directory of registration sockets for ever.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn follow(
+        &self,
+        dir: PathBuf,
+        report: impl Fn(In) + Send + Sync + 'static,
+    ) -> Result<tokio::task::JoinHandle<()>, OpError> {
+        make_dir(&dir)?;
+        let this = self.clone();
+        Ok(tokio::spawn(async move {
+            let changes = Changes::of(&dir);
+            loop {
+                this.look(&dir, &report).await;
+                tokio::select! {
+                    () = changes.next() => {}
+                    () = tokio::time::sleep(AGAIN) => {}
+                }
+            }
+        }))
+    }
+
+    /// Registers what is new in the directory, and forgets what went.
+    async fn look(&self, dir: &Path, report: &(impl Fn(In) + Send + Sync)) {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(%error, dir = %dir.display(), "registration sockets cannot be looked at");
+                return;
+            }
+        };
+        let sockets: Vec<PathBuf> = entries
+            .flatten()
+            .filter(|e| e.file_type().is_ok_and(|t| t.is_socket()))
+            .map(|e| e.path())
+            .take(256)
+            .collect();
+        let gone: Vec<String> = {
+            let drivers = self.drivers();
+            drivers.iter().filter(|(_, d)| !sockets.contains(&d.socket)).map(|(name, _)| name.clone()).collect()
+        };
+        for name in gone {
+            tracing::warn!(driver = name, "CSI driver unregistered");
+            self.drivers().remove(&name);
+            report(In::CsiDown { driver: name });
+        }
+        for socket in sockets {
+            if self.drivers().values().any(|d| d.socket == socket) {
+                continue;
+            }
+            match self.register(&socket).await {
+                Ok(Some((driver, info))) => {
+                    tracing::info!(driver, "CSI driver registered");
+                    report(In::CsiUp { driver, info });
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, socket = %socket.display(), "not registered"),
+            }
+        }
+    }
+
+    async fn register(&self, socket: &Path) -> Result<Option<(String, CsiNodeInfo)>, OpError> {
+        let mut registration = RegistrationClient::new(dial(socket.to_owned()).await?);
+        let info = call("GetInfo", registration.get_info(InfoRequest {})).await?;
+        if info.r#type != "CSIPlugin" {
+            return Ok(None);
+        }
+        let outcome = self.connect(socket, &info).await;
+        let status = RegistrationStatus {
+            plugin_registered: outcome.is_ok(),
+            error: outcome.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+        };
+        call("NotifyRegistrationStatus", registration.notify_registration_status(status)).await?;
+        let (registered, about) = outcome?;
+        self.drivers().insert(info.name.clone(), registered);
+        Ok(Some((info.name, about)))
+    }
+
+    async fn connect(
+        &self,
+        socket: &Path,
+        info: &carrack_csi::registration::PluginInfo,
+    ) -> Result<(Registered, CsiNodeInfo), OpError> {
+        let good = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+        if info.name.is_empty() || info.name.len() > 63 || !info.name.chars().all(good) {
+            return failed(format!("{:?} is no name of a CSI driver", info.name));
+        }
+        if !info.supported_versions.iter().any(|v| v.trim_start_matches('v').starts_with("1.")) {
+            return failed(format!("versions {:?} are not supported, 1.0.0 is", info.supported_versions));
+        }
+        let mut node = NodeClient::new(dial(PathBuf::from(&info.endpoint)).await?);
+        let about = call("NodeGetInfo", node.node_get_info(csi::NodeGetInfoRequest {})).await?;
+        let can = call("NodeGetCapabilities", node.node_get_capabilities(csi::NodeGetCapabilitiesRequest {})).await?;
+        let has = |wanted: NodeRpc| {
+            can.capabilities.iter().any(|c| {
+                let Some(csi::node_service_capability::Type::Rpc(rpc)) = &c.r#type else { return false };
+                rpc.r#type == wanted as i32
+            })
+        };
+        let registered = Registered {
+            stages: has(NodeRpc::StageUnstageVolume),
+            mount_group: has(NodeRpc::VolumeMountGroup),
+            single_node_modes: has(NodeRpc::SingleNodeMultiWriter),
+            node,
+            socket: socket.to_owned(),
+        };
+        let topology = about.accessible_topology.map(|t| t.segments).unwrap_or_default();
+        let about = CsiNodeInfo { node_id: about.node_id, max_volumes: about.max_volumes_per_node.max(0), topology };
+        Ok((registered, about))
+    }
+
+    /// NodeStageVolume, where the driver has it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn stage(&self, s: &Staging, inputs: &StageInputs) -> Result<(), OpError> {
+        let Driver::Csi { driver, handle, attributes, .. } = &s.origin.driver else { return Ok(()) };
+        let mut d = self.driver(driver)?;
+        if !d.stages {
+            return Ok(());
+        }
+        make_dir(&s.path)?;
+        let publish_context = match &inputs.attached {
+            crate::volumes::staged::Attached::With(context) => context.clone(),
+            _ => BTreeMap::new(),
+        };
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: handle.clone(),
+            publish_context,
+            staging_target_path: s.path.clone(),
+            volume_capability: Some(capability(&s.origin, &d, inputs.fs_group)),
+            secrets: text(&inputs.secrets)?,
+            volume_context: attributes.clone(),
+        };
+        call("NodeStageVolume", d.node.node_stage_volume(request)).await.map(drop)
+    }
+
+    /// NodeUnstageVolume, where the driver has it.
+    ///
+    /// # Errors
+    /// What the driver says; and while it is not registered.
+    pub async fn unstage(&self, s: &Staging) -> Result<(), OpError> {
+        let Driver::Csi { driver, handle, .. } = &s.origin.driver else { return Ok(()) };
+        let mut d = self.driver(driver)?;
+        if !d.stages {
+            return Ok(());
+        }
+        let request = csi::NodeUnstageVolumeRequest { volume_id: handle.clone(), staging_target_path: s.path.clone() };
+        call("NodeUnstageVolume", d.node.node_unstage_volume(request)).await.map(drop)
+    }
+
+    /// NodePublishVolume.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn publish(&self, setup: &VolumeSetup, p: &Publishing) -> Result<(), OpError> {
+        let origin = &p.published.origin;
+        let Driver::Csi { driver, handle, attributes, ephemeral, .. } = &origin.driver else { return Ok(()) };
+        let mut d = self.driver(driver)?;
+        // The driver makes the last part of the path.
+        if let Some(parent) = Path::new(&setup.path).parent() {
+            make_dir(parent)?;
+        }
+        let mut volume_context = attributes.clone();
+        if p.pod_info {
+            let about = [
+                ("pod.name", p.pod.name.clone()),
+                ("pod.namespace", p.pod.namespace.clone()),
+                ("pod.uid", p.pod.uid.to_string()),
+                ("serviceAccount.name", p.pod.service_account.clone()),
+                ("ephemeral", ephemeral.to_string()),
+            ];
+            volume_context.extend(about.map(|(k, v)| (format!("csi.storage.k8s.io/{k}"), v)));
+        }
+        let request = csi::NodePublishVolumeRequest {
+            volume_id: if *ephemeral { inline_handle(&setup.uid, &setup.name) } else { handle.clone() },
+            publish_context: p.publish_context.clone(),
+            staging_target_path: if d.stages && !ephemeral { p.published.stage_path.clone() } else { String::new() },
+            target_path: setup.path.clone(),
+            volume_capability: Some(capability(origin, &d, setup.fs_group)),
+            readonly: origin.read_only,
+            secrets: text(&p.secrets)?,
+            volume_context,
+        };
+        call("NodePublishVolume", d.node.node_publish_volume(request)).await?;
+        if !origin.block && mounted(&setup.path)?.is_none() && !Path::new(&setup.path).is_dir() {
+            return failed(format!("CSI driver {driver} says that it published {}, and nothing is there", setup.path));
+        }
+        Ok(())
+    }
+
+    /// NodeUnpublishVolume.
+    ///
+    /// # Errors
+    /// What the driver says; and while it is not registered.
+    pub async fn unpublish(&self, path: &str, p: &Published, uid: &Uid, name: &str) -> Result<(), OpError> {
+        let Driver::Csi { driver, handle, ephemeral, .. } = &p.origin.driver else { return Ok(()) };
+        let mut d = self.driver(driver)?;
+        let volume_id = if *ephemeral { inline_handle(uid, name) } else { handle.clone() };
+        let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path: path.to_owned() };
+        call("NodeUnpublishVolume", d.node.node_unpublish_volume(request)).await.map(drop)
+    }
+}
+
+/// The id of a volume that lives with its pod: the same each time it is asked for.
+fn inline_handle(uid: &str, name: &str) -> String {
+    format!("csi-{}", digest(&format!("{uid}/{name}")))
+}
+
+/// Secrets go to drivers as text.
+fn text(secrets: &Secrets) -> Result<BTreeMap<String, String>, OpError> {
+    let entry = |(k, v): (&String, &Vec<u8>)| match String::from_utf8(v.clone()) {
+        Ok(v) => Ok((k.clone(), v)),
+        Err(_) => failed(format!("the secret's entry {k} is no text")),
+    };
+    secrets.0.iter().map(entry).collect()
+}
+
+fn capability(origin: &Origin, d: &Registered, fs_group: Option<i64>) -> csi::VolumeCapability {
+    let has = |mode: &str| origin.access_modes.iter().any(|m| m == mode);
+    // As upstream orders them: the widest that is asked for.
+    let mode = if has("ReadWriteMany") {
+        Mode::MultiNodeMultiWriter
+    } else if has("ReadOnlyMany") && has("ReadWriteOnce") {
+        Mode::MultiNodeSingleWriter
+    } else if has("ReadOnlyMany") {
+        Mode::MultiNodeReaderOnly
+    } else if has("ReadWriteOncePod") && d.single_node_modes {
+        Mode::SingleNodeSingleWriter
+    } else if d.single_node_modes {
+        Mode::SingleNodeMultiWriter
+    } else {
+        Mode::SingleNodeWriter
+    };
+    let access_type = if origin.block {
+        csi::volume_capability::AccessType::Block(csi::volume_capability::BlockVolume {})
+    } else {
+        csi::volume_capability::AccessType::Mount(csi::volume_capability::MountVolume {
+            fs_type: origin.fs_type.clone(),
+            mount_flags: origin.mount_options.clone(),
+            volume_mount_group: fs_group.filter(|_| d.mount_group).map(|g| g.to_string()).unwrap_or_default(),
+        })
+    };
+    csi::VolumeCapability {
+        access_mode: Some(csi::volume_capability::AccessMode { mode: mode as i32 }),
+        access_type: Some(access_type),
+    }
+}

@@ -1,0 +1,281 @@
+//! Volumes of drivers on the real machine: staged for the node, published to pods, and undone.
+//!
+//! What is mounted already is left as it is: after a restart the mount table and the record say what there
+//! is, and no driver is called about a volume that a container may be writing to. Nothing is undone for the
+//! node while any mount namespace has it mounted or anybody has the device open.
+
+pub mod csi;
+pub mod disk;
+pub mod flex;
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::{blocking, io_error, mounts};
+use crate::effects::{OpError, Outcome, Reply};
+use crate::runtime::Uid;
+use crate::volumes::staged::StageInputs;
+use crate::volumes::{Driver, Published, Publishing, Staging, VolumeKind, VolumeSetup};
+
+/// How long a program of the system may take; making a file system on a large disk takes long.
+const PROGRAM: Duration = Duration::from_secs(600);
+/// Most that a program may say, in bytes.
+const MAX_OUTPUT: usize = 64 << 10;
+
+/// Drivers of both kinds.
+#[derive(Clone, Debug)]
+pub struct Drivers {
+    /// CSI.
+    pub csi: csi::Csi,
+    /// FlexVolume.
+    pub flex: flex::Flex,
+    /// The kubelet's directory.
+    pub root: PathBuf,
+    /// This boot.
+    pub boot_id: String,
+}
+
+fn failed<T>(text: impl Into<String>) -> Result<T, OpError> {
+    Err(OpError::Failed(text.into()))
+}
+
+/// Runs a program to its end. Returns its exit code, none if it was killed, and what it wrote on both outputs.
+///
+/// # Errors
+/// When it cannot be run, or takes too long; it is killed then.
+pub(super) async fn program(
+    program: &Path,
+    args: &[String],
+    limit: Duration,
+) -> Result<(Option<i32>, String), OpError> {
+    let mut command = tokio::process::Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let name = program.display();
+    let run = async {
+        let child = command.spawn().map_err(io_error(format!("running {name}")))?;
+        child.wait_with_output().await.map_err(io_error(format!("waiting for {name}")))
+    };
+    let output = tokio::time::timeout(limit, run).await.map_err(|_| OpError::TimedOut(limit.as_secs()))??;
+    let mut text = output.stdout;
+    text.extend(output.stderr);
+    text.truncate(MAX_OUTPUT);
+    Ok((output.status.code(), String::from_utf8_lossy(&text).trim().to_owned()))
+}
+
+/// Runs a program of the system and wants it to succeed.
+pub(super) async fn system(name: &str, args: &[&str]) -> Result<String, OpError> {
+    let args: Vec<String> = args.iter().map(|&a| a.to_owned()).collect();
+    match program(Path::new(name), &args, PROGRAM).await? {
+        (Some(0), text) => Ok(text),
+        (code, text) => failed(format!("{name} {}: exit status {}: {text}", args.join(" "), code.unwrap_or(-1))),
+    }
+}
+
+fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, OpError> {
+    mounts::at(path).map_err(io_error("reading the mount table"))
+}
+
+fn make_dir(path: impl AsRef<Path>) -> Result<(), OpError> {
+    let path = path.as_ref();
+    fs::create_dir_all(path).map_err(io_error(format!("creating {}", path.display())))
+}
+
+fn is_block(path: &str) -> Result<bool, OpError> {
+    Ok(fs::metadata(path).map_err(io_error(format!("looking at {path}")))?.file_type().is_block_device())
+}
+
+impl Drivers {
+    /// Makes a volume ready for the node, or makes sure that it is.
+    ///
+    /// # Errors
+    /// What the driver or the kernel says.
+    pub async fn stage(&self, s: &Staging, inputs: &StageInputs) -> Outcome {
+        if let Some(there) = mounted(&s.path)? {
+            // The disk and the record agree: it is as it was left.
+            let identity = format!("{} {}", self.boot_id, there.device);
+            if s.identity.as_ref() == Some(&identity) {
+                return Ok(Reply::Staged { device: s.device.clone(), identity: Some(identity) });
+            }
+        }
+        if inputs.confirm_only && !matches!(s.origin.driver, Driver::Local { .. }) {
+            return failed(
+                "it was there before the kubelet's restart and is not found now, and what it is made from cannot be read",
+            );
+        }
+        let device = match &s.origin.driver {
+            Driver::Local { path } => self.stage_local(s, path).await?,
+            Driver::Flex { .. } => self.flex.stage(s, inputs).await?,
+            Driver::Csi { .. } => {
+                self.csi.stage(s, inputs).await?;
+                None
+            }
+            Driver::HostPath { .. } | Driver::Nfs { .. } => None,
+        };
+        let there = mounted(&s.path)?;
+        Ok(Reply::Staged { device, identity: there.map(|m| format!("{} {}", self.boot_id, m.device)) })
+    }
+
+    async fn stage_local(&self, s: &Staging, path: &str) -> Result<Option<String>, OpError> {
+        match (is_block(path)?, s.origin.block) {
+            (true, false) => {
+                make_dir(&s.path)?;
+                disk::format_and_mount(path, &s.path, &s.origin.fs_type, s.origin.read_only, &s.origin.mount_options)
+                    .await?;
+                Ok(Some(path.to_owned()))
+            }
+            (true, true) => Ok(Some(path.to_owned())),
+            (false, true) => failed(format!("{path} is no block device")),
+            (false, false) if Path::new(path).is_dir() => Ok(None),
+            (false, false) => failed(format!("{path} is neither a directory nor a block device")),
+        }
+    }
+
+    /// Undoes the staging of a volume.
+    ///
+    /// # Errors
+    /// While anybody has it, or when that is not known; and what the driver or the kernel says.
+    pub async fn unstage(&self, s: &Staging) -> Outcome {
+        let proof = s.clone();
+        let boot = self.boot_id.clone();
+        blocking(move || prove_free(&proof, &boot)).await?;
+        match &s.origin.driver {
+            Driver::Flex { .. } => self.flex.unstage(s).await?,
+            Driver::Csi { .. } => self.csi.unstage(s).await?,
+            Driver::Local { .. } | Driver::HostPath { .. } | Driver::Nfs { .. } => {}
+        }
+        let path = s.path.clone();
+        blocking(move || {
+            if mounted(&path)?.is_some() {
+                mounts::unmount(&path).map_err(io_error(format!("unmounting {path}")))?;
+            }
+            mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}")))
+        })
+        .await?;
+        Ok(Reply::Done)
+    }
+
+    /// Gives a pod its part of a volume, or makes sure that it has it.
+    ///
+    /// # Errors
+    /// What the driver or the kernel says.
+    pub async fn publish(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
+        let path = &setup.path;
+        if mounted(path)?.is_some()
+            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()))
+        {
+            return Ok(Reply::Done);
+        }
+        if p.confirm_only {
+            return failed(
+                "it was there before the kubelet's restart and is not found now, and what it is made from cannot be read",
+            );
+        }
+        let origin = &p.published.origin;
+        match &origin.driver {
+            Driver::Csi { .. } => self.csi.publish(setup, p).await?,
+            _ if origin.block => self.link(setup, p)?,
+            Driver::Flex { .. } => self.flex.publish(setup, p).await?,
+            Driver::Nfs { server, path: exported } => {
+                make_dir(path)?;
+                let mut options = origin.mount_options.clone();
+                options.push(if origin.read_only { "ro".into() } else { "rw".into() });
+                system("mount", &["-t", "nfs", "-o", &options.join(","), &format!("{server}:{exported}"), path])
+                    .await?;
+            }
+            Driver::Local { path: local } => {
+                let staged = &p.published.stage_path;
+                let from = if mounted(staged)?.is_some() { staged } else { local };
+                make_dir(path)?;
+                mounts::bind(from, path, origin.read_only).map_err(io_error(format!("binding {from} to {path}")))?;
+            }
+            Driver::HostPath { .. } => {}
+        }
+        if let Some(group) = setup.fs_group {
+            let (path, policy) = (path.clone(), p.group_policy);
+            let takes_groups = match &origin.driver {
+                Driver::Flex { driver, .. } => self.flex.capabilities(driver).await?.fs_group,
+                _ => true,
+            };
+            if takes_groups {
+                blocking(move || disk::own(Path::new(&path), group, policy)).await?;
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A device of a pod is a link to the node's.
+    fn link(&self, setup: &VolumeSetup, p: &Publishing) -> Result<(), OpError> {
+        let Some(device) = p.staging.as_ref().and_then(|s| s.device.clone()) else {
+            return failed("the driver named no device");
+        };
+        if !is_block(&device)? {
+            return failed(format!("{device} is no block device"));
+        }
+        let path = Path::new(&setup.path);
+        if let Some(parent) = path.parent() {
+            make_dir(parent)?;
+        }
+        std::os::unix::fs::symlink(&device, path).map_err(io_error(format!("linking {}", path.display())))
+    }
+
+    /// Takes a pod's part of a volume away. Parts of it that were bound for containers go first.
+    ///
+    /// # Errors
+    /// When something is busy; then what is mounted stays mounted. And what the driver says.
+    pub async fn unpublish(&self, uid: &Uid, name: &str, path: &str, p: &Published) -> Outcome {
+        let parts = self.root.join("pods").join(uid.as_ref()).join("volume-subpaths").join(name);
+        blocking(move || super::volumes::unmount_below(&parts.to_string_lossy())).await?;
+        match &p.origin.driver {
+            Driver::Csi { .. } => self.csi.unpublish(path, p, uid, name).await?,
+            Driver::Flex { .. } if !p.origin.block => self.flex.unpublish(path, p).await?,
+            _ => {}
+        }
+        let path = path.to_owned();
+        blocking(move || {
+            super::volumes::unmount_below(&path)?;
+            match fs::symlink_metadata(&path) {
+                Ok(m) if !m.is_dir() => fs::remove_file(&path).map_err(io_error(format!("removing {path}"))),
+                _ => mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}"))),
+            }
+        })
+        .await?;
+        Ok(Reply::Done)
+    }
+}
+
+/// Whether a volume's file system and device are free of everybody but the node's own mount.
+fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
+    let there = mounted(&s.path)?;
+    let recorded = s.identity.as_deref().and_then(|i| i.strip_prefix(boot_id)).map(str::trim);
+    if let (Some(there), Some(recorded)) = (&there, recorded)
+        && there.device != recorded
+    {
+        return failed(format!("{} has device {} and was mounted with {recorded}", s.path, there.device));
+    }
+    let number = there.as_ref().map(|m| m.device.as_str()).or(recorded);
+    // A file system shared with others (a bind of the node's own disk) has no device to give back.
+    let shared = matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    if let Some(number) = number.filter(|_| !shared)
+        && let Some((pid, at)) = mounts::elsewhere(number, &s.path).map_err(io_error("looking at mount namespaces"))?
+    {
+        return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
+    }
+    if there.is_none()
+        && let Some(device) = s.device.as_deref().filter(|d| is_block(d).unwrap_or(false))
+    {
+        disk::prove_closed(device)?;
+    }
+    Ok(())
+}
+
+/// Whether a setup is a driver's.
+#[must_use]
+pub fn publishing(setup: &VolumeSetup) -> Option<&Publishing> {
+    match &setup.kind {
+        VolumeKind::Published(p) => Some(p),
+        _ => None,
+    }
+}

@@ -1,0 +1,86 @@
+//! Volumes of the node as a whole: what [`StagedVolumes`](crate::volumes::StagedVolumes) asks for is started here.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+
+use super::{Fx, KubeletCore, Owner, Wake};
+use crate::effects::{Op, OpId, Outcome};
+use crate::records::VOLUME_PREFIX;
+use crate::volumes::{StageAction, Staging};
+
+fn record_name(id: &str) -> String {
+    format!("{VOLUME_PREFIX}{}", crate::volumes::digest(id))
+}
+
+impl KubeletCore {
+    /// Takes over the records of the node's volumes.
+    pub(super) fn restore_staged(&mut self, records: &BTreeMap<String, Vec<u8>>) {
+        for (name, body) in records.iter().filter(|(name, _)| name.starts_with(VOLUME_PREFIX)) {
+            match serde_json::from_slice::<Staging>(body) {
+                Ok(staging) => self.volumes.node.restore(staging),
+                // Without its record it stays as it is: nothing here can name it.
+                Err(error) => tracing::error!(record = name, %error, "a volume's record cannot be read"),
+            }
+        }
+        self.staged_due = true;
+    }
+
+    /// Every pod that may use a volume of the node is known: by a complete list, by readable records, and
+    /// nothing runs here that has no record.
+    fn users_known(&self) -> bool {
+        self.pods.synced()
+            && self.listed.is_some()
+            && !self.records_broken
+            && self.runtime.keys().all(|uid| self.workers.get(uid).is_some_and(|w| w.record_saved.is_some()))
+    }
+
+    /// Starts what is to be done about the node's volumes.
+    pub(super) fn step_staged(&mut self, now: Time, fx: &mut Fx) {
+        if !self.loaded || !std::mem::take(&mut self.staged_due) {
+            return;
+        }
+        let known = self.users_known();
+        let told = self.node.seen.as_ref().and_then(|n| n.status.as_ref()).and_then(|s| s.volumes_in_use.clone());
+        let mut node = std::mem::take(&mut self.volumes.node);
+        let told = told.unwrap_or_default();
+        let actions = node.step(
+            now,
+            known,
+            |id| self.volumes.is_wanted(id),
+            |id| self.volumes.is_used(id),
+            |id| told.iter().any(|t| t == id),
+        );
+        for action in actions {
+            let (id, op) = match action.clone() {
+                StageAction::Record(s) => {
+                    // Strings and maps of strings: this cannot fail.
+                    let body = serde_json::to_vec(&s).unwrap_or_default();
+                    (s.id.clone(), Op::SaveRecord { name: record_name(&s.id), body })
+                }
+                StageAction::Stage(s, inputs) => (s.id.clone(), Op::StageVolume(s, inputs)),
+                StageAction::Unstage(s) => (s.id.clone(), Op::UnstageVolume(s)),
+                StageAction::Drop(id) => (id.clone(), Op::DropRecord(record_name(&id))),
+            };
+            let op = self.op(Owner::Staged(id), op, fx);
+            node.started(&action, op);
+        }
+        if let Some(at) = node.next_retry(now) {
+            self.wake(at, Wake::Staged);
+        }
+        self.volumes.node = node;
+        let in_use = self.volumes.node.in_use();
+        if !in_use.eq(told.iter().map(String::as_str)) {
+            self.node.dirty = true;
+        }
+    }
+
+    /// Something about a volume of the node ended.
+    pub(super) fn staged_done(&mut self, now: Time, volume: &str, op: OpId, outcome: &Outcome) {
+        self.staged_due = true;
+        if let Some(error) = self.volumes.node.done(now, volume, op, outcome) {
+            tracing::warn!(volume, error, "a volume of the node is not as it should be");
+        }
+        self.dirty.extend(self.volumes.users(volume));
+    }
+}

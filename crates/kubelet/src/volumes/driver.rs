@@ -1,0 +1,134 @@
+//! What a driver has to be told, gathered from the API: attachment, secrets, what the driver asks for.
+
+use std::collections::BTreeMap;
+
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::Pod;
+use sha2::{Digest as _, Sha256};
+
+use super::origin::{Driver, SecretName};
+use super::staged::{Attached, Secrets, StageInputs};
+use super::{GroupPolicy, NotReady, PayloadSources, Published};
+use crate::config::NodeConfig;
+use crate::spec::pod::spec;
+
+/// Everything that is gathered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inputs {
+    pub stage: StageInputs,
+    pub publish_context: BTreeMap<String, String>,
+    pub publish_secrets: Secrets,
+    pub pod_info: bool,
+    pub group_policy: GroupPolicy,
+}
+
+impl Inputs {
+    /// When nothing can be read.
+    pub fn confirm_only() -> Self {
+        Self { stage: StageInputs { confirm_only: true, ..StageInputs::default() }, ..Self::default() }
+    }
+}
+
+/// Name of the VolumeAttachment of a CSI volume on a node
+/// (<https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/volume-attachment-v1/>; the name is
+/// what attach/detach controllers give it: a digest of volume handle, driver and node).
+#[must_use]
+pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    format!("csi-{}", digest(&format!("{handle}{driver}{node}")))
+}
+
+/// SHA-256 in hexadecimal digits.
+#[must_use]
+pub fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Gathers what a driver has to be told about a pod's volume.
+///
+/// # Errors
+/// [`NotReady`] while something is not read or not there.
+pub(super) fn inputs(
+    pod: &Pod,
+    published: &Published,
+    config: &NodeConfig,
+    sources: &dyn PayloadSources,
+) -> Result<Inputs, NotReady> {
+    let security = spec(pod).security_context.as_ref();
+    let fs_group = security.and_then(|s| s.fs_group);
+    let by_pod = match security.and_then(|s| s.fs_group_change_policy.as_deref()) {
+        Some("OnRootMismatch") => GroupPolicy::OnRootMismatch,
+        _ => GroupPolicy::Always,
+    };
+    let origin = &published.origin;
+    let mut out = Inputs::default();
+    out.stage.fs_group = fs_group;
+    match &origin.driver {
+        Driver::Local { .. } => out.group_policy = by_pod,
+        Driver::HostPath { .. } | Driver::Nfs { .. } => {}
+        Driver::Flex { secret: name, .. } => {
+            // Whether the driver takes groups is known once it was asked; the adapter knows.
+            out.group_policy = by_pod;
+            out.stage.secrets = secrets(name.as_ref(), sources)?;
+            out.publish_secrets = out.stage.secrets.clone();
+        }
+        Driver::Csi { driver, handle, stage_secret, publish_secret, ephemeral, .. } => {
+            let about = sources.csi_driver(driver)?.map(|d| d.spec.clone());
+            out.pod_info = *ephemeral || about.as_ref().and_then(|s| s.pod_info_on_mount) == Some(true);
+            if *ephemeral {
+                let modes = about.as_ref().and_then(|s| s.volume_lifecycle_modes.clone()).unwrap_or_default();
+                if !modes.iter().any(|m| m == "Ephemeral") {
+                    let text =
+                        format!("volume mode \"Ephemeral\" not supported by driver {driver} (no CSIDriver says so)");
+                    return Err(NotReady::Failed(text));
+                }
+            } else if about.as_ref().and_then(|s| s.attach_required) != Some(false) {
+                out.stage.attached = attached(handle, driver, config, sources)?;
+                if let Attached::With(context) = &out.stage.attached {
+                    out.publish_context.clone_from(context);
+                }
+            }
+            let single_writer = origin.access_modes.iter().any(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod");
+            out.group_policy = match about.as_ref().and_then(|s| s.fs_group_policy.as_deref()) {
+                Some("None") => GroupPolicy::None,
+                Some("File") => by_pod,
+                _ if single_writer && !origin.fs_type.is_empty() => by_pod,
+                _ => GroupPolicy::None,
+            };
+            out.stage.secrets = secrets(stage_secret.as_ref(), sources)?;
+            out.publish_secrets = secrets(publish_secret.as_ref(), sources)?;
+        }
+    }
+    if fs_group.is_none() || origin.read_only || origin.block {
+        out.group_policy = GroupPolicy::None;
+    }
+    Ok(out)
+}
+
+fn attached(
+    handle: &str,
+    driver: &str,
+    config: &NodeConfig,
+    sources: &dyn PayloadSources,
+) -> Result<Attached, NotReady> {
+    let name = attachment_name(handle, driver, &config.node_name);
+    let Some(attachment) = sources.attachment(&name)? else {
+        return Ok(Attached::Waiting(format!("volume attachment is being waited for: {name}")));
+    };
+    let status = attachment.status.as_ref();
+    if let Some(error) = status.and_then(|s| s.attach_error.as_ref()).and_then(|e| e.message.clone()) {
+        return Ok(Attached::Waiting(format!("AttachVolume.Attach failed: {error}")));
+    }
+    if attachment.is_deleting() || !status.is_some_and(|s| s.attached) {
+        return Ok(Attached::Waiting(format!("volume is not attached yet, says {name}")));
+    }
+    Ok(Attached::With(status.and_then(|s| s.attachment_metadata.clone()).unwrap_or_default()))
+}
+
+fn secrets(name: Option<&SecretName>, sources: &dyn PayloadSources) -> Result<Secrets, NotReady> {
+    let Some((namespace, name)) = name else { return Ok(Secrets::default()) };
+    let Some(secret) = sources.secret(namespace, name)? else {
+        return Err(NotReady::Failed(format!("secret \"{name}\" not found in namespace {namespace}")));
+    };
+    let data = secret.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+    Ok(Secrets(data.collect()))
+}

@@ -1,0 +1,288 @@
+//! Volumes made ready for the node as a whole, before any pod gets its part of them.
+//!
+//! ```text
+//!          wanted          recorded, in use told       no user, surely
+//!  absent ───────▶ record ─────────────────▶ stage ─▶ staged ─────────▶ unstage ─▶ drop record
+//!                             attached             ▲        │ failed        │
+//!                                                  └backoff─┴───────────────┘
+//! ```
+//!
+//! The record comes before the first call to the driver, and goes after the last. A volume has a user
+//! as long as any pod's part of it is or may be there; what a restarted kubelet finds in its records
+//! counts as a user until it is proved away. Whether the device is free is proved once more by whoever
+//! carries [`Staging`] back: it looks at every mount namespace and at who has the device open.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Time;
+use serde::{Deserialize, Serialize};
+
+use super::backoff;
+use super::origin::Origin;
+use crate::effects::{OpError, OpId, Reply};
+
+/// Secrets for a driver. Never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets(pub BTreeMap<String, Vec<u8>>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} secrets", self.0.len())
+    }
+}
+
+/// What is known on disk about a volume of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Staging {
+    /// Its unique name.
+    pub id: String,
+    /// Its origin.
+    pub origin: Origin,
+    /// Where it is mounted for the node.
+    pub path: String,
+    /// The device, once the driver named one.
+    pub device: Option<String>,
+    /// The device's own identity, `major:minor` with the boot it is of: a name alone may be
+    /// another device's after a restart.
+    pub identity: Option<String>,
+}
+
+/// Whether the control plane has attached it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Attached {
+    /// Nothing has to be attached, or the driver does it when it stages.
+    #[default]
+    NotNeeded,
+    /// Not yet; the text says what is waited for.
+    Waiting(String),
+    /// With what the attacher says about it.
+    With(BTreeMap<String, String>),
+}
+
+/// What a driver needs besides the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageInputs {
+    /// Attachment.
+    pub attached: Attached,
+    /// Secrets of the node stage.
+    pub secrets: Secrets,
+    /// Group for drivers that take it at mounting.
+    pub fs_group: Option<i64>,
+    /// The rest of this could not be read: it is only looked at whether the volume is there as the
+    /// record says.
+    pub confirm_only: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Recording,
+    Staging,
+    Unstaging,
+    Dropping,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Actual {
+    Absent,
+    #[default]
+    Uncertain,
+    Staged,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    staging: Staging,
+    inputs: StageInputs,
+    actual: Actual,
+    /// What the record on disk says.
+    recorded: Option<Staging>,
+    op: Option<(OpId, Doing)>,
+    error: Option<String>,
+    retry_at: Time,
+    failures: u32,
+}
+
+/// Something to do about a volume of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageAction {
+    /// Write its record.
+    Record(Box<Staging>),
+    /// Make it ready.
+    Stage(Box<Staging>, StageInputs),
+    /// Undo that, with proof that nobody has it.
+    Unstage(Box<Staging>),
+    /// Drop its record.
+    Drop(String),
+}
+
+/// How far a volume of the node is, for a pod that wants its part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Ready.
+    Staged(Box<Staging>),
+    /// Under way.
+    Pending,
+    /// Why not, when that is known.
+    Failed(String),
+}
+
+/// All volumes of the node.
+#[derive(Clone, Debug, Default)]
+pub struct StagedVolumes {
+    volumes: BTreeMap<String, State>,
+}
+
+impl StagedVolumes {
+    /// Takes over a record.
+    pub fn restore(&mut self, staging: Staging) {
+        let state = State {
+            staging: staging.clone(),
+            inputs: StageInputs::default(),
+            actual: Actual::Uncertain,
+            recorded: Some(staging.clone()),
+            op: None,
+            error: None,
+            retry_at: Time::default(),
+            failures: 0,
+        };
+        self.volumes.entry(staging.id).or_insert(state);
+    }
+
+    /// A pod wants it; tells how far it is.
+    pub fn want(&mut self, id: &str, origin: &Origin, path: String, inputs: StageInputs) -> Progress {
+        let v = self.volumes.entry(id.to_owned()).or_insert_with(|| State {
+            staging: Staging { id: id.to_owned(), origin: origin.clone(), path, device: None, identity: None },
+            inputs: StageInputs::default(),
+            actual: Actual::Absent,
+            recorded: None,
+            op: None,
+            error: None,
+            retry_at: Time::default(),
+            failures: 0,
+        });
+        v.inputs = inputs;
+        match (&v.actual, &v.error, &v.inputs.attached) {
+            (Actual::Staged, ..) if !matches!(v.op, Some((_, Doing::Unstaging | Doing::Dropping))) => {
+                Progress::Staged(Box::new(v.staging.clone()))
+            }
+            (_, Some(error), _) => Progress::Failed(error.clone()),
+            (_, None, Attached::Waiting(what)) => Progress::Failed(what.clone()),
+            _ => Progress::Pending,
+        }
+    }
+
+    /// Names that are to be told to the control plane as in use: whatever is or may be there.
+    pub fn in_use(&self) -> impl Iterator<Item = &str> {
+        self.volumes.values().filter(|v| v.staging.origin.attachable()).map(|v| v.staging.id.as_str())
+    }
+
+    /// Its record, if it is known.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<&Staging> {
+        self.volumes.get(id).map(|v| &v.staging)
+    }
+
+    /// What to do now. `told` says that the node's status names a volume as in use; `users_known`,
+    /// that every pod of this node has been heard of, so that no user is missing from `used` and `wanted`.
+    pub fn step(
+        &mut self,
+        now: Time,
+        users_known: bool,
+        wanted: impl Fn(&str) -> bool,
+        used: impl Fn(&str) -> bool,
+        told: impl Fn(&str) -> bool,
+    ) -> Vec<StageAction> {
+        let mut actions = Vec::new();
+        self.volumes.retain(|id, v| {
+            if v.op.is_some() || v.retry_at > now {
+                return true;
+            }
+            let behind = v.recorded.as_ref() != Some(&v.staging);
+            if wanted(id) {
+                let ready = v.actual == Actual::Staged;
+                if behind {
+                    actions.push(StageAction::Record(Box::new(v.staging.clone())));
+                } else if !ready
+                    && !matches!(v.inputs.attached, Attached::Waiting(_))
+                    && (!v.staging.origin.attachable() || told(id))
+                {
+                    actions.push(StageAction::Stage(Box::new(v.staging.clone()), v.inputs.clone()));
+                }
+                return true;
+            }
+            if used(id) || !users_known {
+                return true;
+            }
+            match (v.actual, &v.recorded) {
+                (Actual::Absent, None) => return false,
+                (Actual::Absent, Some(_)) => actions.push(StageAction::Drop(id.clone())),
+                _ => actions.push(StageAction::Unstage(Box::new(v.staging.clone()))),
+            }
+            true
+        });
+        actions
+    }
+
+    /// An action was started under an id.
+    pub fn started(&mut self, action: &StageAction, op: OpId) {
+        let (id, doing) = match action {
+            StageAction::Record(s) => (&s.id, Doing::Recording),
+            StageAction::Stage(s, _) => (&s.id, Doing::Staging),
+            StageAction::Unstage(s) => (&s.id, Doing::Unstaging),
+            StageAction::Drop(id) => (id, Doing::Dropping),
+        };
+        if let Some(v) = self.volumes.get_mut(id) {
+            v.op = Some((op, doing));
+            // From here until the outcome it is not known what is there.
+            if matches!(doing, Doing::Staging | Doing::Unstaging) {
+                v.actual = Actual::Uncertain;
+            }
+        }
+    }
+
+    /// An action ended. Returns an error to tell of.
+    pub fn done(&mut self, now: Time, id: &str, op: OpId, outcome: &Result<Reply, OpError>) -> Option<String> {
+        let v = self.volumes.get_mut(id)?;
+        let (_, doing) = v.op.take_if(|(o, _)| *o == op)?;
+        match outcome {
+            Ok(reply) => {
+                v.error = None;
+                v.failures = 0;
+                v.retry_at = Time::default();
+                match (doing, reply) {
+                    // What was recorded is what was there to be recorded: it changes only when staged.
+                    (Doing::Recording, _) => v.recorded = Some(v.staging.clone()),
+                    (Doing::Staging, Reply::Staged { device, identity }) => {
+                        v.actual = Actual::Staged;
+                        v.staging.device.clone_from(device);
+                        v.staging.identity.clone_from(identity);
+                    }
+                    (Doing::Staging, _) => v.actual = Actual::Staged,
+                    (Doing::Unstaging, _) => {
+                        v.actual = Actual::Absent;
+                        // The next device may be another one. The record on disk still names this one, which
+                        // only makes the next look at it more careful.
+                        v.staging.device = None;
+                        v.staging.identity = None;
+                    }
+                    (Doing::Dropping, _) => v.recorded = None,
+                }
+                None
+            }
+            Err(e) => {
+                v.failures += 1;
+                v.retry_at = now + backoff(v.failures).min(Duration::from_secs(122));
+                v.error = Some(e.to_string());
+                v.error.clone()
+            }
+        }
+    }
+
+    /// When something is to be tried again.
+    #[must_use]
+    pub fn next_retry(&self, now: Time) -> Option<Time> {
+        self.volumes.values().filter(|v| v.op.is_none() && v.retry_at > now).map(|v| v.retry_at).min()
+    }
+}
