@@ -75,6 +75,16 @@ impl Layout {
         if self.is_default() { PathBuf::from("/var/lib/kubelet") } else { self.data_dir.join("kubelet") }
     }
 
+    /// Programs of FlexVolume drivers: the well-known directory, or one below the data directory.
+    #[must_use]
+    pub fn volume_plugin_dir(&self) -> PathBuf {
+        if self.is_default() {
+            PathBuf::from("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")
+        } else {
+            self.data_dir.join("volume-plugins")
+        }
+    }
+
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {

@@ -115,6 +115,7 @@ impl Hosted {
                 let core = KubeletCore::new(config, &rng);
                 let core = match settings.bug {
                     Some(Bug::FinalRejection) => core.with_planted_final_rejection(),
+                    Some(Bug::DesiredStateAlone) => core.with_planted_desired_state_alone(),
                     _ => core,
                 };
                 Self::Kubelet(Box::new(core), Effects::new())

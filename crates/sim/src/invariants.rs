@@ -59,6 +59,10 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
     Invariant {
+        name: "disk-in-use-stays",
+        sentence: "No disk is unmounted from its node or detached while a pod has a part of it, whatever the kubelet could not read.",
+    },
+    Invariant {
         name: "gone-means-stopped",
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
     },

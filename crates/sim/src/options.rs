@@ -191,7 +191,7 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };

@@ -24,6 +24,7 @@ pub(crate) enum Bug {
     DeafObserver,
     StoredNominations,
     LostEvent,
+    DesiredStateAlone,
 }
 
 /// All planted bugs.
@@ -82,6 +83,12 @@ pub const PLANTS: &[Plant] = &[
         what: "a watch leaves out a change now and then",
         found_by: crate::ledger::NAME,
         bug: Bug::LostEvent,
+    },
+    Plant {
+        name: "desired-state-alone",
+        what: "a disk goes from its node when no pod is known to want it, whatever is still mounted (incident 5)",
+        found_by: "disk-in-use-stays",
+        bug: Bug::DesiredStateAlone,
     },
 ];
 

@@ -110,6 +110,11 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String>
     }
 }
 
+fn has_disk(pod: &Value) -> bool {
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    volumes.into_iter().any(|v| v.get("flexVolume").is_some())
+}
+
 /// What a node still has of pods that are gone.
 fn debris(node: &Node, observer: &Observer) -> Option<String> {
     let known = |uid_wanted: &str| observer.all("pod").any(|p| uid(p) == uid_wanted);
@@ -120,6 +125,13 @@ fn debris(node: &Node, observer: &Observer) -> Option<String> {
     let records = node.disk.records.keys().filter_map(|name| name.strip_prefix(carrack_kubelet::records::POD_PREFIX));
     if let Some(pod) = records.into_iter().find(|uid| !known(uid)) {
         return Some(format!("node{number} still has a record of the gone pod {pod}"));
+    }
+    if let Some(id) = node.disk.idle() {
+        return Some(format!("node{number} still has {id} mounted, for no pod"));
+    }
+    let volume = |name: &&String| name.starts_with(carrack_kubelet::records::VOLUME_PREFIX);
+    if node.disk.records.keys().any(|name| volume(&name)) && !observer.all("pod").any(has_disk) {
+        return Some(format!("node{number} still has a record of a disk that no pod has"));
     }
     let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
     let (held, _) = carrack_kubelet::devices::decode(bytes).unwrap_or_default();

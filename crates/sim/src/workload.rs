@@ -231,6 +231,11 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         if devices > 0 {
             limits[WIDGET] = devices.to_string().into();
         }
+        let mut volumes = vec![json!({"name": "scratch", "emptyDir": {}})];
+        if rng.one_in(2) {
+            // Few disks for many pods: they share them, and find them left by others.
+            volumes.push(json!({"name": format!("disk{}", rng.below(3)), "flexVolume": {"driver": "sim/disk"}}));
+        }
         let object = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "default", "name": name},
         "spec": {
@@ -241,7 +246,7 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
                 "env": [{"name": "STOPS_IN_S", "value": stops_in_s.to_string()}],
                 "resources": {"limits": limits},
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
-            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "volumes": volumes,
         }});
         let want = Some(("pod", Want::Pod { restarts }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });

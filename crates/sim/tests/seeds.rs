@@ -50,7 +50,10 @@ fn a_cluster_in_trouble_keeps_its_promises() {
 fn planted_bugs_are_found() {
     for plant in plants::PLANTS {
         let options = Options { plant: Some(plant), ..options() };
-        let found = (1..40).find_map(|seed| run(seed, &options).failure);
-        assert_eq!(found.map(|f| f.invariant), Some(plant.found_by), "{}: {}", plant.name, plant.what);
+        let found = (1..40).map(|seed| run(seed, &options)).find(|outcome| outcome.failure.is_some());
+        let about = |o: &Outcome| o.failure.as_ref().map(|f| format!("{}\nseed {}: {}", f.timeline, o.seed, f.message));
+        let broken = found.as_ref().and_then(|o| Some(o.failure.as_ref()?.invariant));
+        let told = found.as_ref().and_then(about).unwrap_or_default();
+        assert_eq!(broken, Some(plant.found_by), "{}: {}\n{told}", plant.name, plant.what);
     }
 }

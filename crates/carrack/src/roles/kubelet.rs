@@ -69,6 +69,7 @@ pub async fn run(
             labels: node.labels,
             api_server: node.api_server,
             root_dir: layout.kubelet_root().display().to_string(),
+            volume_plugin_dir: layout.volume_plugin_dir().display().to_string(),
             log_dir: layout.pod_log_dir().display().to_string(),
             cgroup_root: layout.cgroup_root(),
             port: node.listen.port(),

@@ -183,6 +183,7 @@ pub struct KubeletCore {
     images_next: Time,
     node: NodeState,
     planted_final_rejection: bool,
+    planted_desired_state_alone: bool,
     csi_node: CsiNodeState,
 }
 
@@ -233,6 +234,7 @@ impl KubeletCore {
             images_next: Time::default(),
             node: NodeState::default(),
             planted_final_rejection: false,
+            planted_desired_state_alone: false,
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
         }
@@ -243,6 +245,14 @@ impl KubeletCore {
     #[must_use]
     pub fn with_planted_final_rejection(mut self) -> Self {
         self.planted_final_rejection = true;
+        self
+    }
+
+    /// Puts the historical behaviour back, for the simulator to find: a volume leaves the node when no pod is known
+    /// to want it, whatever is still mounted.
+    #[must_use]
+    pub fn with_planted_desired_state_alone(mut self) -> Self {
+        self.planted_desired_state_alone = true;
         self
     }
 

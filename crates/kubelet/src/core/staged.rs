@@ -48,7 +48,7 @@ impl KubeletCore {
             now,
             known,
             |id| self.volumes.is_wanted(id),
-            |id| self.volumes.is_used(id),
+            |id| self.volumes.is_used(id) && !self.planted_desired_state_alone,
             |id| told.iter().any(|t| t == id),
         );
         for action in actions {

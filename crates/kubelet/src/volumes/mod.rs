@@ -551,7 +551,8 @@ impl Volumes {
     /// When something of a pod is to be tried again.
     #[must_use]
     pub fn next_retry(&self, uid: &str) -> Option<Time> {
-        self.pods.get(uid)?.values().filter(|v| v.op.is_none() && v.error.is_some()).map(|v| v.retry_at).min()
+        let waits = |v: &&State| v.op.is_none() && v.error.is_some() && v.retry_at > Time::default();
+        self.pods.get(uid)?.values().filter(waits).map(|v| v.retry_at).min()
     }
 
     /// Forgets a pod.
@@ -607,6 +608,8 @@ fn drivers_part(
             staged::Progress::Failed(error) => {
                 if state.actual != Actual::Mounted {
                     state.error = Some(error);
+                    // The node's volume is tried again, and tells its users.
+                    state.retry_at = Time::default();
                 }
                 return Ok(Some(Part::Unready));
             }

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use carrack_kubelet::volumes::{Staging, VolumeKind, VolumeSetup};
 use carrack_kubelet::{OpError, Outcome, Reply};
+
+use crate::invariants::Breach;
 
 /// The disk, and the mounts on it.
 #[derive(Debug, Default)]
@@ -11,21 +14,47 @@ pub(crate) struct Disk {
     pub records: BTreeMap<String, Vec<u8>>,
     /// The device manager's checkpoint.
     pub checkpoint: Option<Vec<u8>>,
-    /// Volumes by pod UID and path.
-    mounts: BTreeSet<(String, String)>,
+    /// Volumes by pod UID and path, with the volume of the node that each is a part of.
+    mounts: BTreeMap<(String, String), Option<String>>,
+    /// Volumes that are mounted for the node, by unique name.
+    staged: BTreeSet<String>,
 }
 
 impl Disk {
-    pub(super) fn mount(&mut self, uid: &str, path: &str) -> Outcome {
-        self.mounts.insert((uid.to_owned(), path.to_owned()));
+    pub(super) fn mount(&mut self, setup: &VolumeSetup) -> Outcome {
+        let part_of = match &setup.kind {
+            VolumeKind::Published(p) => p.published.id.clone(),
+            _ => None,
+        };
+        if let Some(id) = part_of.as_ref().filter(|id| !self.staged.contains(*id)) {
+            return Err(OpError::Failed(format!("{id} is not mounted on the node")));
+        }
+        self.mounts.insert((setup.uid.to_string(), setup.path.clone()), part_of);
         Ok(Reply::Done)
+    }
+    pub(super) fn stage(&mut self, staging: &Staging, boot: u32) -> Outcome {
+        self.staged.insert(staging.id.clone());
+        let identity = Some(format!("boot{boot} 7:1"));
+        Ok(Reply::Staged { device: Some("/dev/loop1".into()), identity })
+    }
+    pub(super) fn unstage(&mut self, staging: &Staging, breaches: &mut Vec<Breach>) -> Outcome {
+        if let Some(((uid, path), _)) = self.mounts.iter().find(|(_, id)| id.as_ref() == Some(&staging.id)) {
+            let what = format!("{} is unmounted from the node while {path} of pod {uid} is a part of it", staging.id);
+            breaches.push(Breach::new("disk-in-use-stays", what));
+        }
+        self.staged.remove(&staging.id);
+        Ok(Reply::Done)
+    }
+    /// A volume that is mounted for the node and for no pod.
+    pub(crate) fn idle(&self) -> Option<&String> {
+        self.staged.iter().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))
     }
     pub(super) fn unmount(&mut self, uid: &str, path: &str) -> Outcome {
         self.mounts.remove(&(uid.to_owned(), path.to_owned()));
         Ok(Reply::Done)
     }
     pub(super) fn remove_pod(&mut self, uid: &str) -> Outcome {
-        match self.mounts.iter().find(|(pod, path)| pod == uid && path.contains("/volumes/")) {
+        match self.mounts.keys().find(|(pod, path)| pod == uid && path.contains("/volumes/")) {
             Some((_, path)) => Err(OpError::Failed(format!("{path} is still mounted"))),
             None => Ok(Reply::Done),
         }
@@ -40,5 +69,6 @@ impl Disk {
     }
     pub(super) fn power_off(&mut self) {
         self.mounts.clear();
+        self.staged.clear();
     }
 }

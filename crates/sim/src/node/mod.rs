@@ -316,14 +316,16 @@ impl Node {
             Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
-            Op::SetUpVolume(setup) => self.disk.mount(&setup.uid, &setup.path),
-            Op::TearDownVolume { uid, path } => {
+            Op::SetUpVolume(setup) => self.disk.mount(&setup),
+            Op::TearDownVolume { uid, path, .. } => {
                 if let Some(container) = self.runtime.alive_of(&uid) {
                     let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
                     breaches.push(Breach::new("volume-in-use-stays", what));
                 }
                 self.disk.unmount(&uid, &path)
             }
+            Op::StageVolume(staging, _) => self.disk.stage(&staging, self.boot),
+            Op::UnstageVolume(staging) => self.disk.unstage(&staging, breaches),
             Op::RemovePod { uid, .. } => self.disk.remove_pod(&uid),
             Op::SaveRecord { name, body } => self.disk.save(name, body),
             Op::DropRecord(name) => self.disk.drop_record(&name),
@@ -367,7 +369,9 @@ fn describe(op: &Op) -> Option<String> {
         Op::CreateContainer(_, spec) => Some(format!("creates container {} of {}", spec.name, spec.pod)),
         Op::StartContainer(id) => Some(format!("starts {id}")),
         Op::StopContainer { id, .. } => Some(format!("stops {id}")),
-        Op::TearDownVolume { uid, path } => Some(format!("unmounts {path} of {uid}")),
+        Op::TearDownVolume { uid, path, .. } => Some(format!("unmounts {path} of {uid}")),
+        Op::StageVolume(s, _) => Some(format!("mounts {} for the node", s.id)),
+        Op::UnstageVolume(s) => Some(format!("unmounts {} from the node", s.id)),
         Op::RemovePod { uid, .. } => Some(format!("removes the directories of {uid}")),
         Op::SaveRecord { name, .. } => Some(format!("keeps the record {name}")),
         Op::DropRecord(name) => Some(format!("drops the record {name}")),

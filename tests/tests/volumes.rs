@@ -1,0 +1,175 @@
+//! Volumes of drivers, on real disks: a FlexVolume driver over loop devices.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};
+
+const DRIVER: &str = include_str!("loopdisk.sh");
+
+/// The driver's own directory: disks, what it was called for, how it is to misbehave.
+struct Disks(PathBuf);
+
+impl Disks {
+    fn install(sandbox: &Sandbox) -> Self {
+        let dir = sandbox.home().join("disks");
+        fs::create_dir(&dir).expect("a directory");
+        let at = sandbox.data_dir().join("volume-plugins/carrack~loopdisk");
+        fs::create_dir_all(&at).expect("a directory");
+        let program = at.join("loopdisk");
+        fs::write(&program, DRIVER.replace("@DIR@", &dir.to_string_lossy())).expect("written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("made executable");
+        Self(dir)
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.0.join("calls")).unwrap_or_default();
+        text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
+    }
+
+    fn undone(&self) -> Vec<String> {
+        self.calls().into_iter().filter(|call| call.starts_with("un") || call == "detach").collect()
+    }
+
+    fn mode(&self, mode: &str) {
+        fs::write(self.0.join("mode"), mode).expect("written");
+    }
+
+    /// Whether a loop device is on one of the disks.
+    fn attached(&self) -> bool {
+        let backing = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("loop/backing_file")).ok();
+        let mut files = fs::read_dir("/sys/block").expect("listed").flatten().filter_map(backing);
+        files.any(|file| Path::new(file.trim()).starts_with(&self.0))
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+            let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+            if Path::new(file.trim()).starts_with(&self.0) {
+                let device = Path::new("/dev").join(entry.file_name());
+                std::process::Command::new("losetup").arg("-d").arg(device).status().expect("losetup runs");
+            }
+        }
+    }
+}
+
+/// A claim with its volume, bound.
+fn claim(kubectl: &Kubectl<'_>, name: &str, mode: &str) {
+    let spec = format!("accessModes: [ReadWriteOnce]\n  volumeMode: {mode}\n  storageClassName: \"\"");
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata:\n  name: pv-{name}\nspec:\n  {spec}\n  capacity: {{storage: 32Mi}}\n  \
+         persistentVolumeReclaimPolicy: Retain\n  claimRef: {{namespace: default, name: {name}}}\n  \
+         flexVolume: {{driver: carrack/loopdisk, fsType: ext4}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata:\n  name: {name}\nspec:\n  {spec}\n  volumeName: pv-{name}\n  \
+         resources: {{requests: {{storage: 32Mi}}}}\n"
+    ));
+    // Where no controller binds, a person does.
+    let uid = kubectl.field("pvc", name, "/metadata/uid");
+    let reference = format!("{{\"spec\": {{\"claimRef\": {{\"uid\": {uid}}}}}}}");
+    kubectl.ok(&["patch", "pv", &format!("pv-{name}"), "--type=merge", "-p", &reference]);
+    let bound = "{\"status\": {\"phase\": \"Bound\"}}";
+    kubectl.ok(&["patch", "pv", &format!("pv-{name}"), "--subresource=status", "--type=merge", "-p", bound]);
+    kubectl.ok(&["patch", "pvc", name, "--subresource=status", "--type=merge", "-p", bound]);
+}
+
+fn pod(name: &str, claim: &str, part: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  securityContext: {{fsGroup: 4711}}\n  \
+         containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"exec 3>>/data/log; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.1; done\"]\n    \
+         {part}\n  volumes:\n  - name: v\n    persistentVolumeClaim: {{claimName: {claim}}}\n"
+    )
+}
+
+const MOUNTED: &str = "volumeMounts: [{name: v, mountPath: /data}]";
+
+/// Mount id, device and place of a pod's volume, from the node's mount table.
+fn mount_of(uid: &str) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    let of_pod = |line: &&str| line.contains(&format!("/pods/{uid}/volumes/carrack~loopdisk/"));
+    table.lines().filter(of_pod).collect()
+}
+
+#[test]
+fn a_disk_is_never_pulled_out_from_under_a_writer() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    claim(&kubectl, "data", "Filesystem");
+    disks.mode("fail attach");
+    kubectl.apply(&pod("writer", "data", MOUNTED));
+    eventually("the driver's failure shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "writer"]);
+        if said.contains("told to fail") { Ok(()) } else { Err(said) }
+    });
+    disks.mode("");
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);
+    let uid = kubectl.field("pod", "writer", "/metadata/uid").as_str().unwrap_or_default().to_owned();
+    let before = mount_of(&uid);
+    assert_contains(&before, &["ext4", "pv-data"]);
+    assert_contains(&kubectl.ok(&["exec", "writer", "--", "stat", "-c", "%g %A", "/data"]), &["4711 drwxrws"]);
+    let in_use = || kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].status.volumesInUse}"]);
+    assert_contains(&in_use(), &["flexvolume-carrack/loopdisk/pv-data"]);
+
+    // The agents die, and what they come back to is an API that knows neither the claim nor its volume.
+    for kind in ["pvc/data", "pv/pv-data"] {
+        kubectl.ok(&["patch", kind, "--type=merge", "-p", "{\"metadata\": {\"finalizers\": null}}"]);
+        kubectl.ok(&["delete", kind, "--wait=false"]);
+        kubectl.ok(&["patch", kind, "--type=merge", "-p", "{\"metadata\": {\"finalizers\": null}}"]);
+    }
+    for _ in 0..2 {
+        sandbox.kill_9();
+        sandbox.start(&[]);
+        eventually_true("the kubelet has told the node's volumes again", 30, || in_use().contains("pv-data"));
+        let lines = || -> u64 {
+            kubectl
+                .ok(&["exec", "writer", "--", "wc", "-l", "/data/log"])
+                .split(' ')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0)
+        };
+        let first = lines();
+        eventually_true("the writer goes on", 30, || lines() > first + 5);
+        assert_eq!(mount_of(&uid), before, "the mount is another one");
+        assert_eq!(disks.undone(), Vec::<String>::new(), "the disk was pulled out");
+        assert_eq!(kubectl.field("pod", "writer", "/status/containerStatuses/0/restartCount"), 0);
+    }
+    let attaches = disks.calls().iter().filter(|call| *call == "waitforattach").count();
+    assert_eq!(attaches, 1, "a restart attaches nothing: {:?}", disks.calls());
+
+    // It goes when its pod does, with nothing of it in the API.
+    kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
+    eventually_true("the disk is detached", 60, || !disks.attached());
+    assert_eq!(mount_of(&uid), "");
+    eventually_true("the node tells that it has none", 30, || !in_use().contains("pv-data"));
+    assert_contains(&disks.undone().join(" "), &["unmountdevice", "detach"]);
+}
+
+#[test]
+fn a_disk_without_a_file_system_is_a_device_in_the_container() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    claim(&kubectl, "raw", "Block");
+    kubectl.apply(&pod("mistaken", "raw", MOUNTED));
+    eventually("a device is not mounted as files", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "mistaken"]);
+        let wanted = "volume v has volumeMode Block, but is specified in volumeMounts";
+        if said.contains(wanted) { Ok(()) } else { Err(said) }
+    });
+    kubectl.ok(&["delete", "pod", "mistaken", "--timeout=60s"]);
+
+    let raw = pod("raw", "raw", "volumeDevices: [{name: v, devicePath: /dev/disk}]");
+    kubectl.apply(&raw.replace("exec 3>>/data/log", "exec 3>/dev/null"));
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/raw", "--timeout=90s"]);
+    let write = "echo carrack was here | dd of=/dev/disk conv=fsync 2>/dev/null; head -c 16 /dev/disk";
+    assert_contains(&kubectl.ok(&["exec", "raw", "--", "sh", "-c", write]), &["carrack was here"]);
+    kubectl.ok(&["delete", "pod", "raw", "--timeout=60s"]);
+    eventually_true("the disk is detached", 60, || !disks.attached());
+    let image = fs::read(disks.0.join("pv-raw.img")).expect("the disk");
+    assert!(image.starts_with(b"carrack was here"), "the data is on the disk");
+}
