@@ -115,10 +115,13 @@ fn a_disk_is_never_pulled_out_from_under_a_writer() {
     assert_contains(&in_use(), &["flexvolume-carrack/loopdisk/pv-data"]);
 
     // The agents die, and what they come back to is an API that knows neither the claim nor its volume.
-    for kind in ["pvc/data", "pv/pv-data"] {
-        kubectl.ok(&["patch", kind, "--type=merge", "-p", "{\"metadata\": {\"finalizers\": null}}"]);
-        kubectl.ok(&["delete", kind, "--wait=false"]);
-        kubectl.ok(&["patch", kind, "--type=merge", "-p", "{\"metadata\": {\"finalizers\": null}}"]);
+    for (kind, name) in [("pvc", "data"), ("pv", "pv-data")] {
+        kubectl.ok(&["delete", kind, name, "--wait=false"]);
+        if kubectl.get(kind, name).is_some() {
+            let free = "{\"metadata\": {\"finalizers\": null}}";
+            kubectl.ok(&["patch", kind, name, "--type=merge", "-p", free]);
+        }
+        eventually_true("the object is gone", 30, || kubectl.get(kind, name).is_none());
     }
     for _ in 0..2 {
         sandbox.kill_9();

@@ -92,6 +92,7 @@ pub fn at(path: &str) -> io::Result<Option<MountPoint>> {
 /// When a namespace cannot be looked at.
 pub fn elsewhere(device: &str, ours: &str) -> io::Result<Option<(String, String)>> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
+    let known_other = |namespace: &Option<std::path::PathBuf>| namespace.as_ref().is_some_and(|n| *n != own);
     let mut seen = std::collections::BTreeSet::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();
@@ -100,23 +101,27 @@ pub fn elsewhere(device: &str, ours: &str) -> io::Result<Option<(String, String)
             e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
         };
         let namespace = match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
-            Ok(n) => n,
+            Ok(n) => Some(n),
             Err(e) if gone(&e) => continue,
+            // A process with more rights than ours does not show which namespace it is in. Its mounts show
+            // all the same; a mount at the very same place is taken for ours.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
             Err(e) => return Err(e),
         };
-        if !seen.insert(namespace.clone()) {
+        if namespace.as_ref().is_some_and(|n| !seen.insert(n.clone())) {
             continue;
         }
         let text = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
             Ok(t) => t,
             // The namespace may have other processes: the next of them is looked at.
             Err(e) if gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                seen.remove(&namespace);
+                seen.retain(|n| Some(n) != namespace.as_ref());
                 continue;
             }
             Err(e) => return Err(e),
         };
-        let other = parse(&text).into_iter().find(|m| m.device == device && (namespace != own || m.path != ours));
+        let other =
+            parse(&text).into_iter().find(|m| m.device == device && (known_other(&namespace) || m.path != ours));
         if let Some(m) = other {
             return Ok(Some((pid.to_owned(), m.path)));
         }

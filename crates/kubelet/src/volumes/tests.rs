@@ -191,3 +191,116 @@ fn payloads() {
         }
     }
 }
+
+fn claimed(phase: &str, owner_uid: &str, mode: &str, source: serde_json::Value) -> Fixed {
+    let mut spec = json!({"volumeMode": mode, "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "claimRef": {"namespace": "n", "name": "data", "uid": owner_uid}});
+    for (key, value) in source.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"namespace": "n", "name": "data", "uid": "c1"},
+        "spec": {"volumeName": "pv1"}, "status": {"phase": phase}});
+    let volume = json!({"kind": "PersistentVolume", "metadata": {"name": "pv1", "namespace": ""}, "spec": spec});
+    Fixed { objects: vec![claim, volume], ..Fixed::default() }
+}
+
+#[test]
+fn claims_are_used_only_where_they_surely_are_the_pods() {
+    let flex = json!({"flexVolume": {"driver": "v/d"}});
+    let p = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let volume = &spec(&p).volumes.as_ref().unwrap()[0];
+    let check = |sources: &Fixed, expected: Result<&str, &str>| {
+        let found = origin::resolve(&p, volume, sources).map(|o| o.unwrap().unique_name().unwrap_or_default());
+        let found = found.map_err(|e| match e {
+            NotReady::Pending => "pending".to_owned(),
+            NotReady::Failed(e) => e,
+        });
+        match (&found, expected) {
+            (Ok(name), Ok(wanted)) => assert_eq!(name, wanted),
+            (Err(text), Err(wanted)) => assert!(text.contains(wanted), "{text}"),
+            _ => panic!("{found:?} is not {expected:?}"),
+        }
+    };
+    check(&claimed("Bound", "c1", "Filesystem", flex.clone()), Ok("flexvolume-v/d/pv1"));
+    let csi = json!({"csi": {"driver": "d.example", "volumeHandle": "h"}});
+    check(&claimed("Bound", "c1", "Filesystem", csi), Ok("kubernetes.io/csi/d.example^h"));
+    check(&claimed("Bound", "c1", "Filesystem", json!({"nfs": {"server": "s", "path": "/"}})), Ok(""));
+    check(&Fixed::default(), Err("persistentvolumeclaim \"data\" not found"));
+    check(&claimed("Pending", "c1", "Filesystem", flex.clone()), Err("non-bound phase"));
+    check(&claimed("Bound", "c2", "Filesystem", flex.clone()), Err("belongs to another claim"));
+    check(&claimed("Bound", "c1", "Filesystem", json!({"glusterfs": {}})), Err("does not mount"));
+    for driver in ["../../bin", "a/b/c", "..", "a/"] {
+        let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": driver}}));
+        assert!(matches!(origin::resolve(&p, volume, &sources), Err(NotReady::Failed(_))), "{driver}");
+    }
+    let broken = Fixed { broken: Some(NotReady::Failed("API server down".into())), ..Fixed::default() };
+    check(&broken, Err("API server down"));
+}
+
+/// What the node's volumes ask for, by name, when everything that is asked is done at once.
+fn ask(v: &mut Volumes, next: &mut u64, known: bool, told: bool) -> Vec<&'static str> {
+    let mut node = std::mem::take(&mut v.node);
+    let actions = node.step(Time(0), known, |id| v.is_wanted(id), |id| v.is_used(id), |_| told);
+    let names = actions.iter().map(|a| match a {
+        StageAction::Record(_) => "record",
+        StageAction::Stage(..) => "stage",
+        StageAction::Unstage(_) => "unstage",
+        StageAction::Drop(_) => "drop",
+    });
+    let names = names.collect();
+    for action in actions {
+        *next += 1;
+        let id = "flexvolume-v/d/pv1";
+        node.started(&action, OpId(*next));
+        let reply = match action {
+            StageAction::Stage(..) => Reply::Staged { device: Some("/dev/x".into()), identity: None },
+            _ => Reply::Done,
+        };
+        assert_eq!(node.done(Time(0), id, OpId(*next), &Ok(reply)), None);
+    }
+    v.node = node;
+    names
+}
+
+#[test]
+fn a_drivers_volume_goes_one_way_up_and_the_same_way_down() {
+    let p = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
+    let (mut v, mut n) = (Volumes::default(), 1000);
+    // Nothing is done about it before the record names it.
+    assert_eq!(settle(&mut v, &p, &sources), 0);
+    assert_eq!(ask(&mut v, &mut n, true, true), Vec::<&str>::new());
+    let (journal, version) = v.journal(&p, &NodeConfig::default());
+    assert_eq!((journal.len(), version), (1, 1));
+    v.journal_saved("u", version);
+    assert_eq!(settle(&mut v, &p, &sources), 0);
+    assert_eq!(ask(&mut v, &mut n, true, false), ["record"]);
+    // Not before the control plane can know that it must not be detached.
+    assert_eq!(ask(&mut v, &mut n, true, false), Vec::<&str>::new());
+    assert_eq!(ask(&mut v, &mut n, true, true), ["stage"]);
+    assert_eq!(ask(&mut v, &mut n, true, true), ["record"], "the device is written down too");
+    assert_eq!(settle(&mut v, &p, &sources), 1);
+    assert!(v.ready(&p).is_ok());
+
+    // A kubelet that starts again knows it from its record, with an API that says nothing.
+    let broken = Fixed { broken: Some(NotReady::Failed("down".into())), ..Fixed::default() };
+    let mut again = Volumes::default();
+    again.restore(&"u".into(), &journal);
+    again.node.restore(v.node.get("flexvolume-v/d/pv1").unwrap().clone());
+    assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new(), "a part of it may be there");
+    assert_eq!(settle(&mut again, &p, &broken), 0);
+    assert_eq!(ask(&mut again, &mut n, true, true), ["stage"]);
+    assert_eq!(settle(&mut again, &p, &broken), 1);
+
+    let actions = again.unwanted(Time(0), "u");
+    assert!(matches!(&actions[..], [VolumeAction::TearDown { published: Some(_), .. }]), "{actions:?}");
+    again.started("u", "v", OpId(1), None);
+    assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new(), "its part is still going");
+    assert_eq!(again.done(Time(0), "u", "v", OpId(1), &Ok(Reply::Done)), None);
+    assert_eq!(ask(&mut again, &mut n, false, true), Vec::<&str>::new(), "not every pod is known");
+    assert_eq!(ask(&mut again, &mut n, true, true), ["unstage"]);
+    assert_eq!(ask(&mut again, &mut n, true, true), ["drop"]);
+    assert_eq!(again.node.in_use().count(), 1);
+    assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new());
+    assert_eq!(again.node.in_use().count(), 0);
+}

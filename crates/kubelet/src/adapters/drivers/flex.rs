@@ -203,6 +203,10 @@ impl Flex {
                 s.path
             ));
         }
+        // Unmounted here and still in use: somebody else has it.
+        if let Some(device) = s.device.clone() {
+            blocking(move || disk::prove_closed(&device)).await?;
+        }
         // The default name is used also where the driver has getvolumename, as upstream does.
         self.call(driver, "detach", &[s.origin.spec_name.clone(), self.node.clone()]).await.map(drop)
     }
