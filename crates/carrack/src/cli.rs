@@ -47,7 +47,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a whole cluster on this machine
-    Up(up::UpArgs),
+    Up(Box<up::UpArgs>),
     /// Stop the cluster and leave nothing of it running
     Down(DownArgs),
     /// Print the path of the administrator's kubeconfig

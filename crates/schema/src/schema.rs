@@ -226,9 +226,7 @@ impl Schema {
     pub fn resolve(&self) -> &Schema {
         match &self.reference {
             None => self,
-            Some(name) => {
-                self.resolved.0.get_or_init(|| crate::builtin::schema(name).unwrap_or(Schema::anything()))
-            }
+            Some(name) => self.resolved.0.get_or_init(|| crate::builtin::schema(name).unwrap_or(Schema::anything())),
         }
     }
 

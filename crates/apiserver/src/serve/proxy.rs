@@ -232,9 +232,9 @@ async fn carry(
         answering.await
     } else {
         let limit = shared.settings.node_answer;
-        tokio::time::timeout(limit, answering).await.map_err(|_| {
-            Status::timeout(format!("{host} did not answer within {} s", limit.as_secs()))
-        })?
+        tokio::time::timeout(limit, answering)
+            .await
+            .map_err(|_| Status::timeout(format!("{host} did not answer within {} s", limit.as_secs())))?
     };
     let mut response = answered
         .map_err(|error| Status::internal(format!("the backend did not answer: {}", carrack_engine::causes(&error))))?;

@@ -98,7 +98,8 @@ impl Plane {
         const NONE: [&str; 0] = [];
         let mut tasks = JoinSet::new();
         let (api, token) = (counted(Caller::new(caller::USER_SCHEDULER, NONE), &others), stop.clone());
-        tasks.spawn(async move { roles::scheduler::run(carrack_scheduler::DEFAULT_SCHEDULER_NAME, api, token).await });
+        let config = carrack_scheduler::Config::named(carrack_scheduler::DEFAULT_SCHEDULER_NAME);
+        tasks.spawn(async move { roles::scheduler::run(config, None, api, token).await });
         let (api, token) = (counted(Caller::new(caller::USER_CONTROLLER_MANAGER, NONE), &controllers), stop.clone());
         tasks.spawn(async move { roles::controllers::run("", None, api, token).await });
         let admin = Caller::new("bench:hollow", [GROUP_MASTERS]);

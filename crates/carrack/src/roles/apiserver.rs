@@ -214,7 +214,7 @@ impl Role {
 pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
     let store = EmbeddedStore::open(store_dir, Options::default())
         .with_context(|| format!("cannot open a store in {}", store_dir.display()))?;
-    let env = ProcessEnv(Mutex::new(Rng::new(random_seed())));
+    let env = ProcessEnv { random: Mutex::new(Rng::new(random_seed())), outbound: Outbound::new("", None) };
     Ok(ApiServer::new(Config::new(Arc::new(store), Arc::new(env))))
 }
 

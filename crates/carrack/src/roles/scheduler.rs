@@ -56,5 +56,10 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         None => Config::named(&args.scheduler_name),
     };
     let identity = if args.leader_elect || config.leader_elect { Some(super::process_identity()?) } else { None };
-    super::alone("kube-scheduler", &args.role, |transport, stop| async move { run(config, identity, transport, stop).await }).await
+    super::alone(
+        "kube-scheduler",
+        &args.role,
+        |transport, stop| async move { run(config, identity, transport, stop).await },
+    )
+    .await
 }

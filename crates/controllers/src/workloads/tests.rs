@@ -1,7 +1,5 @@
 //! What single reconciles plan: scaling in proportion, and input that should not be there.
 
-#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
-
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};

@@ -2,6 +2,8 @@
 //!
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
+mod devices;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -615,131 +617,6 @@ fn a_kubelet_killed_at_any_point_converges() {
         w.restart_kubelet();
         w.run(30);
         w.assert_clean();
-    });
-}
-
-/// Incident 1: the node reboots, its labels have changed, its plugins come late.
-#[test]
-fn after_a_reboot_a_pod_with_devices_waits_and_runs_again() {
-    each_seed(|seed| {
-        let mut w = World::new(seed);
-        w.run(2);
-        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}}));
-        w.plugin_up(&["a"]);
-        w.create("p", vm("Always"));
-        w.run(5);
-        assert_eq!(w.phase(), "Running", "seed {seed}");
-        assert_eq!(w.node.plugins[KVM].granted.len(), 1);
-
-        let now = w.now;
-        w.node.reboot(now, "boot-2");
-        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "false"}}}));
-        w.restart_kubelet();
-        w.run(900);
-        assert!(w.node.running("uid-p").is_empty(), "not without its device");
-        assert_ne!(w.phase(), "Failed");
-        let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
-        assert_eq!(waiting["reason"], "WaitingForDevice", "{}", w.api.objects[POD]["status"]);
-        w.plugin_up(&["a"]);
-        w.run(30);
-        assert_eq!(w.node.running("uid-p").len(), 1, "seed {seed}");
-        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "asked again in this boot");
-        assert!(!w.api.phases.iter().any(|p| p == "p=Failed"));
-    });
-}
-
-/// Incident 1, the other half: deleted while the node was down, then the node comes up without plugins.
-#[test]
-fn a_pod_deleted_across_a_reboot_goes() {
-    each_seed(|seed| {
-        let mut w = World::new(seed);
-        w.run(2);
-        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}}));
-        w.plugin_up(&["a"]);
-        w.create("p", vm("Never"));
-        w.run(5);
-        let now = w.now;
-        w.node.reboot(now, "boot-2");
-        w.delete(30);
-        w.restart_kubelet();
-        w.run(15);
-        w.assert_clean();
-    });
-}
-
-#[test]
-fn a_pod_bound_before_the_first_registration_waits_with_a_condition() {
-    let mut w = World::new(1);
-    w.edit_or_create_node();
-    w.create("p", vm("Always"));
-    // Bound while the kubelet is away.
-    w.now = w.now + Duration::from_secs(1);
-    w.restart_kubelet();
-    w.run(10);
-    assert_eq!(w.phase(), "Pending");
-    assert!(!w.ready(crate::status::pod::ADMITTED));
-    w.plugin_up(&["a"]);
-    w.run(10);
-    assert_eq!(w.phase(), "Running");
-    assert!(w.ready(crate::status::pod::ADMITTED));
-}
-
-#[test]
-fn a_wait_that_is_too_long_ends_in_a_rejection_with_a_reason() {
-    let mut w = World::new(1);
-    w.edit_or_create_node();
-    w.create("p", vm("Always"));
-    w.now = w.now + Duration::from_secs(1);
-    w.restart_kubelet();
-    w.run(250);
-    assert_eq!(w.phase(), "Pending");
-    let conditions = w.api.objects[POD]["status"]["conditions"].to_string();
-    assert!(conditions.contains(KVM) && conditions.contains("until 1970-"), "{conditions}");
-    w.run(60);
-    assert_eq!(w.phase(), "Failed");
-    let status = &w.api.objects[POD]["status"];
-    assert_eq!(status["reason"], "ResourceNotReady", "{status}");
-    assert!(w.api.events.iter().filter(|e| *e == "WaitingForResource").count() == 1, "{:?}", w.api.events);
-}
-
-#[test]
-fn one_device_goes_to_one_pod_and_then_to_the_next() {
-    each_seed(|seed| {
-        let mut w = World::new(seed);
-        w.edit_or_create_node();
-        w.run(2);
-        w.plugin_up(&["a"]);
-        w.create("p", vm("Always"));
-        w.run(5);
-        assert_eq!(w.node.running("uid-p").len(), 1);
-        w.delete(5);
-        w.create("q", vm("Always"));
-        w.run(20);
-        assert_eq!(w.phase(), "gone");
-        assert_eq!(w.node.running("uid-q").len(), 1, "seed {seed}: {:?}", w.api.phases);
-    });
-}
-
-#[test]
-fn a_plugin_that_restarts_with_the_kubelet_disturbs_nothing() {
-    each_seed(|seed| {
-        let mut w = World::new(seed);
-        w.edit_or_create_node();
-        w.run(2);
-        w.plugin_up(&["a"]);
-        w.create("p", vm("Always"));
-        w.run(5);
-        let before = w.node.running("uid-p");
-        w.restart_kubelet();
-        w.plugins_register();
-        w.run(10);
-        assert_eq!(w.node.running("uid-p"), before);
-        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "no second grant for what runs");
-        let now = w.now;
-        w.node.exit(now, &before["compute"], 1);
-        w.run(10);
-        assert_eq!(w.node.running("uid-p").len(), 1);
-        assert_eq!(w.node.plugins[KVM].granted.len(), 1, "the grant of this boot holds");
     });
 }
 

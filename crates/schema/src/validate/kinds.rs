@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::{admission, configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads};
+use super::{
+    admission, configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads,
+};
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
 

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::workloads::{CLASSES, NAMESPACE, node, pod, victim};
 use crate::bench::resident_mb;
+use crate::cli::access::AccessArgs;
 use crate::cli::bench::Workload;
 use crate::cli::store::StoreArgs;
 use crate::network;
@@ -92,6 +93,7 @@ async fn measure(workload: Workload, nodes: usize, pods: usize, port: u16, layou
         &pki,
         &endpoint,
         &StoreArgs { store: "embedded".to_owned(), ..StoreArgs::default() },
+        &AccessArgs::default(),
     )
     .await?;
     let server = role.server.clone();
