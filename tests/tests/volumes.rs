@@ -1,5 +1,7 @@
 //! Volumes of drivers, on real disks: a FlexVolume driver over loop devices.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
