@@ -1,6 +1,8 @@
 //! The fourth incident's story with real processes: pods that ask for GPUs are scaled up through an extender that writes
 //! its choice into their annotations in the middle of the cycle. Nodes are objects here; nothing has to run on them.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
