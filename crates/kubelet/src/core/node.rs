@@ -267,7 +267,7 @@ impl KubeletCore {
                     }
                     Err(error) => {
                         tracing::warn!(%error, "the node's lease cannot be read");
-                        self.wake(now + Duration::from_secs(1), Wake::LeaseNow);
+                        self.renew_soon(now);
                     }
                 }
             }
@@ -279,12 +279,18 @@ impl KubeletCore {
                         tracing::warn!(%error, "the node's lease was not renewed");
                         // Somebody else wrote it, or it is not known what is there.
                         self.node.lease = None;
-                        self.wake(now + Duration::from_secs(1), Wake::LeaseNow);
+                        self.renew_soon(now);
                     }
                 }
             }
             Call::Status(_) | Call::Delete(_) | Call::Mirror(_) | Call::CsiNode(_) => {}
         }
+    }
+
+    /// Renews in a second. One retry at a time: each period may fail, and must not start one of its own.
+    fn renew_soon(&mut self, now: Time) {
+        self.wakes.retain(|(_, wake)| *wake != Wake::LeaseNow);
+        self.wake(now + Duration::from_secs(1), Wake::LeaseNow);
     }
 
     /// Renews without waiting for the next period.
