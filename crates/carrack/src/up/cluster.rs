@@ -312,11 +312,24 @@ async fn wait_ready(server: &ApiServer) {
     }
 }
 
+/// How long a process that ends may hold the lock, at the most.
+const LET_GO: Duration = Duration::from_secs(5);
+
 /// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
 /// ends.
 fn take(layout: &Layout) -> anyhow::Result<File> {
     let path = layout.lockfile();
-    let held = lock::try_lock(layout).with_context(|| format!("cannot write {}", path.display()))?;
+    let began = std::time::Instant::now();
+    let held = loop {
+        let held = lock::try_lock(layout).with_context(|| format!("cannot write {}", path.display()))?;
+        // A holder that was killed lets go when its last thread has ended, a moment after it stopped counting as
+        // running.
+        let going = ProcessId::from_pidfile(&layout.pidfile()).is_none() && began.elapsed() < LET_GO;
+        if held.is_some() || !going {
+            break held;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
     let Some(file) = held else {
         let pid =
             ProcessId::from_pidfile(&layout.pidfile()).map_or(String::new(), |other| format!(" (pid {})", other.pid));
