@@ -39,12 +39,11 @@ lint:
 
 unit:
 	@scripts/install-deps test
-	scripts/run-tests --workspace --exclude carrack-e2e
+	scripts/run-tests unit
 
 e2e:
 	@scripts/install-deps test
-	scripts/build
-	scripts/run-tests --package carrack-e2e
+	scripts/run-tests e2e
 
 test: lint unit e2e
 

@@ -206,8 +206,12 @@ impl Default for Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for log in ["carrack.log", "containerd.log"] {
-                let text = fs::read_to_string(self.data_dir().join("logs").join(log)).unwrap_or_default();
+            let nodes = ["node-1", "node-2", "node-3"].map(|node| format!("nodes/{node}/logs/carrack.log"));
+            for log in ["logs/carrack.log", "logs/containerd.log"].into_iter().chain(nodes.iter().map(String::as_str)) {
+                let text = fs::read_to_string(self.data_dir().join(log)).unwrap_or_default();
+                if text.is_empty() {
+                    continue;
+                }
                 let lines: Vec<&str> = text.lines().collect();
                 eprintln!("---- the end of {log} ----");
                 for line in &lines[lines.len().saturating_sub(40)..] {

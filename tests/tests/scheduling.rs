@@ -120,6 +120,8 @@ fn an_annotating_extender_loses_no_room() {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     apply(&kubectl, &[account]);
     apply(&kubectl, &(1..=5).map(node).collect::<Vec<_>>());
+    // A node is tainted from its creation; a controller takes that away when its agent says that it is ready. Here is neither.
+    kubectl.ok(&["taint", "nodes", "--all", "node.kubernetes.io/not-ready:NoSchedule-"]);
 
     let role = sandbox.home().join("scheduler.yaml");
     let config = sandbox.home().join("config.yaml");
@@ -133,7 +135,7 @@ fn an_annotating_extender_loses_no_room() {
 
     // Two schedulers in one cluster.
     let mut gpu = sandbox.carrack(&["scheduler", "--kubeconfig", &role, "--config", &config]).spawn();
-    let mut plain = sandbox.carrack(&["scheduler", "--kubeconfig", &role]).spawn();
+    let mut plain = sandbox.carrack(&["scheduler", "--kubeconfig", &role, "--secure-port", "0"]).spawn();
     let listener: TcpListener = sandbox.listen(PORT);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

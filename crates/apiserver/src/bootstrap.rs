@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use carrack_auth::{Caller, bootstrap};
-use futures::future::join_all;
+use futures::future::{join_all, try_join5};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::{admission, aggregate, crd, flow, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const NAMESPACES: [&str; 5] = ["default", "kube-system", "kube-public", "kube-node-lease", "kubevirt-node-lease"];
 /// Priority classes of every cluster, with their values.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     (
@@ -35,7 +35,7 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
 ];
 
 /// How many writes are under way at a time: they share the store's flushes.
-const TOGETHER: usize = 24;
+const TOGETHER: usize = 512;
 
 /// Runs writes side by side, so many at a time. They come as a list, since an iterator over closures that lived across an
 /// await would keep the whole future from being sent between threads.
@@ -69,26 +69,40 @@ impl ApiServer {
             });
             self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await
         });
-        together(classes.collect()).await?;
+        let levels = flow::bootstrap().into_iter().map(|(plural, object)| async move {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
+        });
         let objects = bootstrap::objects();
-        together(objects.iter().map(|object| self.reconcile(object)).collect()).await?;
-        // Definitions whose deletion was cut short by the end of the process.
+        let access = async {
+            together(objects.iter().map(|object| self.reconcile(object)).collect()).await?;
+            self.aggregate_roles().await
+        };
+        let services = async {
+            self.repair_services().await?;
+            self.ensure_kubernetes().await
+        };
+        let apis = async {
+            self.finish_definitions().await?;
+            aggregate::sync(&self.inner).await
+        };
+        // None of these rests on another, so they share the store's flushes.
+        try_join5(together(classes.collect()), access, together(levels.collect()), apis, async {
+            self.ensure_authentication().await?;
+            services.await
+        })
+        .await?;
+        self.inner.phase.bootstrapped.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the deletion of definitions that was cut short by the end of a process.
+    async fn finish_definitions(&self) -> Result<(), Status> {
         let prefix = keys::of(CRD_GROUP, CRDS, None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
         for entry in page.entries {
             crd::finish(&self.inner, &stored::memo(&entry).name).await?;
         }
-        let levels = flow::bootstrap().into_iter().map(|(plural, object)| async move {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
-        });
-        together(levels.collect()).await?;
-        aggregate::sync(&self.inner).await?;
-        self.ensure_authentication().await?;
-        self.aggregate_roles().await?;
-        self.repair_services().await?;
-        self.ensure_kubernetes().await?;
-        self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -122,6 +136,7 @@ impl ApiServer {
         let prefix = keys::of("rbac.authorization.k8s.io", "clusterroles", None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
         let roles: Vec<_> = page.entries.iter().map(|entry| stored::parse(entry)).collect();
+        let mut writes = Vec::new();
         for (name, rules) in admission::aggregated(&roles.iter().collect::<Vec<_>>()) {
             let Some(role) = roles.iter().find(|role| crate::object::name(role) == name) else { continue };
             if role.get("rules") == Some(&rules) {
@@ -129,14 +144,16 @@ impl ApiServer {
             }
             let mut role = role.clone();
             role.insert("rules".to_owned(), rules);
-            let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}");
-            match self.call(Method::PUT, &path, Some(&Value::Object(role))).await {
-                // Whoever changed it has brought it up to date.
-                Err(status) if status.code == 409 => {}
-                other => drop(other?),
-            }
+            writes.push(async move {
+                let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}");
+                match self.call(Method::PUT, &path, Some(&Value::Object(role))).await {
+                    // Whoever changed it has brought it up to date.
+                    Err(status) if status.code == 409 => Ok(()),
+                    other => other.map(drop),
+                }
+            });
         }
-        Ok(())
+        together(writes).await
     }
 
     pub(crate) async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), Status> {

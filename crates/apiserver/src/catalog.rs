@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_schema::table::{self, ResourceInfo};
+use carrack_schema::table::{self, ResourceInfo, Text};
 use carrack_store::Entry;
 use serde_json::Value;
 
@@ -23,7 +23,8 @@ pub(crate) const CRDS: &str = "customresourcedefinitions";
 /// A consistent view of all resources.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    rows: BTreeMap<(String, String), Arc<ResourceInfo>>,
+    /// By group, then by plural name.
+    rows: BTreeMap<Text, BTreeMap<Text, Arc<ResourceInfo>>>,
     /// Rows in the order of discovery.
     ordered: Vec<Arc<ResourceInfo>>,
     /// Counts changes, so that documents made from the catalog can be kept.
@@ -33,7 +34,7 @@ pub struct Catalog {
 impl Catalog {
     /// The row of a plural name in a group.
     pub fn find(&self, group: &str, plural: &str) -> Option<&Arc<ResourceInfo>> {
-        self.rows.get(&(group.to_owned(), plural.to_owned()))
+        self.rows.get(group)?.get(plural)
     }
 
     /// The row of a kind in a group.
@@ -152,8 +153,10 @@ impl Fold for CatalogFold {
             .collect();
         custom.sort_by(|a, b| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)));
         ordered.extend(custom);
-        let rows =
-            ordered.iter().map(|row| ((row.group.to_string(), row.plural.to_string()), Arc::clone(row))).collect();
+        let mut rows: BTreeMap<Text, BTreeMap<Text, Arc<ResourceInfo>>> = BTreeMap::new();
+        for row in &ordered {
+            rows.entry(row.group.clone()).or_default().insert(row.plural.clone(), Arc::clone(row));
+        }
         self.catalog = Arc::new(Catalog { rows, ordered, generation: self.generation });
     }
 }

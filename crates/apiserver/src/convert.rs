@@ -30,7 +30,7 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
 
 /// Whether the row shows objects that another row stores.
 pub(crate) fn is_view(row: &ResourceInfo) -> bool {
-    row.storage != (row.group.clone(), row.plural.clone())
+    row.storage.0 != row.group || row.storage.1 != row.plural
 }
 
 /// Whether objects in this version are other than what is stored, by more than their `apiVersion`.
@@ -41,7 +41,8 @@ pub(crate) fn differs(row: &ResourceInfo, version: &Version) -> bool {
 
 /// `apiVersion` and `kind` under which a row's objects are stored.
 pub(crate) fn storage_type(row: &ResourceInfo) -> (String, String) {
-    let stored = find(&row.storage.0, &row.storage.1).filter(|_| is_view(row)).map_or(row, |row| row);
+    let viewed = if is_view(row) { find(&row.storage.0, &row.storage.1) } else { None };
+    let stored = viewed.map_or(row, |row| row);
     let version = stored.storage_version().map_or("v1", |version| &version.name);
     (stored.api_version(version), stored.kind.to_string())
 }
@@ -100,6 +101,15 @@ pub(crate) async fn load(cx: &Cx<'_>, entry: &Entry) -> Result<Object, Status> {
         return cx.server.converter(&cx.row).object(object, cx.version_index).await;
     }
     Ok(from_storage(&cx.row, cx.version(), object))
+}
+
+/// Like [`load`], with its managers apart, as they are stored.
+pub(crate) async fn load_apart(cx: &Cx<'_>, entry: &Entry) -> Result<(Object, Option<Box<str>>), Status> {
+    let (object, managers) = stored::parse_apart(entry);
+    if cx.row.conversion.is_some() {
+        return Ok((cx.server.converter(&cx.row).object(object, cx.version_index).await?, managers));
+    }
+    Ok((from_storage(&cx.row, cx.version(), object), managers))
 }
 
 /// An object in the version of a request, as it is stored.

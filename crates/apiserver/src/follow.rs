@@ -81,13 +81,14 @@ impl<T: Fold> State<T> {
         for (watch, known) in &mut self.watches {
             loop {
                 match Pin::as_mut(watch).poll_next(&mut cx) {
-                    Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
-                        let key = event.current.as_ref().or(event.previous.as_ref()).map(|e| e.key.clone());
-                        if let Some(key) = key {
-                            self.value.apply(&key, event.current.as_deref());
-                            changed = true;
+                    Poll::Ready(Some(Ok(WatchItem::Events(events)))) => {
+                        for event in &**events {
+                            if let Some(entry) = event.current.as_ref().or(event.previous.as_ref()) {
+                                self.value.apply(&entry.key, event.current.as_deref());
+                                changed = true;
+                            }
+                            *known = event.revision;
                         }
-                        *known = event.revision;
                     }
                     Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => *known = revision,
                     Poll::Ready(Some(Err(_)) | None) => {

@@ -6,7 +6,7 @@ use carrack_schema::table::{ResourceInfo, Version};
 use carrack_schema::{builtin, default, prune, validate};
 use serde_json::Value;
 
-use crate::object::Object;
+use crate::object::{Object, Whole};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -38,6 +38,24 @@ pub(crate) fn conform(row: &ResourceInfo, version: &Version, object: &mut Object
     })
 }
 
+/// Like [`conform`], of the given top-level fields alone: the others are known to be what the kind has.
+pub(crate) fn conform_fields(
+    row: &ResourceInfo,
+    version: &Version,
+    object: &mut Object,
+    fields: &[&str],
+) -> Result<Vec<Finding>, DecodeError> {
+    let mut some = Object::new();
+    for field in fields.iter().chain(&["kind"]) {
+        if let Some((field, value)) = object.remove_entry(*field) {
+            some.insert(field, value);
+        }
+    }
+    let result = conform(row, version, &mut some);
+    object.append(&mut some);
+    result
+}
+
 /// Fills in defaults.
 pub(crate) fn default(row: &ResourceInfo, version: &Version, object: &mut Object) {
     as_value(object, |value| default::apply(row, &version.name, value));
@@ -53,9 +71,8 @@ pub(crate) fn validate_update(
     row: &ResourceInfo,
     version: &Version,
     object: &mut Object,
-    old: &Object,
+    old: &Whole,
     subresource: &str,
 ) -> Vec<FieldError> {
-    let old = Value::Object(old.clone());
-    as_value(object, |value| validate::update(row, &version.name, value, &old, subresource))
+    as_value(object, |value| validate::update(row, &version.name, value, old.value(), subresource))
 }

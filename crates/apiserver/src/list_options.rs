@@ -41,7 +41,7 @@ pub(crate) struct ListOptions {
 }
 
 /// Which objects of the collection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Filter {
     pub labels: LabelSelector,
     pub fields: FieldSelector,

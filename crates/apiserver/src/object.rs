@@ -5,6 +5,35 @@ use serde_json::{Map, Value};
 /// An object as it is handled: its top-level fields.
 pub type Object = Map<String, Value>;
 
+/// An object that is not changed any more, for those who want it as its fields and those who want it as a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Whole(Value);
+
+impl From<Object> for Whole {
+    fn from(object: Object) -> Whole {
+        Whole(Value::Object(object))
+    }
+}
+
+impl std::ops::Deref for Whole {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        match &self.0 {
+            Value::Object(object) => object,
+            // It is made of one alone.
+            _ => unreachable!(),
+        }
+    }
+}
+
+impl Whole {
+    /// As a value.
+    pub(crate) fn value(&self) -> &Value {
+        &self.0
+    }
+}
+
 /// `metadata`, if there is one.
 pub fn metadata(object: &Object) -> Option<&Map<String, Value>> {
     object.get("metadata").and_then(Value::as_object)

@@ -31,10 +31,13 @@ enum Include {
 #[derive(Clone)]
 pub(crate) struct Presenter {
     pub row: Arc<ResourceInfo>,
+    pub form: Form,
     version: usize,
-    form: Form,
     include: Include,
     env: Arc<dyn Env>,
+    api_version: String,
+    /// How objects begin, see [`stored::front`].
+    front: Bytes,
 }
 
 /// What a list says about itself.
@@ -74,23 +77,23 @@ impl Presenter {
                 return Err(Status::bad_request(format!("unrecognized includeObject value: {other:?}")));
             }
         };
-        Ok(Presenter { row, version, form, include, env })
+        let api_version = row.api_version(&row.versions[version].name);
+        let front = stored::front(&api_version, &row.kind).into();
+        Ok(Presenter { row, form, version, include, env, api_version, front })
     }
 
     pub(crate) fn version(&self) -> &Version {
         &self.row.versions[self.version]
     }
 
-    pub(crate) fn api_version(&self) -> String {
-        self.row.api_version(&self.version().name)
+    pub(crate) fn api_version(&self) -> &str {
+        &self.api_version
     }
 
     /// One object, in parts that together are its JSON; at another revision if given.
     pub(crate) fn parts(&self, entry: &Entry, at: Option<Revision>) -> Vec<Bytes> {
         match self.form {
-            Form::Object if !convert::differs(&self.row, self.version()) => {
-                stored::spliced(entry, &self.api_version(), &self.row.kind, at)
-            }
+            Form::Object if !convert::differs(&self.row, self.version()) => stored::spliced(entry, &self.front, at),
             Form::Object => vec![bytes_of(&Value::Object(self.object(entry, at)))],
             Form::Metadata(version) => vec![bytes_of(&metadata_only(&self.object(entry, at), version))],
             Form::Table(version) => vec![bytes_of(&self.table(
@@ -149,6 +152,11 @@ impl Presenter {
     /// A reply with one object.
     pub(crate) fn one(&self, code: u16, entry: &Entry) -> Response {
         body::json(code, Body::Parts(self.parts(entry, None)))
+    }
+
+    /// A reply with one object as it was when it went at a revision.
+    pub(crate) fn one_at(&self, code: u16, entry: &Entry, at: Revision) -> Response {
+        body::json(code, Body::Parts(self.parts(entry, Some(at))))
     }
 
     /// A reply with an object that is not (or not so) in the store.

@@ -41,9 +41,10 @@ impl Query {
         self.pairs.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// Kubernetes' reading of a boolean parameter: there, and not `false` or `0`.
+    /// Kubernetes' reading of a boolean parameter: there, and neither `0` nor `false` in whatever case (Python's client
+    /// writes `False`).
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| !matches!(value, "false" | "0"))
+        self.get(name).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 }
 
@@ -76,9 +77,10 @@ mod tests {
 
     #[test]
     fn reads() {
-        let query = Query::parse("labelSelector=a%3Db%2Cc&watch=1&x=1+2&x=%zz&flag");
+        let query = Query::parse("labelSelector=a%3Db%2Cc&watch=1&x=1+2&x=%zz&flag&no=False&not=0");
         assert_eq!(query.get("labelSelector"), Some("a=b,c"));
         assert!(query.flag("watch") && query.flag("flag") && !query.flag("none"));
+        assert!(!query.flag("no") && !query.flag("not"));
         assert_eq!(query.all("x").collect::<Vec<_>>(), ["1 2", "%zz"]);
     }
 }

@@ -259,6 +259,17 @@ impl ApiServer {
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 
+    /// Notes a request that is refused because nobody knows whose it is.
+    pub(crate) fn note_unauthenticated(&self, parts: &request::Parts) {
+        let Some(audit) = &self.inner.audit else { return };
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        let nobody = Caller::default();
+        if let Some(record) = audit.begin(&*self.inner.env, &nobody, &info, parts, &[]) {
+            record.end_unauthenticated(&parts.headers);
+        }
+    }
+
     /// Who makes a request with these headers, over a connection whose client certificate is
     /// `peer`'s.
     ///

@@ -21,24 +21,56 @@ use crate::status::Status;
 
 const METADATA: &str = ",\"metadata\":{\"resourceVersion\":\"";
 
+/// Objects up to this size may be kept parsed beside their bytes, which takes ten times as much.
+const KEPT_PARSED_BYTES: usize = 2048;
+
+const MANAGERS: &str = "managedFields";
+
 /// The largest object that is stored, in bytes: twice what etcd takes.
 const MAX_OBJECT_BYTES: usize = 3 << 20;
 
 /// Serialises an object for the store; refuses one that is too large.
 pub(crate) fn encode_bounded(object: &Map<String, Value>, api_version: &str, kind: &str) -> Result<StoreValue, Status> {
-    let value = encode(object, api_version, kind);
+    encode_managed(object, None, api_version, kind)
+}
+
+/// The same for an object whose managers are apart.
+pub(crate) fn encode_managed(
+    object: &Map<String, Value>,
+    managers: Option<&str>,
+    api_version: &str,
+    kind: &str,
+) -> Result<StoreValue, Status> {
+    let value = put_together(object, managers, api_version, kind);
     if value.bytes.len() > MAX_OBJECT_BYTES { Err(Status::too_large(MAX_OBJECT_BYTES)) } else { Ok(value) }
 }
 
 /// Serialises an object for the store. `apiVersion` and `kind` are set to those given.
 pub(crate) fn encode(object: &Map<String, Value>, api_version: &str, kind: &str) -> StoreValue {
-    let mut out = front(api_version, kind);
+    put_together(object, None, api_version, kind)
+}
+
+fn put_together(object: &Map<String, Value>, managers: Option<&str>, api_version: &str, kind: &str) -> StoreValue {
+    let mut out = Vec::with_capacity(4096);
+    put_front(&mut out, api_version, kind);
     let stamp_at = out.len();
     out.extend_from_slice(b"\"");
+    let mut managers = managers;
+    let put_managers = |out: &mut Vec<u8>, text: &str| {
+        out.extend_from_slice(b",\"managedFields\":");
+        out.extend_from_slice(text.as_bytes());
+    };
     if let Some(Value::Object(metadata)) = object.get("metadata") {
         for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
+            // Where they would be in the order of the alphabet, so that the same object is the same bytes.
+            if let Some(text) = managers.take_if(|_| key.as_str() > MANAGERS) {
+                put_managers(&mut out, text);
+            }
             field(&mut out, key, value);
         }
+    }
+    if let Some(text) = managers {
+        put_managers(&mut out, text);
     }
     out.push(b'}');
     for (key, value) in object {
@@ -57,14 +89,19 @@ pub(crate) fn encode_at(object: &Map<String, Value>, api_version: &str, kind: &s
     [&value.bytes[..at], revision.as_bytes(), &value.bytes[at..]].concat().into()
 }
 
-fn front(api_version: &str, kind: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4096);
-    out.extend_from_slice(b"{\"apiVersion\":");
-    string(&mut out, api_version);
-    out.extend_from_slice(b",\"kind\":");
-    string(&mut out, kind);
-    out.extend_from_slice(METADATA.as_bytes());
+/// How stored objects of a type begin, up to their revision.
+pub(crate) fn front(api_version: &str, kind: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    put_front(&mut out, api_version, kind);
     out
+}
+
+fn put_front(out: &mut Vec<u8>, api_version: &str, kind: &str) {
+    out.extend_from_slice(b"{\"apiVersion\":");
+    string(out, api_version);
+    out.extend_from_slice(b",\"kind\":");
+    string(out, kind);
+    out.extend_from_slice(METADATA.as_bytes());
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {
@@ -113,6 +150,7 @@ pub(crate) struct Memo {
     pub namespace: String,
     /// Length of the front up to and including [`METADATA`]: the revision starts here.
     front: usize,
+    object: OnceLock<Map<String, Value>>,
     fields: OnceLock<BTreeMap<String, String>>,
 }
 
@@ -141,6 +179,7 @@ impl Memo {
             name: metadata.name,
             namespace: metadata.namespace.unwrap_or_default(),
             front,
+            object: OnceLock::new(),
             fields: OnceLock::new(),
         }
     }
@@ -158,6 +197,86 @@ pub(crate) fn memo(entry: &Entry) -> &Memo {
 pub(crate) fn parse(entry: &Entry) -> Map<String, Value> {
     // Entries are written by `encode` alone.
     serde_json::from_slice(&entry.value).unwrap_or_default()
+}
+
+/// The parsed object of a small entry, kept with it: what admission looks up for every write is of this kind.
+pub(crate) fn parsed(entry: &Entry) -> Option<&Map<String, Value>> {
+    (entry.value.len() <= KEPT_PARSED_BYTES).then(|| memo(entry).object.get_or_init(|| parse(entry)))
+}
+
+/// Parses an entry's object, and takes out its managers as the text that is stored: few look into it.
+pub(crate) fn parse_apart(entry: &Entry) -> (Map<String, Value>, Option<Box<str>>) {
+    match apart::parse(&entry.value) {
+        Ok(both) => both,
+        Err(_) => {
+            let mut object = parse(entry);
+            let managers = object.get_mut("metadata").and_then(|metadata| metadata.as_object_mut()?.remove(MANAGERS));
+            (object, managers.map(|managers| managers.to_string().into()))
+        }
+    }
+}
+
+mod apart {
+    //! Reads an object without reading its managers.
+
+    use std::fmt;
+
+    use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+    use serde_json::value::RawValue;
+    use serde_json::{Map, Value};
+
+    type Managers = Option<Box<str>>;
+
+    pub(super) fn parse(bytes: &[u8]) -> serde_json::Result<(Map<String, Value>, Managers)> {
+        let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+        let mut managers = None;
+        let object = Fields { managers: &mut managers, is_metadata: false }.deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        match object {
+            Value::Object(object) => Ok((object, managers)),
+            _ => Err(serde_json::Error::custom("not an object")),
+        }
+    }
+
+    /// An object with the managers in it or in its metadata.
+    struct Fields<'m> {
+        managers: &'m mut Managers,
+        is_metadata: bool,
+    }
+
+    impl<'de> DeserializeSeed<'de> for Fields<'_> {
+        type Value = Value;
+
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+            deserializer.deserialize_map(self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for Fields<'_> {
+        type Value = Value;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+            let mut map = Map::new();
+            while let Some(key) = access.next_key::<String>()? {
+                let value = match (self.is_metadata, key.as_str()) {
+                    (false, "metadata") => {
+                        access.next_value_seed(Fields { managers: &mut *self.managers, is_metadata: true })?
+                    }
+                    (true, super::MANAGERS) => {
+                        *self.managers = Some(access.next_value::<&RawValue>()?.get().into());
+                        continue;
+                    }
+                    _ => access.next_value()?,
+                };
+                map.insert(key, value);
+            }
+            Ok(Value::Object(map))
+        }
+    }
 }
 
 /// A selectable field's value, as text; empty when the object has none.
@@ -187,19 +306,18 @@ pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, 
     memo.fields.get_or_init(compute).get(path).cloned().unwrap_or_default()
 }
 
-/// The object's bytes in another `apiVersion` and, if given, at another revision, without copying
+/// The object's bytes behind another [`front`] and, if given, at another revision, without copying
 /// more than the front. Usually one part, the stored value itself.
-pub(crate) fn spliced(entry: &Entry, api_version: &str, kind: &str, at: Option<Revision>) -> Vec<Bytes> {
+pub(crate) fn spliced(entry: &Entry, wanted: &Bytes, at: Option<Revision>) -> Vec<Bytes> {
     let value = &entry.value;
-    let wanted = front(api_version, kind);
-    if at.is_none() && value.starts_with(&wanted) {
+    if at.is_none() && value.starts_with(wanted) {
         return vec![value.clone()];
     }
     let memo = memo(entry);
     let rest = value.slice(memo.front..);
-    let Some(at) = at else { return vec![wanted.into(), rest] };
+    let Some(at) = at else { return vec![wanted.clone(), rest] };
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-    let mut out = wanted;
+    let mut out = wanted.to_vec();
     out.extend_from_slice(at.to_string().as_bytes());
     vec![out.into(), rest.slice(digits..)]
 }
@@ -228,13 +346,14 @@ mod tests {
         });
         let entry = entry(&object);
         let text = |parts: Vec<Bytes>| String::from_utf8(parts.concat()).expect("utf-8");
-        let stored = text(spliced(&entry, "v1", "Pod", None));
+        let stored = text(spliced(&entry, &front("v1", "Pod").into(), None));
         assert!(
             stored.starts_with(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"17","#),
             "{stored}"
         );
         let moved: Value =
-            serde_json::from_str(&text(spliced(&entry, "g/v2", "Pod", Some(Revision(230))))).expect("json");
+            serde_json::from_str(&text(spliced(&entry, &front("g/v2", "Pod").into(), Some(Revision(230)))))
+                .expect("json");
         assert_eq!(moved["apiVersion"], "g/v2");
         assert_eq!(moved["metadata"]["resourceVersion"], "230");
         assert_eq!(moved["metadata"]["name"], "n");
@@ -247,6 +366,26 @@ mod tests {
         assert!(is_same(&entry, &encode(object, "v1", "Pod")));
         assert!(!is_same(&entry, &encode(object, "v1", "Pods")));
         assert!(!is_same(&entry, &encode(&Map::new(), "v1", "Pod")));
+    }
+
+    #[test]
+    fn managers_go_apart_and_come_back() {
+        for more in [json!({}), json!({"labels": {"a": "b"}}), json!({"namespace": "s", "uid": "u"})] {
+            let mut object = json!({"kind": "Pod", "metadata": {"name": "n"}, "spec": {"x": [1, null, "é\\"]}});
+            let managers = json!([{"manager": "m", "fieldsV1": {"f:a": {"k:{\"b\":\"c\"}": {}}}}]);
+            object["metadata"].as_object_mut().expect("object").extend(more.as_object().cloned().expect("object"));
+            let mut whole = object.clone();
+            whole["metadata"]["managedFields"] = managers.clone();
+            let (object, whole) = (object.as_object().expect("object"), whole.as_object().expect("object"));
+            let stored = encode(whole, "v1", "Pod");
+            let text = managers.to_string();
+            assert_eq!(encode_managed(object, Some(&text), "v1", "Pod").expect("small"), stored);
+            let (mut parsed, apart) = parse_apart(&entry(&Value::Object(whole.clone())));
+            assert_eq!(apart.as_deref(), Some(text.as_str()));
+            parsed.remove("apiVersion");
+            parsed["metadata"].as_object_mut().expect("object").remove("resourceVersion");
+            assert_eq!(parsed, *object);
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Another server behind this one: an APIService, its Service, and what clients see of it, on real sockets.
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod common;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use carrack_apiserver::serve::{NodeIo, NodeProxy, Outbound, Settings, serve};
-use carrack_apiserver::{ApiServer, Call, Calling, Config, Dialing, Env, NodeTarget};
+use carrack_apiserver::{ApiServer, Config, NodeTarget};
 use carrack_auth::Caller;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
@@ -20,26 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-struct TestEnv {
-    random: AtomicU64,
-    outbound: Outbound,
-}
-
-impl Env for TestEnv {
-    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
-    fn now(&self) -> jiff::Timestamp {
-        jiff::Timestamp::now()
-    }
-    fn random(&self) -> u64 {
-        self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
-    }
-    fn call(&self, call: Call) -> Calling {
-        self.outbound.call(call)
-    }
-    fn dial(&self, call: &Call) -> Dialing {
-        self.outbound.dial(call)
-    }
-}
+use common::TestEnv;
 
 struct NoNodes;
 impl NodeProxy for NoNodes {
@@ -124,7 +106,7 @@ async fn another_server_behind_this_one() {
     });
 
     let identity = Reloadable::new(&pki.client(&Identity::FrontProxy, now_s).expect("certificate")).expect("pair");
-    let env = TestEnv { random: AtomicU64::new(3), outbound: Outbound::new(pki.ca_pem(), Some(identity)) };
+    let env = TestEnv::new(Outbound::new(pki.ca_pem(), Some(identity)));
     let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(env));
     config.ca_pem = pki.ca_pem().to_owned();
     config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();

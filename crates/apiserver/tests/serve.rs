@@ -127,6 +127,10 @@ struct Running {
 
 impl Running {
     async fn start(settings: Settings) -> Running {
+        Running::start_with(settings, |_| {}).await
+    }
+
+    async fn start_with(settings: Settings, configure: impl FnOnce(&mut Config)) -> Running {
         let directory = tempfile::tempdir().expect("temporary directory");
         let now_s = TestEnv.now().as_second();
         let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
@@ -140,6 +144,7 @@ impl Running {
             version: "v1".to_owned(),
             resources: Vec::new(),
         }])));
+        configure(&mut config);
         let api = ApiServer::new(config);
         api.bootstrap().await.expect("bootstrap");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -225,6 +230,64 @@ async fn callers_are_who_their_credentials_say() {
     let (code, status) = running.send(Some(Identity::Node { node: "n1".to_owned() }), get("/api/v1/secrets")).await;
     assert_eq!(code, 403, "{status}");
     assert!(status["message"].as_str().is_some_and(|text| text.contains("system:node:n1")), "{status}");
+}
+
+#[derive(Default)]
+struct Lines(std::sync::Mutex<Vec<Value>>);
+
+impl carrack_apiserver::audit::AuditSink for Lines {
+    fn write(&self, line: &str) {
+        self.0.lock().expect("no panic").push(serde_json::from_str(line).expect("JSON"));
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_known_is_noted() {
+    use carrack_apiserver::audit::{Audit, Policy};
+    let lines = Arc::new(Lines::default());
+    let policy = b"apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: None, users: ['system:anonymous', 'system:apiserver']}\n- {level: Metadata}\n";
+    let running = Running::start_with(Settings::default(), |config| {
+        let policy = Arc::new(Policy::parse(policy).expect("a policy"));
+        config.audit = Some(Audit { policy, sink: lines.clone() });
+    })
+    .await;
+    lines.0.lock().expect("no panic").clear();
+    let forged = request("GET", "/api/v1/namespaces/default/secrets/s")
+        .header("authorization", "Bearer e30.e30.forged")
+        .body(Full::default())
+        .expect("request");
+    assert_eq!(running.send(None, forged).await.0, 401);
+    let lines = lines.0.lock().expect("no panic");
+    let [event] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!((&event["stage"], &event["user"]), (&json!("ResponseStarted"), &json!({})));
+    assert_eq!((&event["verb"], &event["objectRef"]["resource"]), (&json!("get"), &json!("secrets")));
+    let status = &event["responseStatus"];
+    assert_eq!((&status["code"], &status["reason"]), (&json!(401), &json!("Unauthorized")));
+    assert_eq!(status["message"], "Authentication failed, attempted: [bearer]");
+    assert!(!event.to_string().contains("forged"), "{event}");
+}
+
+#[tokio::test]
+async fn a_body_that_comes_by_drops_is_not_waited_for() {
+    let settings = Settings { body: Duration::from_millis(300), ..Settings::default() };
+    let running = Running::start(settings).await;
+    for (half_closed, wanted) in [(false, "400 Bad Request"), (true, "")] {
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(running.client_tls(Some(Identity::Admin))));
+        let stream = TcpStream::connect(running.address).await.expect("connect");
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+        let mut stream = connector.connect(name, stream).await.expect("handshake");
+        let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+        stream.write_all(head.as_bytes()).await.expect("write");
+        if half_closed {
+            stream.shutdown().await.expect("half closed");
+        }
+        let mut reply = Vec::new();
+        // Who has closed its half gets an answer or the connection's end, and holds nothing.
+        within("a slow body", stream.read_to_end(&mut reply)).await.ok();
+        let text = String::from_utf8_lossy(&reply);
+        assert!(text.contains(wanted), "half closed: {half_closed}: {text}");
+    }
+    assert_eq!(running.send(None, get("/readyz")).await.0, 200);
 }
 
 #[tokio::test]
@@ -514,7 +577,8 @@ async fn in_the_process_it_is_the_same_api() {
         admin.watch(watch).await.expect("watch").collect().await
     })
     .await;
-    assert_eq!(events.len(), 4);
+    // The four of upstream, and the one of the nodes' promises.
+    assert_eq!(events.len(), 5);
     let first: Value = serde_json::from_slice(events[0].as_ref().expect("event")).expect("json");
     assert_eq!(first["object"]["kind"], "PartialObjectMetadata");
 }

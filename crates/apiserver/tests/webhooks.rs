@@ -1,15 +1,16 @@
 //! Webhooks on real sockets: an HTTPS server that is slow, refuses, patches and lies, called by the real shell.
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod common;
+
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use carrack_apiserver::serve::Outbound;
-use carrack_apiserver::{ApiServer, Call, Calling, Config, Env};
+use carrack_apiserver::{ApiServer, Config};
 use carrack_auth::Caller;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable};
@@ -20,23 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-struct TestEnv {
-    random: AtomicU64,
-    outbound: Outbound,
-}
-
-impl Env for TestEnv {
-    #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
-    fn now(&self) -> jiff::Timestamp {
-        jiff::Timestamp::now()
-    }
-    fn random(&self) -> u64 {
-        self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
-    }
-    fn call(&self, call: Call) -> Calling {
-        self.outbound.call(call)
-    }
-}
+use common::TestEnv;
 
 /// An API server in the process, and a webhook server beside it that answers by path.
 struct World {
@@ -148,7 +133,7 @@ impl World {
         // The server trusts nobody by itself: webhooks come with their own authority.
         let other = tempfile::tempdir().expect("temporary directory");
         let stranger = Pki::open_or_create(other.path(), now_s).expect("pki");
-        let env = TestEnv { random: AtomicU64::new(5), outbound: Outbound::new(stranger.ca_pem(), None) };
+        let env = TestEnv::new(Outbound::new(stranger.ca_pem(), None));
         let api = ApiServer::new(Config::new(Arc::new(MemStore::default()), Arc::new(env)));
         api.bootstrap().await.expect("bootstrap");
         World { api, address, ca: STANDARD.encode(pki.ca_pem()), seen, _directory: directory }
@@ -461,4 +446,21 @@ async fn versions_that_a_webhook_converts() {
             .contains("conversion webhook for wall.example.com/v1, Kind=Gate failed"),
         "{failed}"
     );
+}
+
+#[tokio::test]
+async fn webhooks_see_who_owns_what_and_do_not_decide_it() {
+    let world = World::new().await;
+    world.install("Validating", &[world.hook("/allow")]).await;
+    let (code, made) = world.post(&format!("{CONFIG_MAPS}?fieldManager=me"), &config_map("owned")).await;
+    assert_eq!(code, 201, "{made}");
+    let path = format!("{CONFIG_MAPS}/owned");
+    world.send(Method::PATCH, &path, &json!({"data": {"a": "b"}})).await;
+    let seen = world.seen.lock().expect("lock");
+    let managers = |index: usize, field: &str| -> Vec<String> {
+        let list = seen[index].1["request"][field]["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        list.iter().filter_map(|entry| entry["manager"].as_str().map(str::to_owned)).collect()
+    };
+    assert_eq!((managers(0, "object"), managers(0, "oldObject")), (vec!["me".to_owned()], vec![]));
+    assert_eq!((managers(1, "object").len(), managers(1, "oldObject")), (2, vec!["me".to_owned()]));
 }

@@ -15,6 +15,8 @@ pub const GROUP_NODES: &str = "system:nodes";
 pub const GROUP_SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// The virt-handlers of all nodes are in this group.
 pub const GROUP_VIRT_HANDLERS: &str = "kubevirt.io:virt-handlers";
+/// The storage agents of all nodes are in this group.
+pub const GROUP_LOCAL_STORAGE: &str = "carrack.io:local-storage";
 /// The user of requests without credentials.
 pub const USER_ANONYMOUS: &str = "system:anonymous";
 /// The user of the API server's own requests.
@@ -31,6 +33,8 @@ pub const USER_GPU_EXTENDER: &str = "carrack.io:gpu-extender";
 pub const NODE_USER_PREFIX: &str = "system:node:";
 /// A virt-handler's user is this and the node's name.
 pub const VIRT_HANDLER_USER_PREFIX: &str = "kubevirt.io:virt-handler:";
+/// The user of a node's storage agent is this and the node's name.
+pub const LOCAL_STORAGE_USER_PREFIX: &str = "carrack.io:local-storage:";
 /// A service account's user is this, its namespace, a colon and its name.
 pub const SERVICE_ACCOUNT_USER_PREFIX: &str = "system:serviceaccount:";
 
@@ -88,6 +92,12 @@ impl Caller {
     #[must_use]
     pub fn virt_handler(node: &str) -> Self {
         Self::new(format!("{VIRT_HANDLER_USER_PREFIX}{node}"), [GROUP_VIRT_HANDLERS])
+    }
+
+    /// A node's storage agent.
+    #[must_use]
+    pub fn local_storage(node: &str) -> Self {
+        Self::new(format!("{LOCAL_STORAGE_USER_PREFIX}{node}"), [GROUP_LOCAL_STORAGE])
     }
 
     /// Whether the caller is in a group.

@@ -132,6 +132,17 @@ pub fn mutual_server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -
     server(certificate, client_ca_pem, true)
 }
 
+/// A server's TLS that asks nobody for a certificate: for servers that whoever can reach them may ask.
+///
+/// # Errors
+/// When TLS cannot be set up at all.
+pub fn open_server_config(certificate: Arc<Reloadable>) -> Result<ServerConfig, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(certificate);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
 fn server(certificate: Arc<Reloadable>, client_ca_pem: &str, mandatory: bool) -> Result<ServerConfig, TlsError> {
     let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(client_ca_pem)?), provider());
     if !mandatory {

@@ -43,7 +43,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         return api::run(&args.api, args.output).await;
     }
     if args.measures.contains(&Measure::Scheduler) {
-        return scheduler::run(&args.scheduler, args.output).await;
+        return scheduler::run(&args.scheduler, args.api.plot.as_deref(), args.output).await;
     }
     let wanted = |measure: Measure| args.measures.iter().any(|given| *given == measure || *given == Measure::All);
     let mut progress = Progress::new();
@@ -54,8 +54,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
     if wanted(Measure::Controllers) {
         progress.step(format!("rolling out {} Deployments", args.deployments));
-        let (stages, peak_mb) = controllers::run(args.deployments).await?;
-        for stage in stages {
+        let outcome = controllers::run(args.deployments).await?;
+        for stage in outcome.stages {
             let names = match stage.name {
                 "rolled out" => [
                     "rolled out",
@@ -63,6 +63,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
                     "  events, each pod",
                     "  all writes, each pod",
                     "  CPU",
+                    "  writes that change nothing, each pod",
+                    "  conflicts, each pod",
                 ],
                 "updated" => [
                     "updated",
@@ -70,6 +72,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
                     "  events, each new pod",
                     "  all writes, each new pod",
                     "  CPU, update",
+                    "  writes that change nothing, each new pod",
+                    "  conflicts, each new pod",
                 ],
                 _ => [
                     "deleted",
@@ -77,16 +81,26 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
                     "  events, each pod gone",
                     "  all writes, each pod gone",
                     "  CPU, deletion",
+                    "  writes that change nothing, each pod gone",
+                    "  conflicts, each pod gone",
                 ],
             };
-            let values =
-                [stage.seconds, stage.controller_writes, stage.controller_events, stage.all_writes, stage.cpu_s];
-            let units = ["s", "writes", "events", "writes", "s"];
+            let values = [
+                stage.seconds,
+                stage.controller_writes,
+                stage.controller_events,
+                stage.all_writes,
+                stage.cpu_s,
+                stage.idle_writes,
+                stage.conflicts,
+            ];
+            let units = ["s", "writes", "events", "writes", "s", "writes", "writes"];
             for ((name, unit), value) in names.into_iter().zip(units).zip(values) {
                 results.push(Result::of(name, unit, None, vec![value]));
             }
         }
-        results.push(Result::of("peak of memory, whole control plane", "MB", None, vec![peak_mb]));
+        results.push(Result::of("peak of memory, whole control plane", "MB", None, vec![outcome.peak_mb]));
+        results.push(Result::of("leader hand-over", "s", Some(3.0), outcome.handed_over_s));
     }
     if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
         let dir = cluster::Dir::new(&args.images_dir)?;
@@ -134,13 +148,17 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             pods::remove_many(&cluster, MANY).await?;
         }
         if wanted(Measure::Vm) {
-            let mut samples = Vec::new();
+            let mut lives = Vec::new();
             dir.build(BuiltIn::Demo)?;
             for round in 1..=args.repeat.max(1) {
                 progress.step(format!("starting a virtual machine ({round} of {})", args.repeat.max(1)));
-                samples.push(machine::created_to_running_ms(&cluster, round).await?);
+                lives.push(machine::life(&cluster, round).await?);
             }
-            results.push(Result::time("VM created until QEMU runs", Some(1000.0), samples));
+            let each = |of: fn(&machine::Life) -> f64| lives.iter().map(of).collect::<Vec<f64>>();
+            results.push(Result::time("VM created until QEMU runs", Some(1000.0), each(|life| life.running_ms)));
+            results.push(Result::of("VM: writes of a whole life", "writes", Some(12.0), each(|life| life.writes)));
+            results.push(Result::of("VM: updates until Running", "writes", Some(3.0), each(|life| life.updates)));
+            results.push(Result::of("VM: PSS beside QEMU", "MB", Some(5.24), each(|life| life.beside_mb)));
         }
         progress.step("removing the cluster");
         cluster.stop().await?;

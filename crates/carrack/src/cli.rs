@@ -3,6 +3,7 @@
 pub mod access;
 pub mod bench;
 pub mod explain;
+pub mod node;
 pub mod roles;
 pub mod sim;
 pub mod store;
@@ -50,6 +51,8 @@ pub enum Command {
     Up(Box<up::UpArgs>),
     /// Stop the cluster and leave nothing of it running
     Down(DownArgs),
+    /// Switch off or look into one of several nodes on this machine
+    Node(node::NodeArgs),
     /// Print the path of the administrator's kubeconfig
     Kubeconfig(KubeconfigArgs),
     /// Connect to the serial console of a virtual machine
@@ -78,6 +81,14 @@ pub enum Command {
     Kubelet(roles::KubeletArgs),
     /// Run the role virt-handler: the guests of one node
     VirtHandler(roles::VirtHandlerArgs),
+    /// Run the role gpu-extender: shares GPUs between pods, for any scheduler
+    GpuExtender(roles::GpuExtenderArgs),
+    /// Run the role gpu-plugin: offers the GPUs of one node
+    GpuPlugin(roles::GpuPluginArgs),
+    /// Play nodes that only pretend, to try out a control plane
+    Hollow(roles::HollowArgs),
+    /// Run the role local-storage: volumes on one node's own disk
+    LocalStorage(roles::LocalStorageArgs),
     /// Run the role virt-launcher, in the pod of one virtual machine
     VirtLauncher(carrack_launcher::cli::LauncherArgs),
 }
@@ -194,7 +205,7 @@ pub struct KubeconfigArgs {
     /// Print the kubeconfig of a role that is to run as a process of its own
     #[arg(long, value_enum, value_name = "ROLE")]
     pub user: Option<User>,
-    /// With --user kubelet or virt-handler: name of the node; the host's name without it
+    /// With --user kubelet, virt-handler or local-storage: name of the node; the host's name without it
     #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
     pub node_name: Option<String>,
 }
@@ -212,6 +223,10 @@ pub enum User {
     Kubelet,
     /// The virt-handler of a node
     VirtHandler,
+    /// The GPU extender
+    GpuExtender,
+    /// The storage agent of a node
+    LocalStorage,
 }
 
 /// `carrack console`

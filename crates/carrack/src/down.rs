@@ -1,14 +1,23 @@
 //! `carrack down`
 
-use anyhow::bail;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::teardown::{self, Options};
+use carrack_noderuntime::{Layout, members};
 
 use crate::cli::DownArgs;
 use crate::logging;
+use crate::node;
 use crate::progress::Progress;
 
 /// Seconds that pods other than guests get between SIGTERM and SIGKILL.
 const POD_GRACE_S: u32 = 2;
+
+/// How long `carrack up` gets to flush and end, its nodes' agents included.
+const UP_GRACE: Duration = Duration::from_secs(25);
 
 /// Stops the cluster and removes what it put on the machine.
 pub async fn run(args: DownArgs) -> anyhow::Result<()> {
@@ -23,11 +32,65 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     }
     let options = Options { guest_grace_s: args.grace, pod_grace_s: POD_GRACE_S.min(args.grace), purge: args.purge };
     let mut progress = Progress::new();
-    let failures = teardown::teardown(&layout, &options, &mut |step| progress.step(step)).await;
+    let mut failures = nodes(&layout, &args, &mut progress).await?;
+    failures.extend(teardown::teardown(&layout, &options, &mut |step| progress.step(step)).await);
     progress.finish();
     if failures.is_empty() {
         eprintln!("stopped; nothing is left running");
         return Ok(());
     }
     bail!("something is left:\n  {}", failures.join("\n  "))
+}
+
+/// Takes down the nodes of a cluster with several, each in its own network namespace, so that what lies there goes by the
+/// same means as on a machine of its own. Returns what failed.
+async fn nodes(cluster: &Layout, args: &DownArgs, progress: &mut Progress) -> anyhow::Result<Vec<String>> {
+    let nodes = members::found(cluster).context("cannot look for nodes")?;
+    if nodes.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The agents would be started again.
+    if let Some(up) = ProcessId::from_pidfile(&cluster.pidfile()) {
+        progress.step(format!("stopping carrack (pid {})", up.pid));
+        tokio::task::spawn_blocking(move || up.terminate(UP_GRACE)).await??;
+    }
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut running = Vec::new();
+    for node in &nodes {
+        let name = node.data_dir().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        progress.step(format!("stopping {name}"));
+        let mut command = match node::inside(node) {
+            Ok(mut command) => {
+                command.arg(&program);
+                command
+            }
+            // After the machine itself was started anew there is no namespace, and nothing in it.
+            Err(_) => std::process::Command::new(&program),
+        };
+        command.args(["down", "--grace", &args.grace.to_string(), "--data-dir"]).arg(node.data_dir());
+        if args.purge {
+            command.arg("--purge");
+        }
+        let child = tokio::process::Command::from(command)
+            .env_remove("CARRACK_DATA_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("a node's teardown cannot be started")?;
+        running.push((name, child));
+    }
+    let mut failures = Vec::new();
+    for (name, child) in running {
+        let output = child.wait_with_output().await?;
+        if !output.status.success() {
+            failures.push(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+    }
+    for node in &nodes {
+        if let Err(error) = members::remove_namespace(node) {
+            failures.push(format!("{}: {error}", members::netns_of(node).display()));
+        }
+    }
+    Ok(failures)
 }

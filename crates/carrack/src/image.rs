@@ -1,9 +1,10 @@
 //! `carrack image`: images made from what is installed here, and archives, loaded into the cluster's containerd.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use carrack_images::{Built, containerd};
+use carrack_noderuntime::{Layout, members};
 use serde::Serialize;
 
 use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
@@ -30,16 +31,16 @@ pub async fn run(args: ImageArgs) -> anyhow::Result<()> {
 
 async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
     let layout = args.data_dir.layout()?;
-    let socket = layout.containerd_socket();
-    if !args.no_import {
-        require_containerd(&socket)?;
-    }
+    let sockets = if args.no_import { Vec::new() } else { containerds(&layout)? };
     let mut progress = Progress::new();
     let mut lines = Vec::new();
     for image in &args.images {
         progress.step(format!("building the image {}", name(*image)));
         let built = build_one(&args.images_dir.path(&layout), *image)?;
-        let imported = !args.no_import && containerd::ensure(&socket, &built).await?;
+        let mut imported = false;
+        for socket in &sockets {
+            imported |= containerd::ensure(socket, &built).await?;
+        }
         lines.push(Line {
             reference: built.reference,
             digest: built.digest,
@@ -80,23 +81,29 @@ fn name(image: BuiltIn) -> &'static str {
 }
 
 async fn import(args: ImageImportArgs) -> anyhow::Result<()> {
-    let socket = args.data_dir.layout()?.containerd_socket();
-    require_containerd(&socket)?;
+    let sockets = containerds(&args.data_dir.layout()?)?;
     let mut progress = Progress::new();
     for file in &args.files {
         progress.step(format!("importing {}", file.display()));
         if !file.is_file() {
             bail!("{} is no file", file.display());
         }
-        containerd::import(&socket, file).await.with_context(|| format!("cannot import {}", file.display()))?;
+        for socket in &sockets {
+            containerd::import(socket, file).await.with_context(|| format!("cannot import {}", file.display()))?;
+        }
     }
     progress.finish();
     Ok(())
 }
 
-fn require_containerd(socket: &Path) -> anyhow::Result<()> {
-    if !socket.exists() {
-        bail!("no cluster runs here: {} does not exist (carrack up makes it)", socket.display());
+/// The containerds of the cluster's nodes on this machine, but for those that are switched off.
+fn containerds(cluster: &Layout) -> anyhow::Result<Vec<PathBuf>> {
+    let nodes = members::found(cluster).context("cannot look for nodes")?;
+    let on = nodes.into_iter().filter(|node| !members::off_file(node).exists());
+    let sockets: Vec<PathBuf> = on.map(|node| node.containerd_socket()).collect();
+    let sockets = if members::dir(cluster).exists() { sockets } else { vec![cluster.containerd_socket()] };
+    match sockets.iter().find(|socket| !socket.exists()) {
+        Some(socket) => bail!("no cluster runs here: {} does not exist (carrack up makes it)", socket.display()),
+        None => Ok(sockets),
     }
-    Ok(())
 }

@@ -39,6 +39,8 @@ fn print_for(args: &KubeconfigArgs, user: User) -> anyhow::Result<()> {
         User::VirtController => Identity::VirtController,
         User::Kubelet => Identity::Node { node: node()? },
         User::VirtHandler => Identity::VirtHandler { node: node()? },
+        User::GpuExtender => Identity::GpuExtender,
+        User::LocalStorage => Identity::LocalStorage { node: node()? },
     };
     let admin = Kubeconfig::load(&layout.kubeconfig())?.resolve(None)?;
     let pki = roles::apiserver::open_pki(&layout)?;

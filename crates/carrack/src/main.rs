@@ -18,6 +18,7 @@ mod image;
 mod kubeconfig;
 mod logging;
 mod network;
+mod node;
 mod output;
 mod process;
 mod progress;
@@ -66,6 +67,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Down(args) => block_on(down::run(args)),
+        Command::Node(args) => node::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(&args),
         Command::Console(args) => block_on(console::run(args)),
         Command::Explain(args) => block_on(explain::run(args)),
@@ -80,6 +82,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::VirtController(args) => block_on(roles::virt_controller::alone(args)),
         Command::Kubelet(args) => block_on(roles::kubelet::alone(args)),
         Command::VirtHandler(args) => block_on(roles::virt_handler::alone(args)),
+        Command::GpuExtender(args) => block_on(roles::gpu_extender::alone(args)),
+        Command::GpuPlugin(args) => block_on(roles::gpu_plugin::alone(args)),
+        Command::Hollow(args) => block_on(roles::hollow::alone(args)),
+        Command::LocalStorage(args) => block_on(roles::local_storage::alone(args)),
         Command::VirtLauncher(args) => {
             let code = roles::virt_launcher::run(args);
             anyhow::ensure!(code == ExitCode::SUCCESS, "the launcher failed");

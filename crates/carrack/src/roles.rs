@@ -6,8 +6,13 @@
 
 pub mod apiserver;
 pub mod controllers;
+pub mod diagnostics;
 mod extenders;
+pub mod gpu_extender;
+pub mod gpu_plugin;
+pub mod hollow;
 pub mod kubelet;
+pub mod local_storage;
 pub mod scheduler;
 pub mod virt_controller;
 pub mod virt_handler;

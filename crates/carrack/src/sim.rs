@@ -20,6 +20,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         trace: args.trace,
         faults: !args.no_faults,
         workloads: args.workloads,
+        gpus: args.gpus,
     };
     let mut out = std::io::stdout().lock();
     let held = simulate(&request, &mut out)?;

@@ -84,13 +84,11 @@ async fn save(file: &Path, client: &ClientArgs) -> anyhow::Result<Summary> {
         .mode(0o600)
         .open(partial)
         .with_context(context)?;
-    let mut part = Vec::new();
-    while connection.chunk(&mut part).await? {
+    while let Some(part) = connection.piece().await? {
         if status != 200 {
             bail!("the API server refuses ({status}): {}", String::from_utf8_lossy(&part[..part.len().min(400)]));
         }
-        out.write_all(&part).with_context(context)?;
-        part.clear();
+        out.write_all(part).with_context(context)?;
     }
     out.sync_all().with_context(context)?;
     let found = backup::verify(partial).context("what the API server sent is not whole; try again")?;

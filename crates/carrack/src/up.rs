@@ -5,10 +5,12 @@
 //!                                     │
 //!                                     ▼
 //!   up ───────────────────► cluster: certificates, store, API server, containerd, roles, images
+//!                              └──► nodes: with --nodes, an agent's process for each node instead of one here
 //! ```
 
 mod cluster;
 mod detach;
+mod nodes;
 mod report;
 mod tasks;
 
@@ -18,6 +20,9 @@ use crate::cli::up::UpArgs;
 use crate::logging;
 use crate::roles;
 use report::Report;
+
+pub(crate) use cluster::{provide, take};
+pub(crate) use tasks::keep;
 
 /// Threads for asynchronous work. Few, since each costs memory and none computes for long.
 const WORKERS: usize = 2;
@@ -43,7 +48,7 @@ pub fn run(args: &UpArgs) -> anyhow::Result<()> {
 }
 
 /// All problems of this machine in one message.
-fn refuse(problems: &[carrack_noderuntime::Problem]) -> anyhow::Result<()> {
+pub(crate) fn refuse(problems: &[carrack_noderuntime::Problem]) -> anyhow::Result<()> {
     let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
     bail!("this machine cannot run a node:\n{}", lines.join("\n"))
 }

@@ -1,19 +1,20 @@
 //! HTTP/1.1 over TLS, one request at a time: as little as a client can do, for measuring servers and for copying bytes.
 
+mod tls;
+
 use anyhow::{Context as _, bail, ensure};
-use bytes::{Buf as _, BytesMut};
 use carrack_auth::kubeconfig::{Target, Token};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+
+use self::tls::Tls;
 
 /// The longest head of a reply, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-const READ_BYTES: usize = 64 * 1024;
+/// What ends a line.
+const LINE_END: usize = b"\r\n".len();
 
 /// A server and the credentials for it.
 #[derive(Clone)]
@@ -52,9 +53,8 @@ impl Endpoint {
         let stream =
             TcpStream::connect(&self.address).await.with_context(|| format!("cannot connect to {}", self.address))?;
         stream.set_nodelay(true).context("TCP_NODELAY")?;
-        let connector = TlsConnector::from(Arc::clone(&self.tls));
-        let stream = connector.connect(self.name.clone(), stream).await.context("TLS handshake")?;
-        Ok(Connection { stream, buffer: BytesMut::with_capacity(READ_BYTES), body: Vec::new(), request: Vec::new() })
+        let stream = Tls::handshake(stream, Arc::clone(&self.tls), self.name.clone()).await.context("TLS handshake")?;
+        Ok(Connection { stream, text: Vec::new(), at: 0, place: Place::Before, body: Vec::new(), request: Vec::new() })
     }
 
     /// A request's bytes.
@@ -76,11 +76,24 @@ impl Endpoint {
 
 /// A connection that is kept.
 pub struct Connection {
-    stream: TlsStream<TcpStream>,
-    /// What was read and not yet understood.
-    buffer: BytesMut,
+    stream: Tls,
+    /// What was read; from `at` on it is not understood yet.
+    text: Vec<u8>,
+    at: usize,
+    place: Place,
     body: Vec<u8>,
     request: Vec<u8>,
+}
+
+/// Where in the chunks of a body it is.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// Before the size of a chunk.
+    Before,
+    /// So many bytes before the end of one.
+    Inside(usize),
+    /// Before the end of line that follows a chunk.
+    Behind,
 }
 
 /// How a body ends.
@@ -102,39 +115,36 @@ impl Connection {
         content_type: &str,
         body: &[u8],
     ) -> anyhow::Result<(u16, &[u8])> {
-        let mut request = std::mem::take(&mut self.request);
-        endpoint.request(&mut request, method, path, content_type, body);
-        let sent = self.stream.write_all(&request).await;
-        self.request = request;
-        sent.context("cannot send")?;
-        self.stream.flush().await.context("cannot send")?;
+        endpoint.request(&mut self.request, method, path, content_type, body);
+        self.stream.write(&self.request).await.context("cannot send")?;
         let (status, framing) = self.head().await?;
-        self.body.clear();
         match framing {
             Framing::Length(length) => {
-                while self.buffer.len() < length {
+                while self.text.len() - self.at < length {
                     self.read().await?;
                 }
-                self.body.extend_from_slice(&self.buffer[..length]);
-                self.buffer.advance(length);
+                self.at += length;
+                Ok((status, &self.text[self.at - length..self.at]))
             }
             Framing::Chunks => {
+                self.body.clear();
                 let mut body = std::mem::take(&mut self.body);
-                while self.chunk(&mut body).await? {}
+                while let Some(piece) = self.piece().await? {
+                    body.extend_from_slice(piece);
+                }
                 self.body = body;
+                Ok((status, &self.body))
             }
         }
-        Ok((status, &self.body))
     }
 
-    /// Sends a request whose reply has no end, and returns its status; [`Self::chunk`] brings the rest.
+    /// Sends a request whose reply has no end, and returns its status; [`Self::piece`] brings the rest.
     ///
     /// # Errors
     /// As for [`Self::exchange`].
     pub async fn stream(&mut self, endpoint: &Endpoint, path: &str) -> anyhow::Result<u16> {
         endpoint.request(&mut self.request, "GET", path, "", b"");
-        self.stream.write_all(&self.request).await.context("cannot send")?;
-        self.stream.flush().await.context("cannot send")?;
+        self.stream.write(&self.request).await.context("cannot send")?;
         match self.head().await? {
             (status, Framing::Chunks) => Ok(status),
             (status, Framing::Length(_)) => bail!("a watch was answered with {status} and a length"),
@@ -142,8 +152,13 @@ impl Connection {
     }
 
     async fn read(&mut self) -> anyhow::Result<()> {
-        self.buffer.reserve(READ_BYTES);
-        ensure!(self.stream.read_buf(&mut self.buffer).await.context("cannot read")? > 0, "the server hung up");
+        if self.at == self.text.len() {
+            self.text.clear();
+        } else if self.at > 0 {
+            self.text.drain(..self.at);
+        }
+        self.at = 0;
+        ensure!(self.stream.read(&mut self.text).await?, "the server hung up");
         Ok(())
     }
 
@@ -151,7 +166,8 @@ impl Connection {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; 32];
             let mut reply = httparse::Response::new(&mut headers);
-            if let httparse::Status::Complete(length) = reply.parse(&self.buffer).context("the reply is no HTTP")? {
+            let unread = &self.text[self.at..];
+            if let httparse::Status::Complete(length) = reply.parse(unread).context("the reply is no HTTP")? {
                 let status = reply.code.unwrap_or(0);
                 let framing = reply.headers.iter().find_map(|header| {
                     if header.name.eq_ignore_ascii_case("content-length") {
@@ -160,34 +176,53 @@ impl Connection {
                         header.name.eq_ignore_ascii_case("transfer-encoding").then_some(Framing::Chunks)
                     }
                 });
-                self.buffer.advance(length);
+                self.at += length;
                 return Ok((status, framing.unwrap_or(Framing::Length(0))));
             }
-            ensure!(self.buffer.len() < MAX_HEAD_BYTES, "the head of the reply has no end");
+            ensure!(unread.len() < MAX_HEAD_BYTES, "the head of the reply has no end");
             self.read().await?;
         }
     }
 
-    /// Appends the next chunk of a body; false when it was the last.
+    /// The next piece of a body that comes in chunks, as much of it as is there; none at its end.
     ///
     /// # Errors
     /// As for [`Self::exchange`].
-    pub async fn chunk(&mut self, out: &mut Vec<u8>) -> anyhow::Result<bool> {
-        let length = loop {
-            match httparse::parse_chunk_size(&self.buffer) {
-                Ok(httparse::Status::Complete((head, length))) => {
-                    self.buffer.advance(head);
-                    break usize::try_from(length).context("a chunk is too long")?;
-                }
-                Ok(httparse::Status::Partial) => self.read().await?,
-                Err(_) => bail!("a chunk has no size"),
+    pub async fn piece(&mut self) -> anyhow::Result<Option<&[u8]>> {
+        if self.place == Place::Behind {
+            while self.text.len() - self.at < LINE_END {
+                self.read().await?;
             }
+            self.at += LINE_END;
+            self.place = Place::Before;
+        }
+        let left = match self.place {
+            Place::Inside(left) => left,
+            _ => loop {
+                match httparse::parse_chunk_size(&self.text[self.at..]) {
+                    Ok(httparse::Status::Complete((head, length))) => {
+                        self.at += head;
+                        break usize::try_from(length).context("a chunk is too long")?;
+                    }
+                    Ok(httparse::Status::Partial) => self.read().await?,
+                    Err(_) => bail!("a chunk has no size"),
+                }
+            },
         };
-        while self.buffer.len() < length + 2 {
+        if left == 0 {
+            while self.text.len() - self.at < LINE_END {
+                self.read().await?;
+            }
+            self.at += LINE_END;
+            self.place = Place::Before;
+            return Ok(None);
+        }
+        while self.text.len() == self.at {
             self.read().await?;
         }
-        out.extend_from_slice(&self.buffer[..length]);
-        self.buffer.advance(length + 2);
-        Ok(length > 0)
+        let (from, taken) = (self.at, left.min(self.text.len() - self.at));
+        self.at += taken;
+        self.place = if taken == left { Place::Behind } else { Place::Inside(left - taken) };
+        Ok(Some(&self.text[from..from + taken]))
     }
 }

@@ -17,7 +17,8 @@ const MAX_CHAIN: usize = 120;
 /// How deep a tree may be, chains in nested texts taken together.
 const MAX_DEPTH: usize = 160;
 
-const RESERVED: [&str; 17] = [
+/// Words that are kept for later versions of the language.
+pub(crate) const RESERVED: [&str; 17] = [
     "as",
     "break",
     "const",

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::parser::RESERVED;
+
 /// The size of what nothing bounds.
 pub const UNBOUNDED: u64 = u64::MAX;
 
@@ -211,35 +213,15 @@ impl Env {
     }
 }
 
-/// Words that no identifier may be, so that fields named so are written otherwise.
-const KEYWORDS: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Whether a word can be no identifier, so that a field named so is written otherwise.
+fn is_keyword(word: &str) -> bool {
+    matches!(word, "true" | "false" | "null" | "in") || RESERVED.contains(&word)
+}
 
 /// The name by which expressions select a property; none when there is none.
 /// <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#resource-expression-language>
 pub fn escape(property: &str) -> Option<String> {
-    if KEYWORDS.contains(&property) {
+    if is_keyword(property) {
         return Some(format!("__{property}__"));
     }
     let starts_well =

@@ -10,6 +10,7 @@
 //! - [`DisruptionController`]: how many pods may be evicted now.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
 //! - [`QuotaController`]: quotas counted anew where no write does it.
+//! - [`PolicyStatus`]: what is odd about the expressions of admission policies.
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
 //!   [`AttachDetach`]: claims and volumes.
 
@@ -21,6 +22,7 @@ mod namespace;
 mod node;
 mod pod_gc;
 mod pods;
+mod policies;
 mod quota;
 mod root_ca;
 mod service_account;
@@ -38,12 +40,12 @@ pub use garbage::GarbageCollector;
 pub use namespace::NamespaceController;
 pub use node::{NodeLifecycle, TaintEviction};
 pub use pod_gc::PodGc;
+pub use policies::PolicyStatus;
 pub use quota::QuotaController;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 pub use volumes::{
     AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, PersistentVolumeBinder, VolumeProtection,
-    attachment_name,
 };
 
 /// What the controllers need to be told.
@@ -55,10 +57,28 @@ pub struct Config {
     /// The cluster's CA certificate, in PEM.
     pub ca_pem: String,
     /// A bug to put in, for the simulator, which must find it; never for a real process.
-    pub planted: Option<workloads::Planted>,
-    /// Plants the bug that the node lifecycle controller takes its own deafness for the nodes' silence. For the
-    /// simulator, which must find it; never for a real process.
-    pub planted_deafness: bool,
+    pub planted: Option<Planted>,
+}
+
+/// Bugs that can be put in on purpose, for the simulator, which must find them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A Deployment counts its sets by their specs alone, as upstream does.
+    SetsBySpec,
+    /// A Job takes pods that it has written down for counted, whether they have let go or not.
+    EndsForgotten,
+    /// A CronJob gives each Job a name of its own, and does not learn from its Jobs for which times there was one.
+    TimesTwice,
+    /// A StatefulSet deletes claims by scaling whatever its policy says.
+    ClaimsGo,
+    /// The node lifecycle controller takes its own deafness for the nodes' silence.
+    Deafness,
+    /// A disk is taken from its node without asking whether that uses it.
+    CarelessDetach,
+    /// Pods of a node that is gone are given up at once.
+    HastyOrphans,
+    /// A volume that names a claim is given to whoever has that name.
+    ClaimsByName,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -69,23 +89,29 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(NamespaceController::new(config.collected.clone())),
         Box::new(ServiceAccountController),
         Box::new(RootCaController::new(config.ca_pem.clone())),
-        Box::new(if config.planted_deafness {
-            NodeLifecycle::with_planted_deafness()
-        } else {
-            NodeLifecycle::default()
+        Box::new(match config.planted {
+            Some(Planted::Deafness) => NodeLifecycle::with_planted_deafness(),
+            _ => NodeLifecycle::default(),
         }),
         Box::new(TaintEviction::default()),
-        Box::new(PodGc::default()),
+        Box::new(match config.planted {
+            Some(Planted::HastyOrphans) => PodGc::with_planted_haste(),
+            _ => PodGc::default(),
+        }),
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
         Box::new(DisruptionController),
         Box::new(QuotaController::default()),
-        Box::new(PersistentVolumeBinder),
+        Box::new(PolicyStatus),
+        Box::new(PersistentVolumeBinder { by_name: config.planted == Some(Planted::ClaimsByName) }),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),
         Box::new(EphemeralVolumes),
         Box::new(Expansion),
-        Box::new(AttachDetach::default()),
+        Box::new(match config.planted {
+            Some(Planted::CarelessDetach) => AttachDetach::with_planted_carelessness(),
+            _ => AttachDetach::default(),
+        }),
     ];
     cluster.into_iter().chain(workloads::all(config.planted)).collect()
 }

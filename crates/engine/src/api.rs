@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::Premise;
+
 /// An HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -62,6 +64,8 @@ pub struct ApiRequest {
     pub body: Bytes,
     /// Ask for object metadata alone (`PartialObjectMetadata`).
     pub metadata_only: bool,
+    /// Other objects that a write rests on.
+    pub rests_on: Vec<Premise>,
 }
 
 /// Which objects of a collection.
@@ -147,7 +151,14 @@ impl ApiRequest {
     /// A request with no body.
     #[must_use]
     pub fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), content_type: ContentType::Json, body: Bytes::new(), metadata_only: false }
+        Self {
+            method,
+            path: path.into(),
+            content_type: ContentType::Json,
+            body: Bytes::new(),
+            metadata_only: false,
+            rests_on: Vec::new(),
+        }
     }
     fn with_body(mut self, content_type: ContentType, body: Bytes) -> Self {
         self.content_type = content_type;

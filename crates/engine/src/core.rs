@@ -128,6 +128,18 @@ impl<F> Effects<F> {
     pub fn own(&mut self, effect: F) {
         self.queue.push_back(Effect::Own(effect));
     }
+    /// Hands on what a core within this core wants done. The inner core's ids are this collection's then: nothing may be
+    /// named here otherwise.
+    pub fn pass(&mut self, effect: Effect<Never>) {
+        self.queue.push_back(match effect {
+            Effect::Api(id, request) => Effect::Api(id, request),
+            Effect::Watch(id, request) => Effect::Watch(id, request),
+            Effect::Unwatch(id) => Effect::Unwatch(id),
+            Effect::Timer(id, at) => Effect::Timer(id, at),
+            Effect::Own(never) => match never {},
+            Effect::Exit(reason) => Effect::Exit(reason),
+        });
+    }
     /// A fresh number for naming a call of the core's own.
     pub fn fresh(&mut self) -> u64 {
         self.id()

@@ -3,6 +3,9 @@
 //! An event's name is derived from what it says and about whom, so that recording it again (after a
 //! lost reply, or after a restart) finds the one that is there. Each object may cause only so many
 //! events in a time; the rest are logged alone (client-go's event spam filter does the same).
+//!
+//! Events give way to what they tell of: only a few are written at a time, the others wait their turn, and when too many
+//! wait, new ones are logged alone (client-go's broadcaster drops them too).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -86,10 +89,15 @@ const REMEMBERED: usize = 4096;
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
 const ATTEMPTS: u32 = 3;
+/// How many events are written at a time, and how many may wait for that.
+const AT_ONCE: usize = 4;
+const WAITING: usize = 20_000;
 
 struct Series {
     count: i32,
     created: bool,
+    /// One of it waits to be written; it will tell the count of all.
+    waits: bool,
     last: Time,
 }
 
@@ -99,6 +107,7 @@ struct Budget {
 }
 
 struct InFlight {
+    at: Time,
     name: String,
     record: EventRecord,
     attempt: u32,
@@ -113,6 +122,7 @@ pub struct EventRecorder {
     order: VecDeque<String>,
     budgets: BTreeMap<String, Budget>,
     calls: BTreeMap<CallId, InFlight>,
+    waiting: VecDeque<InFlight>,
 }
 
 impl EventRecorder {
@@ -126,6 +136,7 @@ impl EventRecorder {
             order: VecDeque::new(),
             budgets: BTreeMap::new(),
             calls: BTreeMap::new(),
+            waiting: VecDeque::new(),
         }
     }
     /// Names the node that events come from.
@@ -167,17 +178,24 @@ impl EventRecorder {
         let name = format!("{}.{hash:016x}", r.name.as_deref().unwrap_or_default());
         let series = self.series.entry(name.clone()).or_insert_with(|| {
             self.order.push_back(name.clone());
-            Series { count: 0, created: false, last: now }
+            Series { count: 0, created: false, waits: false, last: now }
         });
         series.count = series.count.saturating_add(1);
         series.last = now;
         let patch = series.created;
+        let waits = series.waits;
+        series.waits |= self.calls.len() >= AT_ONCE && self.waiting.len() < WAITING;
         while self.order.len() > REMEMBERED {
             if let Some(old) = self.order.pop_front() {
                 self.series.remove(&old);
             }
         }
-        self.send(now, InFlight { name, record, attempt: 0, patch }, fx);
+        let flight = InFlight { at: now, name, record, attempt: 0, patch };
+        if self.calls.len() < AT_ONCE {
+            self.send(flight, fx);
+        } else if !waits && self.waiting.len() < WAITING {
+            self.waiting.push_back(flight);
+        }
     }
 
     fn spend(&mut self, uid: &str, now: Time) -> bool {
@@ -195,13 +213,13 @@ impl EventRecorder {
         allowed
     }
 
-    fn send<F>(&mut self, now: Time, flight: InFlight, fx: &mut Effects<F>) {
+    fn send<F>(&mut self, flight: InFlight, fx: &mut Effects<F>) {
         let r = &flight.record.regarding;
         // Events about cluster-scoped objects live in the default namespace.
         let namespace = r.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
+        let (count, last) = self.series.get(&flight.name).map_or((1, flight.at), |s| (s.count, s.last));
         let request = if flight.patch {
-            let count = self.series.get(&flight.name).map_or(1, |s| s.count);
-            let patch = json!({"count": count, "lastTimestamp": now.rfc3339()});
+            let patch = json!({"count": count, "lastTimestamp": last.rfc3339()});
             ApiRequest::patch(&Event::resource(), &namespace, &flight.name, "", ContentType::MergePatch, &patch)
         } else {
             ApiRequest::create(&Event {
@@ -214,9 +232,9 @@ impl EventRecorder {
                 type_: Some(flight.record.event_type.as_str().into()),
                 reason: Some(flight.record.reason.clone()),
                 message: Some(flight.record.message.clone()),
-                count: Some(1),
-                first_timestamp: Some(now.meta()),
-                last_timestamp: Some(now.meta()),
+                count: Some(count),
+                first_timestamp: Some(flight.at.meta()),
+                last_timestamp: Some(last.meta()),
                 source: Some(EventSource { component: Some(self.component.into()), host: self.host.clone() }),
                 reporting_component: Some(self.component.into()),
                 reporting_instance: self.host.clone(),
@@ -228,20 +246,23 @@ impl EventRecorder {
     }
 
     /// Takes an input if it is the reply to one of this recorder's writes.
-    pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
+    pub fn step<E, F>(&mut self, _now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
         let Input::Api { id, result } = input else { return false };
         let Some(flight) = self.calls.remove(id) else { return false };
-        self.answered(now, flight, result, fx);
+        self.answered(flight, result, fx);
+        while self.calls.len() < AT_ONCE {
+            let Some(mut next) = self.waiting.pop_front() else { break };
+            // The first of its kind may have been written while it waited.
+            if let Some(series) = self.series.get_mut(&next.name) {
+                next.patch |= series.created;
+                series.waits = false;
+            }
+            self.send(next, fx);
+        }
         true
     }
 
-    fn answered<F>(
-        &mut self,
-        now: Time,
-        mut flight: InFlight,
-        result: &Result<ApiResponse, ApiError>,
-        fx: &mut Effects<F>,
-    ) {
+    fn answered<F>(&mut self, mut flight: InFlight, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<F>) {
         match result {
             Ok(reply) => {
                 if let Some(series) = self.series.get_mut(&flight.name) {
@@ -254,7 +275,7 @@ impl EventRecorder {
             }
             Err(e) if e.is_already_exists() && !flight.patch => {
                 flight.patch = true;
-                self.send(now, flight, fx);
+                self.send(flight, fx);
             }
             // It has expired meanwhile.
             Err(e) if e.is_not_found() && flight.patch => {
@@ -262,12 +283,12 @@ impl EventRecorder {
                 flight.patch = false;
                 flight.attempt += 1;
                 if flight.attempt < ATTEMPTS {
-                    self.send(now, flight, fx);
+                    self.send(flight, fx);
                 }
             }
             Err(e) if e.is_unknown() && flight.attempt + 1 < ATTEMPTS => {
                 flight.attempt += 1;
-                self.send(now, flight, fx);
+                self.send(flight, fx);
             }
             Err(error) => {
                 // A namespace that is going away takes no more events; that is no news.

@@ -88,6 +88,7 @@ pub struct Informer<K> {
     steady: Option<Time>,
     rng: Rng,
     metadata_only: bool,
+    trim: Option<fn(&mut K)>,
 }
 
 #[derive(Deserialize)]
@@ -134,7 +135,14 @@ impl<K: Object> Informer<K> {
             steady: None,
             rng,
             metadata_only: false,
+            trim: None,
         }
+    }
+    /// Leaves out of each object what this takes out of it, before anybody sees it.
+    #[must_use]
+    pub fn trimmed_by(mut self, trim: fn(&mut K)) -> Self {
+        self.trim = Some(trim);
+        self
     }
     /// Reads object metadata alone.
     #[must_use]
@@ -377,6 +385,9 @@ impl<K: Object> Informer<K> {
     fn put(&mut self, mut object: K) -> Option<Delta<K>> {
         // Who owns which field is of no use to a controller, and not small. A write without it leaves it as it is.
         object.meta_mut().managed_fields = None;
+        if let Some(trim) = self.trim {
+            trim(&mut object);
+        }
         let object = Arc::new(object);
         match self.cache.insert(object.clone()) {
             None => Some(Delta::Added(object)),

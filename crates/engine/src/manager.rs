@@ -24,8 +24,8 @@ use serde_json::Value;
 
 use crate::{
     Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecord,
-    EventRecorder, Input, Key, LeaderElector, MapFn, Never, Parts, Plan, Refusal, Rng, Selector, Setup, Source,
-    StatusError, Time, TimerId, View, WorkQueue, Write,
+    EventRecorder, Input, Key, LeaderElector, MapFn, Method, Never, Parts, Plan, Premise, Refusal, Rng, Selector,
+    Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
 };
 
 /// How long to wait before asking again for a revision after an unknown outcome.
@@ -61,6 +61,8 @@ struct Run {
     writes: VecDeque<Write>,
     /// How many writes are done.
     done: usize,
+    /// What each write rests on besides its object, by its number.
+    premises: Vec<(usize, Premise)>,
     /// Events that wait for so many writes to be done.
     told: VecDeque<(usize, EventRecord)>,
     barriers: Vec<Barrier>,
@@ -68,6 +70,18 @@ struct Run {
     pending: usize,
     requeue_after: Option<Duration>,
     failed: bool,
+}
+
+impl Run {
+    /// The request of the first write that is not done.
+    fn request(&self) -> Option<ApiRequest> {
+        let mut request = self.writes.front()?.request();
+        if request.method != Method::Get {
+            let own = self.premises.iter().filter(|(number, _)| *number == self.done);
+            request.rests_on.extend(own.map(|(_, premise)| premise.clone()));
+        }
+        Some(request)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +162,14 @@ impl Manager {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.informers.values().all(|i| i.synced()) && self.hosted.iter().all(|h| h.queue.is_idle())
+    }
+
+    /// Has a controller look at a key again: something beside the caches has changed on which its decision rests.
+    pub fn look_again(&mut self, now: Time, controller: &str, key: Key, fx: &mut Effects<Never>) {
+        for hosted in self.hosted.iter_mut().filter(|h| h.controller.name() == controller) {
+            hosted.queue.add(key.clone());
+        }
+        self.dispatch(now, fx);
     }
 
     fn start(&mut self, now: Time, fx: &mut Effects<Never>) {
@@ -324,6 +346,7 @@ impl Manager {
         let run = Run {
             writes: plan.writes.into(),
             done: 0,
+            premises: plan.premises,
             told: told.into(),
             barriers: Vec::new(),
             pending: 0,
@@ -340,8 +363,7 @@ impl Manager {
             self.fail(now, i, key);
             return;
         }
-        let next = self.hosted[i].runs.get(key).and_then(|run| run.writes.front()).map(Write::request);
-        match next {
+        match self.hosted[i].runs.get(key).and_then(Run::request) {
             Some(request) => {
                 let id = fx.api(request);
                 self.note_call(id, i, key, CallKind::Write);
@@ -514,6 +536,8 @@ impl Manager {
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.failed = true;
             run.told.clear();
+            run.done = 0;
+            run.premises = said.premises;
             run.writes = said.writes.into();
         }
         self.next_write(now, i, key, fx);

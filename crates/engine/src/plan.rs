@@ -5,7 +5,7 @@ use std::time::Duration;
 use carrack_types::resource::{Kind, Object, Resource};
 use serde_json::{Value, json};
 
-use crate::{ApiRequest, ContentType, DeleteOptions, EventRecord, Key, to_value};
+use crate::{ApiRequest, ContentType, DeleteOptions, EventRecord, Key, Premise, to_value};
 
 /// One write, with what it rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,6 +175,8 @@ impl Write {
 pub struct Plan {
     /// Writes, in order.
     pub writes: Vec<Write>,
+    /// What writes rest on besides their own objects, each with the number of its write.
+    pub premises: Vec<(usize, Premise)>,
     /// Events to record.
     pub events: Vec<EventRecord>,
     /// Events to record once so many of the writes are done; in the order of these numbers.
@@ -281,6 +283,11 @@ impl Plan {
         self.writes.push(Write::Confirm { resource: K::resource(), absent });
         self
     }
+    /// The writes so far rest on this, too.
+    pub fn resting_on(mut self, premise: &Premise) -> Self {
+        self.premises.extend((0..self.writes.len()).map(|number| (number, premise.clone())));
+        self
+    }
     /// Adds: any write.
     pub fn write(mut self, write: Write) -> Self {
         self.writes.push(write);
@@ -305,6 +312,7 @@ impl Plan {
     pub fn then(mut self, other: Self) -> Self {
         let before = self.writes.len();
         self.told.extend(other.told.into_iter().map(|(after, event)| (before + after, event)));
+        self.premises.extend(other.premises.into_iter().map(|(number, premise)| (before + number, premise)));
         self.writes.extend(other.writes);
         self.events.extend(other.events);
         if let Some(after) = other.requeue_after {

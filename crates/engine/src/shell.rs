@@ -70,6 +70,8 @@ impl<E> EventSink<E> {
 
 /// Carries out a core's own effects.
 pub trait Doer<F, E>: Send {
+    /// Called before [`Self::start`]: the clock that the core is told the time of.
+    fn clock(&mut self, _: Clock) {}
     /// Called once before the first step, with the place to report events to.
     fn start(&mut self, events: EventSink<E>);
     /// Starts an effect; it must not block. Its result goes to the sink.
@@ -113,11 +115,13 @@ where
 {
     let (events, mut inbox) = mpsc::unbounded_channel();
     let (watch_events, mut watch_inbox) = mpsc::channel(WATCH_BUFFER);
+    let clock = Clock::default();
+    doer.clock(clock);
     doer.start(EventSink(events.clone()));
     let mut shell = Shell {
         core,
         fx: Effects::new(),
-        clock: Clock::default(),
+        clock,
         transport,
         events,
         watch_events,

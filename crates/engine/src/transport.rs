@@ -12,7 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::{ApiError, ApiRequest, ApiResponse, Method};
+use crate::{ApiError, ApiRequest, ApiResponse, Method, RESTS_ON};
 
 /// Longest reply body that is read, in bytes. A list page of 500 large objects stays below it.
 const MAX_REPLY: usize = 256 << 20;
@@ -60,6 +60,10 @@ pub fn to_http(request: ApiRequest, base: &str) -> Result<http::Request<Bytes>, 
         .header(http::header::USER_AGENT, concat!("carrack/", env!("CARGO_PKG_VERSION")));
     if !request.body.is_empty() {
         builder = builder.header(http::header::CONTENT_TYPE, request.content_type.media_type());
+    }
+    if !request.rests_on.is_empty() {
+        // Our own types have string keys and no failing serializers.
+        builder = builder.header(RESTS_ON, serde_json::to_vec(&request.rests_on).unwrap_or_default());
     }
     builder.body(request.body).map_err(|e| ApiError::Transport(format!("the request is malformed: {e}")))
 }

@@ -4,6 +4,9 @@
 //! address, and removes those that are being deleted. Measures of the control plane run against these, and so do tests of
 //! controllers that need pods to become ready. (Upstream's kubemark has hollow nodes of the same kind.)
 //!
+//! Nodes can be made to look at what the control plane says of them ([`Config::attentive`]): then they wait for their pods'
+//! volumes, and say that they are ready when it was forgotten.
+//!
 //! A pod can ask to end by itself: see [`EXIT_CODE`] and [`EXIT_AFTER_S`].
 //!
 //! ```text
@@ -14,20 +17,22 @@
 
 mod node;
 mod pod;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{
-    ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Delta, Effects, Informer, Input, Key, Never, Rng,
-    Selector, Time, TimerId,
+    ApiError, ApiRequest, ApiResponse, CallId, ContentType, Core, DeleteOptions, Delta, Effects, Informer, Input, Key,
+    Never, Rng, Selector, Time, TimerId,
 };
-use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::resource::{Kind as _, Object as _, PartialObject};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 pub use pod::{EXIT_AFTER_S, EXIT_CODE};
+use volumes::Volumes;
 
 /// What the hollow nodes are like.
 #[derive(Clone, Debug)]
@@ -46,6 +51,9 @@ pub struct Config {
     pub start_after: Duration,
     /// How long a pod takes from being asked to end to being gone.
     pub stop_after: Duration,
+    /// Whether nodes read what is said of them: which volumes are attached, and whether they are held for ready. Without
+    /// it they read pods alone.
+    pub attentive: bool,
 }
 
 impl Default for Config {
@@ -59,6 +67,7 @@ impl Default for Config {
             lease_period: Duration::from_secs(10),
             start_after: Duration::ZERO,
             stop_after: Duration::ZERO,
+            attentive: false,
         }
     }
 }
@@ -81,6 +90,10 @@ enum Call {
     Renew(usize),
     /// A pod, and the resourceVersion that was acted on.
     Pod(Key, String),
+    /// A node's report of the volumes that it uses.
+    Report(usize, BTreeSet<String>),
+    /// A node's word that it is ready.
+    Ready(usize),
 }
 
 /// What a timer is for.
@@ -89,6 +102,8 @@ enum Alarm {
     Register(usize),
     Renew(usize),
     Pod(Key),
+    /// A node's report or word could not be given.
+    Attend(usize),
 }
 
 /// The kubelets of all hollow nodes.
@@ -104,6 +119,13 @@ pub struct HollowNodes {
     busy: BTreeSet<Key>,
     /// Addresses given so far.
     addresses: u32,
+    /// Where nodes are attentive.
+    volumes: Option<Volumes>,
+    /// Pods that wait for their volumes.
+    waiting: BTreeSet<Key>,
+    /// Nodes with a report, and nodes with a word under way.
+    reporting: BTreeSet<usize>,
+    saying: BTreeSet<usize>,
 }
 
 impl HollowNodes {
@@ -114,6 +136,10 @@ impl HollowNodes {
             names: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
             dead: BTreeSet::new(),
             pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")),
+            volumes: config.attentive.then(|| Volumes::new(rng)),
+            waiting: BTreeSet::new(),
+            reporting: BTreeSet::new(),
+            saying: BTreeSet::new(),
             config,
             calls: BTreeMap::new(),
             alarms: BTreeMap::new(),
@@ -125,6 +151,25 @@ impl HollowNodes {
     /// Cuts the power of a node: it renews no Lease and touches no pod any more.
     pub fn kill(&mut self, number: usize) {
         self.dead.insert(number);
+        if let Some(volumes) = &mut self.volumes {
+            volumes.forget(&self.config.name(number));
+        }
+    }
+
+    /// Gives a node its power back. It registers again; what ran on it before runs.
+    pub fn revive(&mut self, now: Time, number: usize, fx: &mut Effects<Never>) {
+        if self.dead.remove(&number) {
+            self.register(now, number, fx);
+            let name = self.config.name(number);
+            if let Some(volumes) = &mut self.volumes {
+                volumes.forget(&name);
+            }
+            let here = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(&*name);
+            let keys: Vec<Key> = self.pods.cache().iter().filter(|p| here(p)).map(|p| Key::of(p.as_ref())).collect();
+            for key in keys {
+                self.look_at(now, &key, fx);
+            }
+        }
     }
 
     /// The pods as last seen.
@@ -156,12 +201,18 @@ impl HollowNodes {
         if self.busy.contains(key) {
             return;
         }
-        let Some((due, what)) = pod::due(&pod, &self.config) else { return };
+        let Some((due, what)) = self.due(&pod, number) else { return };
         self.busy.insert(key.clone());
         if due > now {
             self.alarm(due, Alarm::Pod(key.clone()), fx);
             return;
         }
+        if what == pod::Due::Run && !self.mounts(&pod, number) {
+            self.busy.remove(key);
+            self.waiting.insert(key.clone());
+            return;
+        }
+        self.waiting.remove(key);
         let request = match what {
             pod::Due::Remove => {
                 let options = DeleteOptions {
@@ -180,8 +231,74 @@ impl HollowNodes {
         self.calls.insert(fx.api(request), Call::Pod(key.clone(), revision_of(&pod)));
     }
 
-    fn answered(&mut self, now: Time, call: Call, error: Option<&ApiError>, fx: &mut Effects<Never>) {
+    /// What is to be done with a pod, and when.
+    fn due(&self, pod: &Pod, number: usize) -> Option<(Time, pod::Due)> {
+        pod::due(pod, &self.config).or_else(|| {
+            // Somebody took it for not ready while its node was not heard.
+            let node = self.volumes.as_ref()?.is_ready(&self.config.name(number))?;
+            (node && pod::is_misjudged(pod)).then(|| (Time::default(), pod::Due::Run))
+        })
+    }
+
+    /// Whether a pod has what it needs to run.
+    fn mounts(&mut self, pod: &Pod, number: usize) -> bool {
+        let name = self.config.name(number);
+        volumes::claims(pod).next().is_none() || self.volumes.as_mut().is_none_or(|v| v.mount(pod, &name))
+    }
+
+    /// Looks at what is said of the nodes: pods may go on, and nodes may have something to say.
+    fn attend(&mut self, now: Time, fx: &mut Effects<Never>) {
+        for key in std::mem::take(&mut self.waiting) {
+            self.look_at(now, &key, fx);
+        }
+        for number in 0..self.config.nodes {
+            self.attend_to(now, number, fx);
+        }
+    }
+
+    fn attend_to(&mut self, now: Time, number: usize, fx: &mut Effects<Never>) {
+        let Some(volumes) = self.volumes.as_mut().filter(|_| self.pods.synced() && !self.dead.contains(&number)) else {
+            return;
+        };
+        let name = self.config.name(number);
+        let here = |pod: &&Pod| {
+            pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(&*name)
+                && volumes::claims(pod).next().is_some()
+                && !pod::has_ended(pod)
+        };
+        let pods: Vec<&Pod> = self.pods.cache().iter().map(AsRef::as_ref).filter(here).collect();
+        for pod in pods.iter().filter(|p| pod::runs(p)) {
+            volumes.found(pod, &name);
+        }
+        if !self.reporting.contains(&number)
+            && let Some(report) = volumes.report(&name, pods.into_iter())
+        {
+            self.reporting.insert(number);
+            self.calls.insert(fx.api(volumes.request(&name, &report)), Call::Report(number, report));
+        }
+        if volumes.is_ready(&name) == Some(false) && self.saying.insert(number) {
+            let request = node::say_ready(&self.config, number, now);
+            self.calls.insert(fx.api(request), Call::Ready(number));
+        }
+    }
+
+    fn answered(&mut self, now: Time, call: Call, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<Never>) {
+        let error = result.as_ref().err();
         match call {
+            Call::Report(number, report) => {
+                self.reporting.remove(&number);
+                let revision = result.as_ref().ok().and_then(|r| r.json::<PartialObject>().ok()).map(|o| o.revision());
+                if let Some(volumes) = &mut self.volumes {
+                    volumes.reported(&self.config.name(number), report, revision);
+                }
+                if revision.is_none() {
+                    self.alarm(now + AGAIN, Alarm::Attend(number), fx);
+                }
+            }
+            Call::Ready(number) => {
+                // If it is not taken for ready by then, it says so again.
+                self.alarm(now + AGAIN, Alarm::Attend(number), fx);
+            }
             Call::Register(number) => match error {
                 Some(e) if !e.is_already_exists() => {
                     tracing::warn!(number, error = %e, "a hollow node could not be registered; will try again");
@@ -212,6 +329,10 @@ impl HollowNodes {
     fn rang(&mut self, now: Time, alarm: Alarm, fx: &mut Effects<Never>) {
         match alarm {
             Alarm::Register(number) | Alarm::Renew(number) if self.dead.contains(&number) => {}
+            Alarm::Attend(number) => {
+                self.saying.remove(&number);
+                self.attend_to(now, number, fx);
+            }
             Alarm::Register(number) => self.register(now, number, fx),
             Alarm::Renew(number) => self.renew(now, number, fx),
             Alarm::Pod(key) => {
@@ -238,22 +359,32 @@ impl Core for HollowNodes {
     fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
         if let Some(deltas) = self.pods.step(now, &input, fx) {
             for delta in deltas {
-                if !matches!(delta, Delta::Removed(_)) {
+                let gone = matches!(delta, Delta::Removed(_));
+                if let Some(volumes) = self.volumes.as_mut().filter(|_| gone || pod::has_ended(delta.object())) {
+                    volumes.unmount(delta.object().uid());
+                }
+                if !gone {
                     self.look_at(now, &Key::of(delta.object().as_ref()), fx);
                 }
             }
-            return;
+            return self.attend(now, fx);
+        }
+        if self.volumes.as_mut().is_some_and(|v| v.step(now, &input, fx)) {
+            return self.attend(now, fx);
         }
         match input {
             Input::Start => {
                 self.pods.start(fx);
+                if let Some(volumes) = &mut self.volumes {
+                    volumes.start(fx);
+                }
                 for number in 0..self.config.nodes {
                     self.register(now, number, fx);
                 }
             }
             Input::Api { id, result } => {
                 if let Some(call) = self.calls.remove(&id) {
-                    self.answered(now, call, result.as_ref().err(), fx);
+                    self.answered(now, call, &result, fx);
                 }
             }
             Input::Timer(id) => {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use carrack_engine::Time;
+use carrack_engine::{ApiRequest, ContentType, Time};
+use carrack_types::resource::Kind as _;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
 
 use crate::Config;
 
@@ -33,8 +35,12 @@ pub(crate) fn node(config: &Config, number: usize, now: Time) -> Node {
         ("PIDPressure", "False", "KubeletHasSufficientPID"),
         ("Ready", "True", "KubeletReady"),
     ];
+    // A node that looks for its volumes leaves attaching them to the control plane.
+    let annotations = config
+        .attentive
+        .then(|| [("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into())].into());
     Node {
-        metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels), annotations, ..ObjectMeta::default() },
         spec: None,
         status: Some(NodeStatus {
             addresses: Some(vec![
@@ -66,6 +72,14 @@ pub(crate) fn node(config: &Config, number: usize, now: Time) -> Node {
             ..NodeStatus::default()
         }),
     }
+}
+
+/// The request by which a node says that it is ready.
+pub(crate) fn say_ready(config: &Config, number: usize, now: Time) -> ApiRequest {
+    let node = node(config, number, now);
+    let conditions = node.status.and_then(|s| s.conditions);
+    let patch = json!({"status": {"conditions": conditions}});
+    ApiRequest::patch(&Node::resource(), "", &config.name(number), "status", ContentType::MergePatch, &patch)
 }
 
 /// The node's Lease, made now.

@@ -23,10 +23,28 @@ pub(crate) enum Due {
     Remove,
 }
 
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending")
+}
+
+/// Whether its containers have ended for good.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Whether its containers run.
+pub(crate) fn runs(pod: &Pod) -> bool {
+    phase(pod) == "Running"
+}
+
+/// Whether it runs, and is held for not ready.
+pub(crate) fn is_misjudged(pod: &Pod) -> bool {
+    runs(pod) && !pod.is_deleting() && condition(pod, "Ready").is_some_and(|c| c.status != "True")
+}
+
 /// What is to be done with a pod that is bound to one of the nodes, and when.
 pub(crate) fn due(pod: &Pod, config: &Config) -> Option<(Time, Due)> {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
-    let ended = matches!(phase, "Succeeded" | "Failed");
+    let (phase, ended) = (phase(pod), has_ended(pod));
     if let Some(asked) = &pod.metadata.deletion_timestamp {
         // The timestamp is when the grace period ends.
         let grace_s = u64::try_from(pod.metadata.deletion_grace_period_seconds.unwrap_or(0)).unwrap_or(0);

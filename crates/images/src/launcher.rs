@@ -13,12 +13,23 @@ use std::path::Path;
 const QEMU: (&str, &str) = ("/usr/bin/qemu-system-x86_64", "qemu-system-x86");
 const QEMU_IMG: (&str, &str) = ("/usr/bin/qemu-img", "qemu-utils");
 
-/// QEMU loads its emulator only when it is asked for.
-const TCG: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so", "qemu-system-x86");
+/// What QEMU loads only when it is asked for: its emulator, the screens with virtio.
+const MODULES: [(&str, &str); 3] = [
+    ("/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so", "qemu-system-x86"),
+    ("/usr/lib/x86_64-linux-gnu/qemu/hw-display-virtio-gpu.so", "qemu-system-common"),
+    ("/usr/lib/x86_64-linux-gnu/qemu/hw-display-virtio-vga.so", "qemu-system-common"),
+];
 
 const FIRMWARE: &[(&str, &str)] = &[
     ("/usr/share/seabios/bios-256k.bin", "seabios"),
     ("/usr/share/seabios/vgabios-stdvga.bin", "seabios"),
+    ("/usr/share/seabios/vgabios-virtio.bin", "seabios"),
+    ("/usr/share/seabios/vgabios-bochs-display.bin", "seabios"),
+    ("/usr/share/seabios/vgabios-ramfb.bin", "seabios"),
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
+    ("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "ovmf"),
+    ("/usr/share/OVMF/OVMF_VARS_4M.fd", "ovmf"),
+    ("/usr/share/OVMF/OVMF_VARS_4M.ms.fd", "ovmf"),
     ("/usr/share/qemu/kvmvapic.bin", "qemu-system-data"),
     ("/usr/share/qemu/linuxboot_dma.bin", "qemu-system-data"),
     ("/usr/share/qemu/keymaps/en-us", "qemu-system-data"),
@@ -47,7 +58,7 @@ pub fn build_virt_launcher(dir: &Path, program: &Path) -> Result<Built, ImageErr
     let recipe = Recipe::new(
         dir,
         "virt-launcher",
-        &[format!("{config:?}{FIRMWARE:?}").as_bytes(), program.as_os_str().as_encoded_bytes()],
+        &[format!("{config:?}{FIRMWARE:?}{MODULES:?}").as_bytes(), program.as_os_str().as_encoded_bytes()],
     );
     if let Some(built) = recipe.unchanged() {
         return Ok(built);
@@ -71,11 +82,14 @@ fn base_layer() -> Result<Layer, ImageError> {
     let qemu = require(QEMU.0, QEMU.1)?;
     elf::add(&mut layer, &qemu)?;
     elf::add(&mut layer, &require(QEMU_IMG.0, QEMU_IMG.1)?)?;
-    let tcg = require(TCG.0, TCG.1)?;
-    if let Some(loader) = elf::interpreter(&qemu)? {
-        elf::add_files(&mut layer, elf::listed(&loader, &tcg)?);
+    let loader = elf::interpreter(&qemu)?;
+    for (path, package) in MODULES {
+        let module = require(path, package)?;
+        if let Some(loader) = &loader {
+            elf::add_files(&mut layer, elf::listed(loader, &module)?);
+        }
+        layer.host(&module, 0o644);
     }
-    layer.host(&tcg, 0o644);
     for (path, package) in FIRMWARE {
         layer.host(&require(path, package)?, 0o644);
     }

@@ -180,6 +180,8 @@ pub enum Op {
     StageVolume(Box<Staging>, StageInputs),
     /// Undo that. Fails while anybody has it: a mount in any mount namespace, or the device open.
     UnstageVolume(Box<Staging>),
+    /// Let a volume's device and file system follow its size.
+    ExpandVolume(Box<crate::volumes::Expanding>),
     /// Remove a pod's directories and its control group. Fails while something is mounted there.
     RemovePod {
         /// Pod.
@@ -292,6 +294,15 @@ pub enum OpError {
     /// It took longer than it may; what was done of it is unknown.
     #[error("no answer within {0} s")]
     TimedOut(u64),
+}
+
+impl From<carrack_disks::DiskError> for OpError {
+    fn from(e: carrack_disks::DiskError) -> Self {
+        match e {
+            carrack_disks::DiskError::Failed(text) | carrack_disks::DiskError::InUse(text) => Self::Failed(text),
+            carrack_disks::DiskError::TimedOut(seconds) => Self::TimedOut(seconds),
+        }
+    }
 }
 
 /// How an operation ended.

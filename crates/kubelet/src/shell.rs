@@ -11,6 +11,7 @@ use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published};
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::csi::Csi;
 use crate::adapters::drivers::flex::Flex;
+use crate::adapters::drivers::usage::Usages;
 use crate::adapters::drivers::{Drivers, publishing};
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
@@ -137,6 +138,7 @@ async fn carry_out(
         },
         Op::StageVolume(staging, inputs) => drivers.stage(&staging, &inputs).await?,
         Op::UnstageVolume(staging) => drivers.unstage(&staging).await?,
+        Op::ExpandVolume(expanding) => done(drivers.expand(&expanding).await)?,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());
             done(
@@ -266,6 +268,19 @@ pub async fn run(
     let (probes, operations) = (ProbeCounts::default(), Operations::default());
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
+    let host =
+        host::Place { dir: root.clone(), boot_id: config.boot_id_file.clone().unwrap_or_else(|| host::BOOT_ID.into()) };
+    let facts = {
+        let host = host.clone();
+        blocking(move || host::facts(&host)).await?
+    };
+    let drivers = Drivers {
+        csi: Csi::default(),
+        flex: Flex::new(PathBuf::from(&node.volume_plugin_dir), &node.node_name),
+        root: root.clone(),
+        boot_id: facts.boot_id,
+        usages: Usages::default(),
+    };
     let mut server = None;
     if let Some(serving) = &config.serving {
         let failed = |e: &dyn std::fmt::Display| KubeletError::Server(e.to_string());
@@ -291,21 +306,11 @@ pub async fn run(
             stats: stats.clone(),
             operations: operations.clone(),
             node_name: node.node_name.clone(),
+            drivers: drivers.clone(),
         };
         server = Some((bound, Arc::new(backend)));
     }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
-    let host = host::Place { dir: root.clone(), boot_id: config.boot_id_file.unwrap_or_else(|| host::BOOT_ID.into()) };
-    let facts = {
-        let host = host.clone();
-        blocking(move || host::facts(&host)).await?
-    };
-    let drivers = Drivers {
-        csi: Csi::default(),
-        flex: Flex::new(PathBuf::from(&node.volume_plugin_dir), &node.node_name),
-        root: root.clone(),
-        boot_id: facts.boot_id,
-    };
     let machine = Machine {
         cri,
         drivers,

@@ -289,7 +289,7 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
-            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } => Reply::Done,
+            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) => Reply::Done,
             Op::SetUpVolume(v) => {
                 self.volumes.insert(v.path.clone(), v.kind.clone());
                 Reply::Done

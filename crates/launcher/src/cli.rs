@@ -1,6 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: the command line's side of the launcher")]
 //! `carrack virt-launcher`: the container's entry point and what is run beside it in the container.
 
+use crate::agent::Agent;
 use crate::client::{self, ClientError, Watch};
 use crate::domain::{EndReason, Phase};
 use crate::layout::Layout;
@@ -57,6 +58,17 @@ enum LauncherCommand {
     },
     /// Press the power button until the guest has shut down (for a preStop hook)
     Shutdown,
+    /// Copy what the guest writes to its serial console until it has ended
+    Tail,
+    /// Ask the guest agent: whether it is there, or for a command's exit status (for probes)
+    Probe {
+        /// How long the answer may take, in seconds
+        #[arg(long, default_value_t = 1)]
+        timeout_s: u64,
+        /// The command to run in the guest; without one, the agent is only asked whether it is there
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
 }
 
 /// How often the power button is pressed: a guest that was still booting did not see the first time.
@@ -79,6 +91,10 @@ pub fn run(prefix: &[&str], args: LauncherArgs) -> ExitCode {
         Some(LauncherCommand::Monitor { detach: true, .. }) => report(detach(prefix, &places)),
         Some(LauncherCommand::Monitor { .. }) => monitor(&places, Start::TakeOver),
         Some(LauncherCommand::Shutdown) => report(shutdown(prefix, &places)),
+        Some(LauncherCommand::Tail) => report(tail(&places)),
+        Some(LauncherCommand::Probe { timeout_s, command }) => {
+            report(probe(&places, &command, Duration::from_secs(timeout_s.max(1))))
+        }
     }
 }
 
@@ -206,4 +222,28 @@ fn shutdown(prefix: &[&str], places: &Places) -> Result<(), String> {
             }
         }
     })
+}
+
+fn tail(places: &Places) -> Result<(), String> {
+    let layout = places.layout();
+    let follow = crate::tail::follow(&layout);
+    runtime().and_then(|runtime| runtime.block_on(follow)).map_err(|error| error.to_string())
+}
+
+/// Succeeds if the agent answers, and the command, if there is one, succeeds.
+fn probe(places: &Places, command: &[String], deadline: Duration) -> Result<(), String> {
+    let socket = places.layout().agent_socket();
+    let ask = async {
+        let mut agent = Agent::connect(&socket).await.map_err(|error| error.to_string())?;
+        let Some((program, arguments)) = command.split_first() else {
+            let answer = agent.execute("guest-ping", serde_json::json!({}), deadline).await;
+            return answer.map(drop).map_err(|error| error.to_string());
+        };
+        match agent.exec(program, arguments, deadline).await {
+            Ok(exit) if exit.code == 0 => Ok(()),
+            Ok(exit) => Err(format!("{program} ended with {}", exit.code)),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    runtime().map_err(|error| error.to_string())?.block_on(ask)
 }

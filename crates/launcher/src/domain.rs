@@ -83,6 +83,8 @@ pub enum EndReason {
     Crashed,
     /// It never ran.
     FailedToStart,
+    /// Its node could not renew its Lease, and had promised to stop it then.
+    Fenced,
 }
 
 /// Something observed about the machine.
@@ -110,6 +112,8 @@ pub enum Observed {
     RestartRequested,
     /// An end was asked for.
     KillRequested,
+    /// The time until which the guest may run is over.
+    PromiseOver,
     /// QEMU is gone without having said why.
     QemuGone,
 }
@@ -163,6 +167,9 @@ impl Domain {
             Observed::ShutdownRequested => self.shutdown_requested = true,
             Observed::RestartRequested => self.restart_requested = true,
             Observed::KillRequested => self.finish(EndReason::Killed, "ended on request".to_owned()),
+            Observed::PromiseOver => {
+                self.finish(EndReason::Fenced, "its node could not renew its lease".to_owned());
+            }
             Observed::QemuGone => {
                 let (reason, detail) = match self.phase {
                     Phase::Waiting | Phase::Starting => (EndReason::FailedToStart, "QEMU ended while it started"),
@@ -272,6 +279,7 @@ mod tests {
             (vec![shutdown("host-signal")], ended(EndReason::Killed)),
             (vec![shutdown("host-error")], ended(EndReason::Crashed)),
             (vec![Observed::KillRequested, shutdown("host-qmp-quit")], ended(EndReason::Killed)),
+            (vec![Observed::PromiseOver, Observed::KillRequested], ended(EndReason::Fenced)),
             (vec![Observed::QemuGone], ended(EndReason::Crashed)),
             (vec![Observed::RunState("shutdown".to_owned())], ended(EndReason::GuestShutdown)),
             (vec![Observed::RunState("paused".to_owned())], (Phase::Paused, None)),
@@ -319,6 +327,7 @@ mod tests {
             Just(Observed::Accepted { accel: Accel::Tcg }),
             Just(Observed::QemuGone),
             Just(Observed::KillRequested),
+            Just(Observed::PromiseOver),
             Just(Observed::ShutdownRequested),
             Just(Observed::RestartRequested),
             prop::sample::select(vec!["running", "paused", "shutdown", "io-error", "?"])

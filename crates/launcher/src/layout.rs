@@ -55,6 +55,11 @@ impl Layout {
         self.public.join("domain.json")
     }
 
+    /// Until when the guest may run; see [`crate::promise`].
+    pub fn promise_file(&self) -> PathBuf {
+        self.public.join("promise")
+    }
+
     /// The directory of QEMU's sockets and scratch files.
     pub fn machine_dir(&self) -> PathBuf {
         self.private.join(&self.uid)
@@ -75,6 +80,11 @@ impl Layout {
         self.machine_dir().join("virt-vnc")
     }
 
+    /// A picture of the screen.
+    pub fn screenshot(&self, name: &str) -> PathBuf {
+        self.machine_dir().join(format!("screenshot-{name}.png"))
+    }
+
     /// The QMP socket that the monitor holds.
     pub fn monitor_qmp_socket(&self) -> PathBuf {
         self.machine_dir().join("qmp-monitor")
@@ -88,6 +98,11 @@ impl Layout {
     /// The guest agent's channel.
     pub fn agent_socket(&self) -> PathBuf {
         self.machine_dir().join("guest-agent")
+    }
+
+    /// UEFI's variables, which go with the machine.
+    pub fn firmware_vars(&self) -> PathBuf {
+        self.machine_dir().join("firmware-vars.fd")
     }
 
     /// The specification that QEMU was started from, for a monitor that takes over.

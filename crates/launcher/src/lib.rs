@@ -19,21 +19,25 @@
 //! What QEMU is started with is a pure function of the [`spec::MachineSpec`]; see [`argv`].
 
 pub mod accel;
+pub mod agent;
 pub mod argv;
+pub mod board;
 pub mod cli;
 pub mod client;
 pub mod dhcp;
 pub mod domain;
 mod entry;
 pub mod image;
+pub mod iso;
 pub mod layout;
 mod lines;
 mod monitor;
-pub mod nocloud;
 mod prepare;
+pub mod promise;
 pub mod proto;
 pub mod qmp;
 pub mod spec;
+mod tail;
 
 pub use accel::Accel;
 pub use domain::{Domain, EndReason, Phase};

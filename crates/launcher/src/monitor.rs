@@ -16,6 +16,7 @@ use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
 use crate::lines::split;
 use crate::prepare::{prepare, replace};
+use crate::promise;
 use crate::proto::{Call, LINE_LIMIT_BYTES, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::MachineSpec;
@@ -159,6 +160,7 @@ impl Monitor {
         if self.domain.phase == Phase::Waiting {
             self.publish();
         }
+        let promised = self.layout.promise_file();
         while self.domain.phase != Phase::Ended {
             tokio::select! {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
@@ -171,6 +173,7 @@ impl Monitor {
                 Some(command) = commands.recv() => self.command(command).await,
                 observed = next_event(&mut self.qmp) => self.observe(observed),
                 _ = serial_log.tick() => rotate_serial_log(&self.layout),
+                () = promise::over(&promised), if self.domain.phase != Phase::Waiting => self.give_up().await,
             }
             self.restart_if_due().await;
         }
@@ -298,12 +301,38 @@ impl Monitor {
             Call::Pause => self.execute("stop").await,
             Call::Unpause => self.execute("cont").await,
             Call::Reset => self.execute("system_reset").await,
+            Call::Screenshot { name } => {
+                if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                    return Err("a picture's name has letters and digits".to_owned());
+                }
+                let file = self.layout.screenshot(&name);
+                self.execute_with("screendump", json!({ "filename": file, "format": "png" })).await
+            }
+        }
+    }
+
+    /// The guest may not run any more. Its processors stop before anything else is done; QEMU's end follows at once, since
+    /// nobody who watches is as important.
+    async fn give_up(&mut self) {
+        if let Err(error) = self.execute("stop").await {
+            tracing::error!(error, "the guest's processors do not stop");
+        }
+        self.observe(Observed::PromiseOver);
+        if let Some(qmp) = self.qmp.take()
+            && let Err(error) = quit(qmp).await
+        {
+            // virt-handler kills it from outside.
+            tracing::error!(%error, "QEMU does not end");
         }
     }
 
     async fn execute(&mut self, command: &str) -> Result<(), String> {
+        self.execute_with(command, json!({})).await
+    }
+
+    async fn execute_with(&mut self, command: &str, arguments: serde_json::Value) -> Result<(), String> {
         let Some(qmp) = &mut self.qmp else { return Err("the machine is not running".to_owned()) };
-        qmp.execute(command, json!({})).await.map_err(|error| error.to_string())?;
+        qmp.execute(command, arguments).await.map_err(|error| error.to_string())?;
         // The events that a command causes come before its result: the answer shall show them.
         while let Some(Event { name, data }) = self.qmp.as_mut().and_then(Qmp::waiting_event) {
             self.observe(Observed::Event { name, data });
@@ -317,6 +346,9 @@ impl Monitor {
         }
         if self.domain.phase != Phase::Waiting {
             return Ok(());
+        }
+        if promise::is_over(&self.layout.promise_file()) {
+            return Err("the node's lease has run out".to_owned());
         }
         let prepared = match prepare(spec, &self.layout).await {
             Ok(argv) => servers(spec).map(|servers| (argv, servers)),

@@ -1,15 +1,17 @@
-//! Makes ready on disk what QEMU needs: overlays, the NoCloud volume, the command line.
+//! Makes ready on disk what QEMU needs: overlays, volumes with configuration, empty images, the command line.
 
-use crate::argv::{self, Backing, MachineError};
+use crate::argv::{self, Backing, MachineError, NodeKind};
 use crate::image::{self, ImageFormat, InspectError};
+use crate::iso::{self, VolumeError};
 use crate::layout::Layout;
-use crate::nocloud::{self, NoCloudError};
-use crate::spec::{DiskSource, MachineSpec};
+use crate::spec::{DiskSource, DiskSpec, MachineSpec};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
+
+mod persistent;
 
 /// Making an overlay writes a few hundred kilobytes.
 const IMAGE_DEADLINE: Duration = Duration::from_secs(30);
@@ -22,7 +24,9 @@ pub(crate) enum PrepareError {
     #[error("the disk {disk}: {source}")]
     Image { disk: String, source: InspectError },
     #[error("the disk {disk}: {source}")]
-    NoCloud { disk: String, source: NoCloudError },
+    Volume { disk: String, source: VolumeError },
+    #[error("the disk {disk}: {reason}")]
+    Persistent { disk: String, reason: String },
     #[error("the disk {disk}: qemu-img failed: {detail}")]
     QemuImg { disk: String, detail: String },
     #[error("cannot write {}: {source}", path.display())]
@@ -36,39 +40,61 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<Vec<S
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write(directory.clone()))?;
     let mut backings = Vec::with_capacity(spec.disks.len());
     for (index, disk) in spec.disks.iter().enumerate() {
-        // Files are named by the disk's place: its name is the user's.
-        let overlay = directory.join(format!("disk-{index}.qcow2"));
-        let backing = match &disk.source {
-            DiskSource::Ephemeral { path } => {
-                let format =
-                    image::inspect(path).map_err(|source| PrepareError::Image { disk: disk.name.clone(), source })?;
-                if disk.read_only || disk.cdrom {
-                    Backing::Direct { path: path.clone(), format }
-                } else {
-                    create(&disk.name, &overlay, CreateFrom::Image { path, format }).await?;
-                    Backing::Overlay { overlay, base: path.clone(), format }
-                }
-            }
-            DiskSource::Persistent { path } => Backing::Direct { path: path.clone(), format: ImageFormat::Raw },
-            DiskSource::Empty { capacity_bytes } => {
-                create(&disk.name, &overlay, CreateFrom::Nothing { capacity_bytes: *capacity_bytes }).await?;
-                Backing::Direct { path: overlay, format: ImageFormat::Qcow2 }
-            }
-            DiskSource::NoCloud(data) => {
-                let path = directory.join("noCloud.iso");
-                nocloud::write(&path, data)
-                    .map_err(|source| PrepareError::NoCloud { disk: disk.name.clone(), source })?;
-                // Some guests write to the volume that they are configured from; it is thrown away anyway.
-                Backing::Direct { path, format: ImageFormat::Raw }
-            }
-        };
-        backings.push(backing);
+        backings.push(backing(disk, index, &directory).await?);
+    }
+    if let Some((_, template)) = spec.board.firmware.files() {
+        // A machine that is started anew finds its firmware's settings as they come.
+        let vars = layout.firmware_vars();
+        std::fs::copy(template, &vars).map_err(write(vars))?;
     }
     let argv = argv::argv(spec, layout, &backings)?;
     let file = layout.spec_file();
     let text = serde_json::to_vec(spec).map_err(|error| write(file.clone())(error.into()))?;
     replace(&file, &text).map_err(write(file))?;
     Ok(argv)
+}
+
+/// Makes ready what is behind one disk. Files are named by the disk's place: its name is the user's.
+async fn backing(disk: &DiskSpec, index: usize, directory: &Path) -> Result<Backing, PrepareError> {
+    let overlay = directory.join(format!("disk-{index}.qcow2"));
+    let volume = directory.join(format!("disk-{index}.iso"));
+    let written = |source| PrepareError::Volume { disk: disk.name.clone(), source };
+    // Some guests write to the volume that they are configured from; it is thrown away anyway.
+    let made =
+        |path: &Path| Backing::Direct { path: path.to_path_buf(), format: ImageFormat::Raw, node: NodeKind::default() };
+    Ok(match &disk.source {
+        DiskSource::Ephemeral { path } => {
+            let format =
+                image::inspect(path).map_err(|source| PrepareError::Image { disk: disk.name.clone(), source })?;
+            if disk.read_only || disk.cdrom {
+                Backing::Direct { path: path.clone(), format, node: NodeKind::default() }
+            } else {
+                create(&disk.name, &overlay, CreateFrom::Image { path, format }).await?;
+                Backing::Overlay { overlay, base: path.clone(), format }
+            }
+        }
+        DiskSource::Persistent { path, create_bytes } => {
+            let failed = |reason| PrepareError::Persistent { disk: disk.name.clone(), reason };
+            let node = persistent::ready(path, *create_bytes).map_err(failed)?;
+            Backing::Direct { path: path.clone(), format: ImageFormat::Raw, node }
+        }
+        DiskSource::Empty { capacity_bytes } => {
+            create(&disk.name, &overlay, CreateFrom::Nothing { capacity_bytes: *capacity_bytes }).await?;
+            Backing::Direct { path: overlay, format: ImageFormat::Qcow2, node: NodeKind::default() }
+        }
+        DiskSource::NoCloud(data) => {
+            iso::no_cloud(&volume, data).map_err(written)?;
+            made(&volume)
+        }
+        DiskSource::ConfigDrive(data) => {
+            iso::config_drive(&volume, data).map_err(written)?;
+            made(&volume)
+        }
+        DiskSource::Files { directory, label } => {
+            iso::directory(&volume, label, directory).map_err(written)?;
+            made(&volume)
+        }
+    })
 }
 
 enum CreateFrom<'a> {

@@ -50,6 +50,11 @@ pub enum Call {
     Reset,
     /// Press the power button, and start again once the guest has shut down.
     SoftReboot,
+    /// Write a picture of the screen, as PNG, to [`crate::Layout::screenshot`] of this name.
+    Screenshot {
+        /// Letters and digits.
+        name: String,
+    },
     /// Only answer.
     Status,
     /// Answer, and again after every change.

@@ -5,6 +5,7 @@
 //! container.
 
 use crate::accel::Accel;
+use crate::board::Board;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -53,6 +54,9 @@ pub struct MachineSpec {
     /// Start with the processors stopped (KubeVirt's `startStrategy: Paused`).
     #[serde(default)]
     pub start_paused: bool,
+    /// Firmware, clock, watchdog and what else a machine is built on.
+    #[serde(default)]
+    pub board: Board,
 }
 
 fn yes() -> bool {
@@ -83,11 +87,14 @@ pub struct CpuSpec {
     /// A processor model by QEMU's name; absent, `host-model` and `host-passthrough` mean all the accelerator has.
     #[serde(default)]
     pub model: Option<String>,
+    /// Features switched on and off, in QEMU's form: `+name`, `-name` or `name=value`.
+    #[serde(default)]
+    pub features: Vec<String>,
 }
 
 impl Default for CpuSpec {
     fn default() -> Self {
-        Self { sockets: 1, cores: 1, threads: 1, model: None }
+        Self { sockets: 1, cores: 1, threads: 1, model: None, features: Vec::new() }
     }
 }
 
@@ -134,6 +141,55 @@ pub struct DiskSpec {
     /// Its place in the boot order, from 1. Where no device has one, disks boot in their order.
     #[serde(default)]
     pub boot_order: Option<u32>,
+    /// How it is read and written.
+    #[serde(default)]
+    pub tuning: DiskTuning,
+}
+
+/// How a disk is read and written. All of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiskTuning {
+    /// Which caches writes go through.
+    pub cache: Option<CacheMode>,
+    /// The kernel's asynchronous I/O in place of threads; only without the host's cache.
+    pub native_io: bool,
+    /// What an I/O error does; absent, it stops the machine, as under KubeVirt.
+    pub on_error: Option<OnError>,
+    /// Logical block size in bytes.
+    pub logical_block_bytes: Option<u32>,
+    /// Physical block size in bytes.
+    pub physical_block_bytes: Option<u32>,
+    /// Other machines may have the disk open for writing, too.
+    pub shared: bool,
+    /// An I/O thread of its own (virtio only).
+    pub own_thread: bool,
+}
+
+/// Which caches writes go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheMode {
+    /// Past the host's cache. Where the file system cannot, as `Writethrough`.
+    None,
+    /// Every write is on the disk when the guest hears of it.
+    Writethrough,
+    /// Into the host's cache; on the disk when the guest asks for it.
+    Writeback,
+}
+
+/// What an I/O error does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// The machine is paused.
+    Stop,
+    /// Nothing.
+    Ignore,
+    /// The guest is told.
+    Report,
+    /// A full disk pauses the machine; the guest is told of everything else.
+    Enospace,
 }
 
 /// Where a disk's contents come from.
@@ -149,6 +205,9 @@ pub enum DiskSource {
     Persistent {
         /// The image or device, always raw: a guest that can write a header must not be believed.
         path: PathBuf,
+        /// Where there is no image yet, an empty one of this size is made, in bytes.
+        #[serde(default)]
+        create_bytes: Option<u64>,
     },
     /// An empty disk that is gone with the machine (emptyDisk).
     Empty {
@@ -157,6 +216,31 @@ pub enum DiskSource {
     },
     /// NoCloud data for cloud-init.
     NoCloud(NoCloudSpec),
+    /// A config drive for cloud-init.
+    ConfigDrive(ConfigDriveSpec),
+    /// The files of a directory, as they are when the machine starts (configMap, secret, downwardAPI, serviceAccount).
+    Files {
+        /// The directory. Names that begin with a dot are the kubelet's own and left out.
+        directory: PathBuf,
+        /// Label of the volume in the guest.
+        label: String,
+    },
+}
+
+/// A config drive for cloud-init, in OpenStack's form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfigDriveSpec {
+    /// `user_data`, decoded.
+    pub user_data: String,
+    /// `network_data.json`, decoded.
+    pub network_data: Option<String>,
+    /// `uuid` and `instance_id` of `meta_data.json`.
+    pub instance_id: String,
+    /// `hostname` and `local_hostname`.
+    pub hostname: String,
+    /// Public keys by name.
+    pub public_keys: std::collections::BTreeMap<String, String>,
 }
 
 /// NoCloud data for cloud-init.
@@ -171,6 +255,8 @@ pub struct NoCloudSpec {
     pub instance_id: String,
     /// `local-hostname` of `meta-data`.
     pub local_hostname: String,
+    /// `public-keys` of `meta-data`, by name.
+    pub public_keys: std::collections::BTreeMap<String, String>,
 }
 
 /// The bus that a disk is attached to.
@@ -198,7 +284,7 @@ pub struct NicSpec {
     pub tap: String,
     /// The guest's hardware address.
     pub mac: String,
-    /// The device model, one of KubeVirt's: virtio, e1000, e1000e, ne2k_pci, pcnet, rtl8139.
+    /// The device model, one of KubeVirt's: virtio, e1000, e1000e, igb, ne2k_pci, pcnet, rtl8139.
     #[serde(default)]
     pub model: NicModel,
     /// Packets are moved by the kernel (`/dev/vhost-net`) and not by QEMU.

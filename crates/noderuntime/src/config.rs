@@ -17,6 +17,9 @@ pub struct NodeSettings {
     pub sandbox_image: String,
     /// The node's range of pod addresses, as CIDR (`10.42.0.0/24`).
     pub pod_cidr: String,
+    /// Whether the pod network hides pods behind the node's address towards the outside. Of several nodes on one
+    /// machine each does that by itself, since other nodes' pods are no outside.
+    pub masquerade: bool,
 }
 
 /// Plugins of containerd that this node never uses; each costs memory, a probe at start or a warning in the log.
@@ -93,7 +96,7 @@ pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
                 "type": "bridge",
                 "bridge": layout.bridge(),
                 "isGateway": true,
-                "ipMasq": true,
+                "ipMasq": settings.masquerade,
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
@@ -140,7 +143,11 @@ mod tests {
     }
 
     fn settings() -> NodeSettings {
-        NodeSettings { pod_cidr: "10.9.0.0/24".to_owned(), sandbox_image: "localhost/pause:1".to_owned() }
+        NodeSettings {
+            pod_cidr: "10.9.0.0/24".to_owned(),
+            sandbox_image: "localhost/pause:1".to_owned(),
+            masquerade: true,
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/carrack";
 
 /// The longest data directory: a unix socket's path holds 107 bytes, and the longest one below the data directory
-/// (`kubelet/device-plugins/kubevirt-vhost-net.sock`) takes 47 of them.
+/// (`/kubelet/plugins_registry/local.carrack.io-reg.sock`) takes 51 of them.
 pub const MAX_DATA_DIR_BYTES: usize = 56;
 
 /// The paths and names of one cluster on this machine.
@@ -113,6 +113,12 @@ impl Layout {
     #[must_use]
     pub fn virt_dir(&self) -> PathBuf {
         self.data_dir.join("virt")
+    }
+
+    /// Volumes of claims on this node's own disk, and their snapshots.
+    #[must_use]
+    pub fn storage_dir(&self) -> PathBuf {
+        self.data_dir.join("storage")
     }
 
     /// OCI archives that `carrack up` imports at its start.

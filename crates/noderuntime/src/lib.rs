@@ -10,6 +10,8 @@
 //!   lock   ── one process at a time runs a cluster or takes it down
 //!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
 //!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
+//!   members ── several nodes on one machine: their names, addresses and networks
+//!   power ─── switches one of several nodes off, as a power cut does
 //!   teardown ─ the way back: pods, processes, namespaces, links, rules, mounts, directories
 //! ```
 //!
@@ -22,6 +24,8 @@ pub mod cri;
 pub mod host;
 pub mod layout;
 pub mod lock;
+pub mod members;
+pub mod power;
 pub mod process;
 pub mod teardown;
 

@@ -78,6 +78,14 @@ impl ProcessId {
         Err(io::Error::new(io::ErrorKind::TimedOut, format!("process {} survived SIGKILL for 5 s", self.pid)))
     }
 
+    /// Sends SIGKILL, and does not wait for the end. A process that is gone already is no failure.
+    ///
+    /// # Errors
+    /// No handle, or no permission.
+    pub fn kill(&self) -> io::Result<()> {
+        self.open()?.map_or(Ok(()), |handle| send(&handle, Signal::KILL))
+    }
+
     /// The line of a pidfile.
     #[must_use]
     pub fn to_line(&self) -> String {

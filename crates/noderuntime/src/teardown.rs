@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   carrack up's process ─► pods over CRI (so that CNI DEL runs) ─► containerd ─► what is left:
-//!        container processes, shims ─► mounts (namespaces among them) ─► links ─► rules ─► cgroups ─► files
+//!        container processes, shims ─► mounts (namespaces among them) ─► disks ─► links ─► rules ─► cgroups ─► files
 //! ```
 //!
 //! Each step works from what the machine shows, not from what some process remembers, so that it also works after all
@@ -12,6 +12,8 @@
 
 mod mounts;
 mod network;
+
+pub(crate) use mounts::{below as mounts_below, unmount_all};
 
 use std::fs;
 use std::io;
@@ -26,6 +28,7 @@ use crate::cri::{self, Cri};
 use crate::host;
 use crate::layout::Layout;
 use crate::lock;
+use crate::members;
 use crate::process::{self, ProcessId};
 
 /// How a teardown goes about it.
@@ -82,7 +85,18 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
         Ok(count) => say(format!("unmounted {count} mounts")),
         Err(error) => check("unmounting", Err(error)),
     }
-    match network::remove(layout).await {
+    // Those of the nodes that have a directory of their own lie below, too.
+    match carrack_disks::loops::below(layout.data_dir()) {
+        Ok(devices) => {
+            for device in devices {
+                say(format!("detaching {device}"));
+                check("detaching a volume", carrack_disks::loops::release(&device).await.map_err(io::Error::other));
+            }
+        }
+        Err(error) => check("looking for volumes", Err(io::Error::other(error))),
+    }
+    let nodes = members::dir(layout).exists().then(|| members::bridge(layout));
+    match network::remove(layout, nodes.as_deref()).await {
         Ok(0) => {}
         Ok(count) => say(format!("removed {count} network links and rules")),
         Err(error) => check("removing the pod network", Err(error)),
@@ -138,7 +152,11 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
         Err(problems) => return problems.iter().map(ToString::to_string).collect(),
     };
     // No pod is started any more, so that no image is needed.
-    let settings = NodeSettings { pod_cidr: configured_pod_cidr(layout), sandbox_image: String::new() };
+    let settings = NodeSettings {
+        pod_cidr: configured_pod_cidr(layout),
+        sandbox_image: String::new(),
+        masquerade: configured_masquerade(layout),
+    };
     if let Err(error) = Containerd::start(layout, &host, &settings).await {
         return vec![error.to_string()];
     }
@@ -158,10 +176,19 @@ fn has_traces_of_pods(layout: &Layout) -> bool {
     list(tasks).next().is_some() || list(addresses).any(|entry| is_address(entry.file_name()))
 }
 
+fn configured(layout: &Layout) -> serde_json::Value {
+    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Whether the pods were made with masquerading by CNI.
+fn configured_masquerade(layout: &Layout) -> bool {
+    configured(layout)["plugins"][0]["ipMasq"].as_bool().unwrap_or(true)
+}
+
 /// The range that the pods were made with.
 fn configured_pod_cidr(layout: &Layout) -> String {
-    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
-    let conflist: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let conflist = configured(layout);
     conflist["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap_or("10.42.0.0/24").to_owned()
 }
 
@@ -209,7 +236,7 @@ async fn remove_pod(
 }
 
 /// Processes of this cluster that outlived containerd: those in its containers, then shims, then launchers of both.
-fn strays(layout: &Layout) -> Vec<(ProcessId, Vec<String>)> {
+pub(crate) fn strays(layout: &Layout) -> Vec<(ProcessId, Vec<String>)> {
     let root = layout.containerd_root();
     let socket = layout.containerd_socket().display().to_string();
     let config = layout.containerd_config().display().to_string();
@@ -236,7 +263,7 @@ fn is_ours(words: &[String], socket: &str, config: &str) -> bool {
 }
 
 /// The sockets of this cluster's shims, which lie in a directory that all containerds of the machine share.
-fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
+pub(crate) fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
     let tasks = layout.containerd_state().join("io.containerd.runtime.v2.task/k8s.io");
     let entries = fs::read_dir(tasks).into_iter().flatten().flatten();
     entries
@@ -247,7 +274,7 @@ fn shim_sockets(layout: &Layout) -> Vec<PathBuf> {
 }
 
 /// Removes the pods' empty cgroups. One that still holds a process stays, since `rmdir` refuses it.
-fn remove_cgroups(layout: &Layout) {
+pub(crate) fn remove_cgroups(layout: &Layout) {
     let below = layout.cgroup_root();
     let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
     for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
@@ -301,7 +328,7 @@ fn remove_runtime_files(layout: &Layout) -> io::Result<()> {
     Ok(())
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -309,7 +336,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a directory and all below it, after the kernel's mount table showed nothing mounted there.
-fn remove_tree(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
     if let Some(mount) = mounts::below(dir)?.first() {
         return Err(io::Error::other(format!("{} is still mounted", mount.display())));
     }

@@ -106,8 +106,11 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
     let dir = tempfile::Builder::new().prefix("cnr").tempdir_in("/tmp").expect("a temp dir");
     let layout = Layout::new(dir.path().join("d"));
     let guard = Guard(layout.clone());
-    let settings =
-        NodeSettings { pod_cidr: "10.87.3.0/24".to_owned(), sandbox_image: carrack_images::reference("pause") };
+    let settings = NodeSettings {
+        pod_cidr: "10.87.3.0/24".to_owned(),
+        sandbox_image: carrack_images::reference("pause"),
+        masquerade: true,
+    };
     let facts = host::probe(&layout).expect("the machine has what a node needs");
 
     let first = Containerd::start(&layout, &facts, &settings).await.expect("containerd starts");

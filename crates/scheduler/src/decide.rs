@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::Rng;
 
@@ -12,7 +13,7 @@ use crate::plugins::node::facts;
 use crate::plugins::spread::default_selector;
 use crate::plugins::volumes::{Plan, Volumes};
 use crate::text::FitError;
-use crate::{Cluster, NodeId, Plugin, PodInfo, Profile, Refusal};
+use crate::{Cluster, NodeId, Plugin, PodInfo, Profile, Refusal, Stopwatch};
 
 /// What came of looking for a node.
 #[derive(Clone, Debug)]
@@ -50,7 +51,26 @@ pub struct NodeAnswer {
 pub struct Decider {
     /// What is known.
     pub cluster: Cluster,
+    /// How long it took.
+    pub laps: Laps,
     shelf: Shelf,
+}
+
+/// How long the parts of the last question took, by the stopwatch.
+#[derive(Clone, Copy, Debug)]
+pub struct Laps {
+    /// Tells time.
+    pub stopwatch: Stopwatch,
+    /// Filters.
+    pub filter: Duration,
+    /// Scores and the choice.
+    pub score: Duration,
+}
+
+impl Default for Laps {
+    fn default() -> Self {
+        Self { stopwatch: || Duration::ZERO, filter: Duration::ZERO, score: Duration::ZERO }
+    }
 }
 
 /// Why a node that was named by a required node affinity is the only kind that is looked at.
@@ -60,7 +80,7 @@ impl Decider {
     /// A decider that knows a cluster.
     #[must_use]
     pub fn new(cluster: Cluster) -> Self {
-        Self { cluster, shelf: Shelf::default() }
+        Self { cluster, ..Self::default() }
     }
 
     fn with_class<T>(
@@ -68,10 +88,15 @@ impl Decider {
         question: Question<'_>,
         ask: impl FnOnce(&mut Class, &Verdict, &mut Cluster) -> T,
     ) -> T {
+        let begun = (self.laps.stopwatch)();
         let (key, mut class) = self.shelf.take(question.pod, question.profile, &mut self.cluster);
         class.sync(&self.cluster, question.nominated);
         let verdict = class.verdict(&self.cluster, question.nominated);
+        let judged = (self.laps.stopwatch)();
         let answer = ask(&mut class, &verdict, &mut self.cluster);
+        let done = (self.laps.stopwatch)();
+        self.laps.filter = judged.saturating_sub(begun);
+        self.laps.score = done.saturating_sub(judged);
         self.shelf.put(key, class, &self.cluster);
         answer
     }

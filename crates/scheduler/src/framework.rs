@@ -60,6 +60,11 @@ impl PluginSet {
     pub fn has(self, plugin: Plugin) -> bool {
         self.0 & (1 << plugin as u32) != 0
     }
+    /// Whether some plugin is in both.
+    #[must_use]
+    pub fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
     /// Puts a plugin in.
     pub fn insert(&mut self, plugin: Plugin) {
         self.0 |= 1 << plugin as u32;

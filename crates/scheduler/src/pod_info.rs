@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use carrack_types::fit::{HostPort, host_ports};
 use carrack_types::pod::{self, is_terminal};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodAffinityTerm, PodSpec};
@@ -13,28 +14,6 @@ use crate::tables::{PodKind, PodMatcher, Tables, TermKind};
 /// (scheduler/util/pod_resources.go): millicores and bytes.
 const DEFAULT_CPU_M: i64 = 100;
 const DEFAULT_MEMORY_B: i64 = 200 << 20;
-
-/// A host port that a pod takes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostPort {
-    /// `0.0.0.0` for all addresses.
-    pub ip: String,
-    /// `TCP`, `UDP` or `SCTP`.
-    pub protocol: String,
-    /// Port.
-    pub port: i32,
-}
-
-impl HostPort {
-    /// Whether both cannot be on one node.
-    #[must_use]
-    pub fn clashes(&self, other: &Self) -> bool {
-        const ANY: &str = "0.0.0.0";
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.ip == other.ip || self.ip == ANY || other.ip == ANY)
-    }
-}
 
 /// An affinity term of a pod.
 #[derive(Clone, Debug)]
@@ -171,29 +150,9 @@ pub fn normalized(image: &str) -> String {
     if tagged { image.to_owned() } else { format!("{image}:latest") }
 }
 
-fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let mut ports: Vec<HostPort> = spec
-        .containers
-        .iter()
-        .chain(sidecars)
-        .flat_map(|c| c.ports.iter().flatten())
-        .filter_map(|p| {
-            Some(HostPort {
-                port: p.host_port.filter(|port| *port > 0)?,
-                ip: p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
-                protocol: p.protocol.clone().unwrap_or_else(|| "TCP".into()),
-            })
-        })
-        .collect();
-    ports.sort();
-    ports.dedup();
-    ports
-}
-
 /// The nodes that every term of the required affinity names by `metadata.name` (plugins/nodeaffinity, `PreFilter`).
 fn only_nodes(spec: &PodSpec) -> Option<Vec<String>> {
-    let required = required_nodes(spec)?;
+    let required = required_nodes(spec).filter(|required| !required.node_selector_terms.is_empty())?;
     let mut all: Vec<String> = Vec::new();
     for term in &required.node_selector_terms {
         let mut named: Option<Vec<String>> = None;

@@ -10,6 +10,7 @@
 mod check;
 mod compile;
 mod declare;
+pub mod typing;
 
 use std::collections::BTreeMap;
 

@@ -6,19 +6,27 @@
 
 mod access;
 mod admission;
+mod affinity;
+mod autoscaling;
 mod configuration;
+mod containers;
 mod crd;
+mod demand;
+mod environment;
 pub mod expressions;
+mod jobs;
 mod kinds;
 mod limits;
 mod metadata;
 pub mod names;
 mod networking;
 mod pod;
+mod pod_update;
 mod rbac;
 mod required;
 mod resources;
 mod schema;
+mod security;
 mod service;
 mod storage;
 mod structural;
@@ -52,7 +60,9 @@ pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, s
     let mut errors = metadata::update(info, object, old);
     if info.is_custom {
         errors.extend(custom(info, version, object, Some(old)));
-    } else if subresource != "status" {
+    } else if subresource == "status" {
+        errors.extend(kinds::status(info, object, old));
+    } else {
         errors.extend(kinds::update(info, version, object, old, subresource));
     }
     errors

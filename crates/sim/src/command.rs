@@ -28,6 +28,8 @@ pub struct Request {
     pub faults: bool,
     /// Play workloads on nodes that only pretend, instead of machines and pods on whole ones.
     pub workloads: bool,
+    /// Play pods that share GPUs on nodes that only pretend.
+    pub gpus: bool,
 }
 
 impl Default for Request {
@@ -41,6 +43,7 @@ impl Default for Request {
             trace: false,
             faults: true,
             workloads: false,
+            gpus: false,
         }
     }
 }
@@ -74,6 +77,7 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
         keep_trace: request.trace,
         faults: request.faults,
         workloads: request.workloads,
+        gpus: request.gpus,
         ..Options::default()
     };
     let begun = Instant::now();
@@ -120,6 +124,9 @@ fn replay(outcome: &Outcome, request: &Request) -> String {
     }
     if request.workloads {
         command.push_str(" --workloads");
+    }
+    if request.gpus {
+        command.push_str(" --gpus");
     }
     if !request.faults {
         command.push_str(" --no-faults");

@@ -1,6 +1,6 @@
 //! A scheduler extender like the one of the fourth incident: it writes its choice into the pod's annotations in the middle
-//! of the cycle, and answers a repeated question with an empty list. Now and then it fails, takes long, names nodes that
-//! nobody offered, or says nothing.
+//! of the cycle, and answers a repeated question with an empty list. Now and then it fails, takes long, answers twice, names
+//! nodes that nobody offered and victims that are not there, says that it bound what it did not, or says nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +17,19 @@ use crate::chance::below;
 const CHOSEN: &str = "sim.carrack.io/predicate-time";
 /// A choice that old is void: the cycle that it was for has ended.
 const VOID_AFTER: Duration = Duration::from_secs(3);
-/// Verb of its filter.
+/// Its verbs.
 pub(crate) const FILTER: &str = "filter";
+pub(crate) const PRIORITIZE: &str = "prioritize";
+pub(crate) const PREEMPT: &str = "preempt";
+pub(crate) const BIND: &str = "bind";
+
+/// What it is asked for beside its filter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verbs {
+    pub prioritize: bool,
+    pub preempt: bool,
+    pub bind: bool,
+}
 
 /// The extender.
 pub(crate) struct Extender {
@@ -26,13 +37,15 @@ pub(crate) struct Extender {
     faults: bool,
     /// Answers that wait for the annotation to be written.
     writing: BTreeMap<CallId, Answer>,
+    /// Answers that wait for a binding: when it is done, and when it is not.
+    binding: BTreeMap<CallId, (Answer, Answer)>,
     /// Answers that take long.
     waiting: BTreeMap<TimerId, Answer>,
 }
 
 impl Extender {
     pub(crate) fn new(rng: Rng, faults: bool) -> Self {
-        Self { rng, faults, writing: BTreeMap::new(), waiting: BTreeMap::new() }
+        Self { rng, faults, writing: BTreeMap::new(), binding: BTreeMap::new(), waiting: BTreeMap::new() }
     }
     /// It behaves from now on.
     pub(crate) fn heal(&mut self) {
@@ -44,6 +57,58 @@ impl Extender {
 
     fn asked(&mut self, now: Time, ask: &Ask, fx: &mut Effects<Answer>) {
         let args: Value = serde_json::from_slice(&ask.body).unwrap_or_default();
+        let body = match ask.verb.as_str() {
+            PRIORITIZE => self.scores(&args),
+            PREEMPT => self.victims(&args),
+            BIND => return self.bind(now, ask, &args, fx),
+            _ => return self.filter(now, ask, &args, fx),
+        };
+        self.answer(now, Answer { id: ask.id, result: Ok(body.to_string().into()) }, fx);
+    }
+
+    fn scores(&mut self, args: &Value) -> Value {
+        if self.fails(16) {
+            return json!({"Error": "no list"});
+        }
+        let names = args["NodeNames"].as_array().into_iter().flatten();
+        let mut scores: Vec<Value> = names.map(|name| json!({"Host": name, "Score": self.rng.below(11)})).collect();
+        if self.fails(8) {
+            scores.push(json!({"Host": "nowhere", "Score": i64::MAX}));
+        }
+        Value::from(scores)
+    }
+
+    fn victims(&mut self, args: &Value) -> Value {
+        if self.fails(16) {
+            return json!({"NodeNameToMetaVictims": {"nowhere": {"Pods": [{"UID": "nobody"}]}}});
+        }
+        let mut nodes = args["NodeNameToMetaVictims"].clone();
+        if self.fails(8) {
+            for node in nodes.as_object_mut().into_iter().flat_map(|nodes| nodes.values_mut()) {
+                node["Pods"] = json!([{"UID": "nobody"}]);
+            }
+        }
+        json!({ "NodeNameToMetaVictims": nodes })
+    }
+
+    /// Binds the pod, or says so.
+    fn bind(&mut self, now: Time, ask: &Ask, args: &Value, fx: &mut Effects<Answer>) {
+        let done = Answer { id: ask.id, result: Ok("{}".into()) };
+        if self.fails(16) {
+            return self.answer(now, done, fx);
+        }
+        let lies = self.fails(16);
+        let text = |field: &str| args[field].as_str().unwrap_or_default();
+        let body = json!({"apiVersion": "v1", "kind": "Binding",
+            "metadata": {"namespace": text("PodNamespace"), "name": text("PodName"), "uid": text("PodUID")},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": text("Node")}});
+        let request = ApiRequest::create_sub(&Pod::resource(), text("PodNamespace"), text("PodName"), "binding", &body);
+        let failed = Answer { id: ask.id, result: Ok(r#"{"Error": "it could not be bound"}"#.into()) };
+        let (good, bad) = if lies { (failed.clone(), failed) } else { (done, failed) };
+        self.binding.insert(fx.api(request), (good, bad));
+    }
+
+    fn filter(&mut self, now: Time, ask: &Ask, args: &Value, fx: &mut Effects<Answer>) {
         let pod = &args["Pod"];
         let chosen = pod["metadata"]["annotations"][CHOSEN].as_str().and_then(|t| t.parse().ok()).map(Time);
         let names = args["NodeNames"].clone();
@@ -91,9 +156,11 @@ impl Core for Extender {
         match input {
             Input::Own(ask) => self.asked(now, &ask, fx),
             // Whether it was written or not: it has chosen.
-            Input::Api { id, .. } => {
+            Input::Api { id, result } => {
                 if let Some(answer) = self.writing.remove(&id) {
                     self.answer(now, answer, fx);
+                } else if let Some((good, bad)) = self.binding.remove(&id) {
+                    self.answer(now, if result.is_ok() { good } else { bad }, fx);
                 }
             }
             Input::Timer(id) => {

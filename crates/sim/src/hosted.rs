@@ -1,15 +1,18 @@
 //! A process: a real core, its effects, and how it is made.
 
-use carrack_controllers::workloads::Planted;
+use carrack_controllers::Planted;
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
+use carrack_gpu_extender::GpuExtender;
 use carrack_hollow::HollowNodes;
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
-use carrack_scheduler::{Config, Scheduler};
+use carrack_scheduler::{Config, In, Out, Scheduler};
+use carrack_storage::provision::{self, Provisioner};
 use carrack_types::resource::Resource;
 use carrack_virt::handler::Handler;
 
-use crate::extender::{Extender, FILTER};
+use crate::attacher::{Attacher, Rack};
+use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
@@ -20,28 +23,34 @@ use crate::workload::User;
 pub(crate) enum OwnIn {
     Scheduler(Box<asking::Answer>),
     Extender(Box<asking::Ask>),
+    Gpus(Box<carrack_gpu_extender::Call>),
     Kubelet(Box<carrack_kubelet::In>),
     Handler(Box<carrack_virt::handler::In>),
+    Storage(Box<provision::In>),
 }
 
 /// What a core does in its own world.
 #[derive(Debug)]
 pub(crate) enum OwnOut {
-    Scheduler(Box<asking::Ask>),
+    Scheduler(Box<Out>),
     Extender(Box<asking::Answer>),
+    Gpus(Box<carrack_gpu_extender::Reply>),
     Kubelet(Box<carrack_kubelet::Out>),
     Handler(Box<carrack_virt::handler::Out>),
+    Storage(Box<provision::Out>),
 }
 
 /// A core with its effects.
 pub(crate) enum Hosted {
     User(Box<User>, Effects<Never>),
-    Scheduler(Box<Scheduler>, Effects<asking::Ask>),
+    Scheduler(Box<Scheduler>, Effects<Out>),
     Extender(Box<Extender>, Effects<asking::Answer>),
+    Gpus(Box<GpuExtender>, Effects<carrack_gpu_extender::Reply>),
     Manager(Box<Manager>, Effects<Never>),
     Hollow(Box<HollowNodes>, Effects<Never>),
     Kubelet(Box<KubeletCore>, Effects<carrack_kubelet::Out>),
     Handler(Box<Handler>, Effects<carrack_virt::handler::Out>),
+    Storage(Box<Provisioner>, Effects<provision::Out>),
 }
 
 /// How the cores are made.
@@ -49,34 +58,45 @@ pub(crate) enum Hosted {
 pub(crate) struct Settings {
     /// Controllers and scheduler take part in elections.
     pub elect: bool,
-    /// The scheduler asks an extender.
-    pub extender: bool,
+    /// The scheduler asks an extender, with these verbs beside its filter.
+    pub extender: Option<Verbs>,
     /// The extender misbehaves.
     pub faults: bool,
+    /// The scheduler asks the extender of GPUs.
+    pub gpus: bool,
     pub bug: Option<Bug>,
 }
 
 impl Hosted {
     /// The core of a role, in its how-manieth life.
-    pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng) -> Option<Self> {
+    pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
         let elector =
             |name: &str| settings.elect.then(|| LeaderElector::new("kube-system", name, format!("{role}-{life}")));
         Some(match role {
             // People are made by the workload.
-            Role::User => return None,
-            Role::Scheduler => {
+            Role::User | Role::Flooder => return None,
+            Role::Scheduler | Role::StandbyScheduler => {
                 let mut config = Config::default();
-                if settings.extender {
+                if let Some(verbs) = settings.extender {
+                    let verb = |on: bool, name: &str| if on { name.to_owned() } else { String::new() };
                     config.extenders.push(asking::Extender {
                         filter_verb: FILTER.to_owned(),
+                        prioritize_verb: verb(verbs.prioritize, PRIORITIZE),
+                        preempt_verb: verb(verbs.preempt, PREEMPT),
+                        bind_verb: verb(verbs.bind, BIND),
                         node_cache_capable: true,
                         ..asking::Extender::default()
                     });
                 }
+                if settings.gpus {
+                    config.extenders.push(crate::gpu::extender());
+                }
                 let core = Scheduler::new(config, rng);
                 let core = match settings.bug {
                     Some(Bug::StoredNominations) => core.with_planted_stored_nominations(),
+                    Some(Bug::LeakedAssumptions) => core.with_planted(carrack_scheduler::Planted::LeakedAssumptions),
+                    Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
                     _ => core,
                 };
                 let core = match elector("kube-scheduler") {
@@ -86,18 +106,24 @@ impl Hosted {
                 Self::Scheduler(Box::new(core), Effects::new())
             }
             Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
+            Role::GpuExtender => {
+                let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
+                let core = if settings.bug == Some(Bug::CacheForLedger) { core.with_planted_cache() } else { core };
+                Self::Gpus(Box::new(core), Effects::new())
+            }
             Role::Controllers | Role::Standby => {
                 let planted = match settings.bug {
                     Some(Bug::SetsBySpec) => Some(Planted::SetsBySpec),
                     Some(Bug::EndsForgotten) => Some(Planted::EndsForgotten),
+                    Some(Bug::TimesTwice) => Some(Planted::TimesTwice),
+                    Some(Bug::ClaimsGo) => Some(Planted::ClaimsGo),
+                    Some(Bug::ClaimsByName) => Some(Planted::ClaimsByName),
+                    Some(Bug::CarelessDetach) => Some(Planted::CarelessDetach),
+                    Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),
+                    Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };
-                let config = carrack_controllers::Config {
-                    collected: collected(),
-                    ca_pem: "the CA".into(),
-                    planted,
-                    planted_deafness: settings.bug == Some(Bug::DeafObserver),
-                };
+                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
                 manager(core, elector("kube-controller-manager"), settings)
             }
@@ -109,7 +135,12 @@ impl Hosted {
                 manager(carrack_virt::controllers::manager(&config, rng), elector("virt-controller"), settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
-            Role::Hollow => Self::Hollow(Box::new(HollowNodes::new(crate::controllers::nodes(), &rng)), Effects::new()),
+            Role::Storage => manager(crate::controllers::storage(rng), None, settings),
+            Role::Attacher => manager(Manager::new("attacher", rng).with(Attacher(rack.clone())), None, settings),
+            Role::Hollow => {
+                let nodes = if settings.gpus { crate::gpu::nodes() } else { crate::controllers::nodes() };
+                Self::Hollow(Box::new(HollowNodes::new(nodes, &rng)), Effects::new())
+            }
             Role::Kubelet(node) => {
                 let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
                 let core = KubeletCore::new(config, &rng);
@@ -120,6 +151,11 @@ impl Hosted {
                 };
                 Self::Kubelet(Box::new(core), Effects::new())
             }
+            Role::LocalStorage(node) => {
+                let name = node_name(node);
+                let core = Provisioner::new(&name, rng);
+                Self::Storage(Box::new(core), Effects::new())
+            }
             Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),
         })
     }
@@ -129,13 +165,24 @@ impl Hosted {
         Self::User(Box::new(user), Effects::new())
     }
 
+    /// Cuts the power of a hollow node, or gives it back; returns what that leads to.
+    pub(crate) fn power(&mut self, now: Time, node: usize, on: bool) -> Vec<Effect<OwnOut>> {
+        let Self::Hollow(core, fx) = self else { return Vec::new() };
+        if on {
+            core.revive(now, node, fx);
+        } else {
+            core.kill(node);
+        }
+        drained(fx, |never| match never {})
+    }
+
     /// Lets the core observe something; returns what it wants done, in order.
     pub(crate) fn step(&mut self, now: Time, input: Input<OwnIn>) -> Vec<Effect<OwnOut>> {
         match self {
             Self::User(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Scheduler(core, fx) => {
                 let into = |own| match own {
-                    OwnIn::Scheduler(answer) => Some(*answer),
+                    OwnIn::Scheduler(answer) => Some(In::Extender(*answer)),
                     _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Scheduler(Box::new(out)))
@@ -147,6 +194,13 @@ impl Hosted {
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Extender(Box::new(out)))
             }
+            Self::Gpus(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Gpus(call) => Some(*call),
+                    _ => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Gpus(Box::new(out)))
+            }
             Self::Manager(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Hollow(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Kubelet(core, fx) => {
@@ -155,6 +209,13 @@ impl Hosted {
                     _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Kubelet(Box::new(out)))
+            }
+            Self::Storage(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Storage(answer) => Some(*answer),
+                    _ => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Storage(Box::new(out)))
             }
             Self::Handler(core, fx) => {
                 let into = |own| match own {
@@ -199,6 +260,10 @@ fn drain<C: Core>(
         },
     };
     core.step(now, input, fx);
+    drained(fx, from)
+}
+
+fn drained<F>(fx: &mut Effects<F>, from: impl Fn(F) -> OwnOut) -> Vec<Effect<OwnOut>> {
     std::iter::from_fn(|| fx.pop())
         .map(|effect| match effect {
             Effect::Api(id, request) => Effect::Api(id, request),

@@ -35,6 +35,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "one-guest-per-vm",
         sentence: "At most one guest of a virtual machine runs, on all nodes together.",
     },
+    Invariant {
+        name: "failed-on-proof",
+        sentence: "An instance fails for its node's silence only when its guest has stopped for certain, and from a phase in which its node had it.",
+    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",
@@ -63,6 +67,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "No disk is unmounted from its node or detached while a pod has a part of it, whatever the kubelet could not read.",
     },
     Invariant {
+        name: "claimed-data-stays",
+        sentence: "The data of a volume is not deleted while a claim is bound to it.",
+    },
+    Invariant {
         name: "gone-means-stopped",
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
     },
@@ -74,6 +82,23 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "one-pod-for-one-place",
         sentence: "A DaemonSet has one pod on a node that counts, a StatefulSet makes pods in their order, and an index of a Job has one pod that counts.",
     },
+    Invariant {
+        name: "one-job-for-one-time",
+        sentence: "A CronJob makes one Job for one time, and no second one beside another where its policy says so.",
+    },
+    Invariant {
+        name: "one-claim-one-volume",
+        sentence: "A bound claim has one volume, which names it by UID, and keeps it; a volume that a claim has goes to no other claim.",
+    },
+    Invariant {
+        name: "claims-stay-with-their-users",
+        sentence: "No claim goes while a pod on a node has it, and none of a StatefulSet's claims is deleted but as its policy says.",
+    },
+    Invariant {
+        name: "one-node-a-disk",
+        sentence: "A disk that one node may have has one attachment; a node is told of it only while that stays; and none is taken from a node that uses it.",
+    },
+    Invariant { name: "orphans-wait", sentence: "A pod whose node is gone is given up only after the quarantine." },
     Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
     Invariant {
         name: "eviction-needs-a-silent-node",
@@ -88,8 +113,32 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "An extender is asked to filter once for each time that a pod is popped, and never for one that is bound or assumed.",
     },
     Invariant {
+        name: "gpus-within-bounds",
+        sentence: "No GPU is given out beyond its cores and its memory, and a pod with GPUs is bound only with a choice of them.",
+    },
+    Invariant {
+        name: "room-is-what-the-api-says",
+        sentence: "Once a scheduler has heard of every change of pods and nodes, it counts on each node exactly the pods that are bound there and have not ended, and those of its own whose binding is on its way.",
+    },
+    Invariant {
+        name: "waiting-pods-fit-nowhere",
+        sentence: "Once a scheduler has heard of every change, no node takes a pod that it lets wait for an event, by filters asked anew about what the API says, beside what is assumed and nominated.",
+    },
+    Invariant {
         name: crate::ledger::NAME,
         sentence: "A watch tells each change of its objects once, in the order of the commits, and nothing else, from exactly where it was to begin.",
+    },
+    Invariant {
+        name: "lists-are-newest",
+        sentence: "A list that asks for no revision shows all that was committed when it was asked for, whichever API server answers.",
+    },
+    Invariant {
+        name: crate::hall::BOUNDED,
+        sentence: "An API server serves no more requests at the same time than it has seats.",
+    },
+    Invariant {
+        name: crate::hall::OWN_SEATS,
+        sentence: "No request waits while its priority level has fewer seats than are its own: a flood delays neither heartbeats nor elections.",
     },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
@@ -98,7 +147,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "roles-do-not-give-up",
-        sentence: "No role ends itself for another reason than a lost leader lease.",
+        sentence: "No role ends itself, not even when it has lost a leader lease.",
     },
 ];
 
@@ -153,7 +202,10 @@ impl Checker {
         breaches: &mut Vec<Breach>,
     ) {
         for change in changes {
-            self.bounds.changed(change, observer, breaches);
+            self.bounds.changed(now, change, observer, breaches);
+            if change.resource == "pod" && !self.forced.contains(uid(change.object())) {
+                self.bounds.orphan(now, change, breaches);
+            }
             match change.resource {
                 "pod" => self.pod(change, observer, nodes, breaches),
                 "node" => {
@@ -163,6 +215,7 @@ impl Checker {
                 "lease" => {
                     self.renewed.insert(text(change.object(), "/metadata/name").to_owned(), now);
                 }
+                "vmi" if change.before.is_some() && change.after.is_some() => lost(change, nodes, breaches),
                 "vmi" | "secret" if change.before.is_none() => children(change, observer, breaches),
                 _ => {}
             }
@@ -252,6 +305,16 @@ impl Checker {
                 }
             }
             (Some(_), None) if self.forced.contains(id) => {}
+            // On a node that cannot be reached a sandbox is left, but no guest.
+            (Some(old), None) if is_of_lost(old, observer) => {
+                for node in nodes.values() {
+                    for (compute, _) in node.guests.alive().filter(|(c, _)| node.runtime.alive_of(id) == Some(c)) {
+                        let what =
+                            format!("{name} ({id}) is cleared up, and {compute} still runs on node{}", node.number);
+                        breaches.push(Breach::new("gone-means-stopped", what));
+                    }
+                }
+            }
             (Some(_), None) => {
                 for node in nodes.values() {
                     let left = node.runtime.alive_of(id).or_else(|| node.runtime.sandbox_of(id));
@@ -307,6 +370,31 @@ impl Checker {
     }
 }
 
+/// Whether a pod's instance failed because its node is dead.
+fn is_of_lost(pod: &Value, observer: &Observer) -> bool {
+    let owner = controller(pod);
+    observer.all("vmi").any(|vmi| uid(vmi) == owner && text(vmi, "/status/reason") == "NodeUnresponsive")
+}
+
+/// An instance that just failed because its node is dead: that is a fact, and it was there.
+fn lost(change: &Change, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+    let (Some(old), Some(new)) = (&change.before, &change.after) else { return };
+    let is_lost = |vmi: &Value| text(vmi, "/status/reason") == "NodeUnresponsive";
+    if is_lost(old) || !is_lost(new) {
+        return;
+    }
+    let (name, id, was) = (key_of(new), uid(new), text(old, "/status/phase"));
+    if !matches!(was, "Scheduling" | "Scheduled" | "Running") {
+        breaches.push(Breach::new("failed-on-proof", format!("{name} was {was:?} when it was failed")));
+    }
+    for node in nodes.values() {
+        for (compute, _) in node.guests.alive().filter(|(_, guest)| guest.domain.uid == id) {
+            let what = format!("{name} is failed while its guest runs in {compute} on node{}", node.number);
+            breaches.push(Breach::new("failed-on-proof", what));
+        }
+    }
+}
+
 /// Holdings by pod UID, as the node's checkpoint says.
 fn checkpoint(node: &Node) -> devices::Allocations {
     let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
@@ -341,13 +429,17 @@ fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     if owner.is_empty() || change.resource == "pod" && !is_launcher(change.object()) {
         return;
     }
+    let in_a_set = observer.all("vmirs").any(|set| uid(set) == owner);
     let most = match change.resource {
         "secret" => replicas::WANTED,
+        "vmi" if in_a_set => crate::workload::MOST_INSTANCES,
         _ => 1,
     };
+    // What has ended or is going has a successor in these.
+    let succeeded = change.resource == "pod" || in_a_set;
     let alive: BTreeSet<String> = observer
         .all(change.resource)
-        .filter(|o| controller(o) == owner && !(change.resource == "pod" && (terminal(o) || deleting(o))))
+        .filter(|o| controller(o) == owner && !(succeeded && (terminal(o) || deleting(o))))
         .map(key_of)
         .collect();
     if alive.len() > most {

@@ -50,11 +50,13 @@ impl Ledger {
     pub(crate) fn update(&mut self, store: &MemStore) {
         while let Some(watch) = &mut self.watch {
             match Pin::as_mut(watch).poll_next(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
-                    self.known = event.revision;
-                    let Some(entry) = event.current.as_ref().or(event.previous.as_ref()) else { continue };
-                    let removed = event.current.is_none();
-                    self.changes.entry(event.revision).or_default().insert(Arc::clone(&entry.key), removed);
+                Poll::Ready(Some(Ok(WatchItem::Events(events)))) => {
+                    for event in &**events {
+                        self.known = event.revision;
+                        let Some(entry) = event.current.as_ref().or(event.previous.as_ref()) else { continue };
+                        let removed = event.current.is_none();
+                        self.changes.entry(event.revision).or_default().insert(Arc::clone(&entry.key), removed);
+                    }
                 }
                 Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.known = revision,
                 // All watches were interrupted, this one too; it had everything before that.

@@ -14,10 +14,13 @@
 //! is an event in one queue, ordered by time and number, so the same seed gives the same trace, byte
 //! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail.
 
+mod attacher;
 mod chance;
 mod command;
 mod controllers;
 mod extender;
+mod gpu;
+mod hall;
 mod hosted;
 mod invariants;
 mod ledger;

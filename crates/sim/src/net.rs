@@ -92,9 +92,9 @@ impl Net {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(seen) };
         } else if rng.one_in(faults.lose_reply_one_in) {
             passage.reply = Reply::Lost(seen);
-        } else if rng.one_in(faults.late_one_in) && role != Role::Replicas {
-            // Only derived names survive a request that arrives when nobody expects it any more, and
-            // that controller draws its names.
+        } else if rng.one_in(faults.late_one_in) && !matches!(role, Role::Replicas | Role::User) {
+            // Only derived names survive a request that arrives when nobody expects it any more; that
+            // controller draws its names, and what people ask for is what they get, also when it comes late.
             let late = seen + below(rng, Duration::from_secs(10));
             passage = Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) };
         } else if idempotent && rng.one_in(faults.repeat_one_in) {

@@ -24,7 +24,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 15] = [
+const LOOKED_AT: [(&str, &str); 19] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -38,8 +38,12 @@ const LOOKED_AT: [(&str, &str); 15] = [
     ("/registry/controllers/", "replicationcontroller"),
     ("/registry/jobs/", "job"),
     ("/registry/cronjobs/", "cronjob"),
+    ("/registry/persistentvolumeclaims/", "claim"),
+    ("/registry/persistentvolumes/", "volume"),
+    ("/registry/volumeattachments/", "attachment"),
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
+    ("/registry/kubevirt.io/virtualmachineinstancereplicasets/", "vmirs"),
 ];
 
 /// The objects as they are in the store.
@@ -47,12 +51,15 @@ pub(crate) struct Observer {
     watch: Option<Watch>,
     objects: BTreeMap<(&'static str, String), Value>,
     revision: Revision,
+    /// When objects of each kind last changed.
+    changed: BTreeMap<&'static str, Revision>,
 }
 
 impl Observer {
     /// From the store's present state on.
     pub(crate) fn new(store: &Arc<MemStore>) -> Self {
-        let mut observer = Self { watch: None, objects: BTreeMap::new(), revision: store.revision() };
+        let mut observer =
+            Self { watch: None, objects: BTreeMap::new(), revision: store.revision(), changed: BTreeMap::new() };
         for (prefix, resource) in LOOKED_AT {
             let range = Range { prefix: prefix.to_owned(), after: None, limit: 0, at: None };
             let mut page = store.range(range);
@@ -79,20 +86,24 @@ impl Observer {
         }
         while let Some(watch) = &mut self.watch {
             match Pin::as_mut(watch).poll_next(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Some(Ok(WatchItem::Event(event)))) => {
-                    self.revision = event.revision;
-                    let entry = event.current.as_ref().or(event.previous.as_ref());
-                    let key = entry.map_or("", |e| &*e.key);
-                    let Some((prefix, resource)) = LOOKED_AT.iter().find(|(prefix, _)| key.starts_with(prefix)) else {
-                        continue;
-                    };
-                    let place = (*resource, key[prefix.len()..].to_owned());
-                    let after = event.current.as_ref().map(|e| parse(&e.value));
-                    let before = match &after {
-                        Some(after) => self.objects.insert(place, after.clone()),
-                        None => self.objects.remove(&place),
-                    };
-                    changes.push(Change { resource, before, after });
+                Poll::Ready(Some(Ok(WatchItem::Events(events)))) => {
+                    for event in &**events {
+                        self.revision = event.revision;
+                        let entry = event.current.as_ref().or(event.previous.as_ref());
+                        let key = entry.map_or("", |e| &*e.key);
+                        let Some((prefix, resource)) = LOOKED_AT.iter().find(|(prefix, _)| key.starts_with(prefix))
+                        else {
+                            continue;
+                        };
+                        self.changed.insert(resource, event.revision);
+                        let place = (*resource, key[prefix.len()..].to_owned());
+                        let after = event.current.as_ref().map(|e| parse(&e.value));
+                        let before = match &after {
+                            Some(after) => self.objects.insert(place, after.clone()),
+                            None => self.objects.remove(&place),
+                        };
+                        changes.push(Change { resource, before, after });
+                    }
                 }
                 Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.revision = revision,
                 // All watches were interrupted, this one too; it had everything before that.
@@ -101,6 +112,11 @@ impl Observer {
             }
         }
         changes
+    }
+
+    /// The revision at which objects of a kind last changed; 0 when they have not since the beginning.
+    pub(crate) fn changed(&self, resource: &'static str) -> Revision {
+        self.changed.get(resource).copied().unwrap_or_default()
     }
 
     /// All objects of a kind.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 
 use crate::chance::{Delay, between};
+use crate::extender::Verbs;
 use crate::plants::{Bug, Plant};
 
 /// What the caller chooses.
@@ -27,6 +28,15 @@ pub struct Options {
     pub machines: bool,
     /// Whether the work is Deployments and the other workloads alone, on nodes that only pretend.
     pub workloads: bool,
+    /// Whether the work is pods that share GPUs alone, on nodes that only pretend.
+    pub gpus: bool,
+}
+
+impl Options {
+    /// Whether nodes only pretend.
+    pub(crate) fn on_hollow_nodes(&self) -> bool {
+        self.workloads || self.gpus
+    }
 }
 
 impl Default for Options {
@@ -39,6 +49,7 @@ impl Default for Options {
             keep_trace: false,
             machines: true,
             workloads: false,
+            gpus: false,
         }
     }
 }
@@ -87,12 +98,20 @@ pub(crate) struct Intervals {
     pub guest: Option<Duration>,
     pub force_delete: Option<Duration>,
     pub pause: Option<Duration>,
+    pub flood: Option<Duration>,
+    /// A hollow node loses its power, or is taken out of the cluster besides.
+    pub vanish: Option<Duration>,
 }
 
 /// What the seed chose.
 #[derive(Clone, Debug)]
 pub(crate) struct Swarm {
     pub nodes: u8,
+    /// How many API servers there are, on one store.
+    pub servers: usize,
+    /// How many requests each serves at the same time, and for how long it is busy with one.
+    pub seats: usize,
+    pub service: Delay,
     pub net: NetFaults,
     pub node: NodeFaults,
     pub intervals: Intervals,
@@ -110,8 +129,10 @@ pub(crate) struct Swarm {
     pub elect: bool,
     /// A second process of the controllers takes part.
     pub standby: bool,
-    /// The scheduler asks an extender.
-    pub extender: bool,
+    /// The scheduler asks an extender, with these verbs beside its filter.
+    pub extender: Option<Verbs>,
+    /// A second process of the scheduler takes part.
+    pub standby_scheduler: bool,
 }
 
 impl Swarm {
@@ -122,9 +143,20 @@ impl Swarm {
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let elect = rng.one_in(2);
         // Drawn apart, so that what it is does not change what the others are.
-        // Not beside workloads yet: there it is asked twice about one attempt (seed 1 without faults).
-        let extender = extender_rng.one_in(2) && !options.workloads
-            || options.plant.is_some_and(|p| p.bug == Bug::StoredNominations);
+        let needs_one = |bug| bug == Bug::StoredNominations;
+        let needs_none = |bug| matches!(bug, Bug::LeakedAssumptions | Bug::DeafQueue | Bug::CacheForLedger);
+        let planted = options.plant.map(|p| p.bug);
+        let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
+            || planted.is_some_and(needs_one);
+        let verbs = Verbs {
+            prioritize: extender_rng.one_in(2),
+            preempt: extender_rng.one_in(2),
+            // Who nominates by itself binds by itself.
+            bind: extender_rng.one_in(3) && options.plant.is_none(),
+        };
+        let extender = asked.then_some(verbs);
+        let standby_scheduler =
+            root.fork("standby scheduler").one_in(2) && elect && options.plant.is_none() && !options.gpus;
         let latency = Delay {
             base: between(rng, Duration::from_micros(100), Duration::from_millis(20)),
             slow_one_in: [0, 10, 100][usize::try_from(rng.below(3)).unwrap_or(0)],
@@ -169,15 +201,16 @@ impl Swarm {
             guest: mean(10, 60),
             force_delete: mean(20, 100),
             pause: mean(10, 60),
+            flood: None,
+            vanish: None,
         };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        let standby = rng.one_in(2) && elect && !options.workloads;
-        if options.workloads {
-            intervals.pause = None;
-            // A ReplicaSet whose creation arrives long after its Deployment has given it up comes with its size, and
-            // so beside its successor: the bound on surge does not hold then, as it does not upstream.
-            net.late_one_in = 0;
+        let standby = rng.one_in(2) && elect && !options.gpus;
+        if options.workloads && options.faults {
+            let mut own = root.fork("vanish");
+            intervals.vanish =
+                own.one_in(2).then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
         }
         // A stream of its own, so that what was drawn before there was a webhook is drawn as ever.
         let mut own = root.fork("webhook");
@@ -187,6 +220,15 @@ impl Swarm {
             slow_one_in: if webhook_slow.is_zero() { 0 } else { 10 },
             slow: webhook_slow,
         };
+        let mut own = root.fork("servers");
+        let mut servers = 1
+            + usize::try_from(own.below(4)).unwrap_or(0) / 2 * usize::from(options.faults)
+            + usize::from(options.plant.is_some_and(|p| p.bug == Bug::StaleServer));
+        let mut seats = 8 + usize::try_from(own.below(60)).unwrap_or(0);
+        let service = Delay::micros(500 + own.below(20_000));
+        let flood = own.one_in(2) && options.faults;
+        let flood_every = between(&mut own, Duration::from_secs(3), Duration::from_secs(30));
+        intervals.flood = Some(flood_every).filter(|_| flood);
         // What a planted bug needs to show.
         match options.plant.map(|plant| plant.bug) {
             Some(Bug::BlindHandler) => {
@@ -211,14 +253,43 @@ impl Swarm {
             }
             Some(Bug::DeafObserver) => {
                 nodes = 3;
+                servers = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { apiserver_crash: Some(Duration::from_secs(15)), ..Intervals::default() };
             }
+            Some(Bug::BrokenPromise) => {
+                // Handlers that are cut off, and other nodes to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
             Some(Bug::StoredNominations) => nodes = 3,
-            Some(Bug::StaleReads | Bug::LostEvent | Bug::SetsBySpec | Bug::EndsForgotten) | None => {}
+            Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
+            Some(Bug::OneLine) => {
+                seats = 8;
+                intervals.flood = Some(Duration::from_secs(3));
+            }
+            Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
+            Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
+            Some(
+                Bug::StaleServer
+                | Bug::StaleReads
+                | Bug::LostEvent
+                | Bug::SetsBySpec
+                | Bug::EndsForgotten
+                | Bug::ClaimsGo
+                | Bug::ClaimsByName
+                | Bug::CarelessDetach
+                | Bug::LeakedAssumptions
+                | Bug::DeafQueue,
+            )
+            | None => {}
         }
         Self {
             nodes,
+            servers,
+            seats,
+            service,
             net,
             node,
             intervals,
@@ -229,6 +300,7 @@ impl Swarm {
             elect,
             standby,
             extender,
+            standby_scheduler,
             webhook,
             webhook_wrong_one_in,
             webhook_delay,

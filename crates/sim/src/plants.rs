@@ -23,8 +23,19 @@ pub(crate) enum Bug {
     FinalRejection,
     DeafObserver,
     StoredNominations,
+    LeakedAssumptions,
+    DeafQueue,
     LostEvent,
     DesiredStateAlone,
+    CacheForLedger,
+    StaleServer,
+    OneLine,
+    TimesTwice,
+    ClaimsGo,
+    ClaimsByName,
+    CarelessDetach,
+    HastyOrphans,
+    BrokenPromise,
 }
 
 /// All planted bugs.
@@ -79,6 +90,18 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::StoredNominations,
     },
     Plant {
+        name: "leaked-assumptions",
+        what: "a pod that could not be bound is still counted on the node that was chosen for it",
+        found_by: "room-is-what-the-api-says",
+        bug: Bug::LeakedAssumptions,
+    },
+    Plant {
+        name: "deaf-queue",
+        what: "pods that wait for room are not told that a pod has gone",
+        found_by: "waiting-pods-fit-nowhere",
+        bug: Bug::DeafQueue,
+    },
+    Plant {
         name: "lost-event",
         what: "a watch leaves out a change now and then",
         found_by: crate::ledger::NAME,
@@ -89,6 +112,60 @@ pub const PLANTS: &[Plant] = &[
         what: "a disk goes from its node when no pod is known to want it, whatever is still mounted (incident 5)",
         found_by: "disk-in-use-stays",
         bug: Bug::DesiredStateAlone,
+    },
+    Plant {
+        name: "cache-for-ledger",
+        what: "the GPU extender takes what its cache shows for all that it has given out",
+        found_by: "gpus-within-bounds",
+        bug: Bug::CacheForLedger,
+    },
+    Plant {
+        name: "stale-server",
+        what: "one of several API servers answers reads from what it knew a while ago",
+        found_by: "lists-are-newest",
+        bug: Bug::StaleServer,
+    },
+    Plant {
+        name: "one-line",
+        what: "all requests stand in one line for their seats, heartbeats behind a flood",
+        found_by: crate::hall::OWN_SEATS,
+        bug: Bug::OneLine,
+    },
+    Plant {
+        name: "times-twice",
+        what: "a CronJob gives its Jobs names that are new each time, and does not learn from them",
+        found_by: "one-job-for-one-time",
+        bug: Bug::TimesTwice,
+    },
+    Plant {
+        name: "claims-go",
+        what: "a StatefulSet that shrinks deletes the claims of its pods whatever its policy says",
+        found_by: "claims-stay-with-their-users",
+        bug: Bug::ClaimsGo,
+    },
+    Plant {
+        name: "claims-by-name",
+        what: "a volume that a claim had goes to the next claim of that name",
+        found_by: "one-claim-one-volume",
+        bug: Bug::ClaimsByName,
+    },
+    Plant {
+        name: "careless-detach",
+        what: "a disk that no pod is known to want is taken from its node without asking whether that uses it",
+        found_by: "one-node-a-disk",
+        bug: Bug::CarelessDetach,
+    },
+    Plant {
+        name: "hasty-orphans",
+        what: "pods of a node that is gone are given up at once",
+        found_by: "orphans-wait",
+        bug: Bug::HastyOrphans,
+    },
+    Plant {
+        name: "broken-promise",
+        what: "guests run on when their node can renew its lease no more (incident 2)",
+        found_by: "failed-on-proof",
+        bug: Bug::BrokenPromise,
     },
 ];
 
@@ -101,6 +178,19 @@ pub fn find(name: &str) -> Option<&'static Plant> {
 impl Bug {
     /// Whether it is one of controllers of workloads.
     pub(crate) fn is_of_workloads(self) -> bool {
-        matches!(self, Self::SetsBySpec | Self::EndsForgotten)
+        matches!(
+            self,
+            Self::SetsBySpec
+                | Self::EndsForgotten
+                | Self::TimesTwice
+                | Self::ClaimsGo
+                | Self::ClaimsByName
+                | Self::CarelessDetach
+                | Self::HastyOrphans
+        )
+    }
+    /// Whether it is one of the GPU extender.
+    pub(crate) fn is_of_gpus(self) -> bool {
+        matches!(self, Self::CacheForLedger)
     }
 }

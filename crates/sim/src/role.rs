@@ -1,23 +1,37 @@
 //! The processes of the cluster, and who they are to the API server.
 
 use carrack_auth::Caller;
-use carrack_auth::caller::{GROUP_MASTERS, USER_CONTROLLER_MANAGER, USER_SCHEDULER, USER_VIRT_CONTROLLER};
+use carrack_auth::caller::{
+    GROUP_MASTERS, USER_CONTROLLER_MANAGER, USER_GPU_EXTENDER, USER_SCHEDULER, USER_VIRT_CONTROLLER,
+};
 
 /// A process. Nodes are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     User,
     Scheduler,
+    /// A second process of the scheduler, for when the first one is gone or hangs.
+    StandbyScheduler,
     Extender,
+    /// The extender of GPUs.
+    GpuExtender,
     Controllers,
     /// A second process of the controllers, for when the first one is gone or hangs.
     Standby,
     VirtController,
     Replicas,
+    /// Attaches disks to nodes.
+    Attacher,
     /// The kubelets of nodes that only pretend.
     Hollow,
+    /// What stands beside a storage system; see `controllers::storage`.
+    Storage,
     Kubelet(u8),
     VirtHandler(u8),
+    /// Somebody who asks too often. No process of its own.
+    Flooder,
+    /// The provisioner of a node.
+    LocalStorage(u8),
 }
 
 impl Role {
@@ -26,15 +40,20 @@ impl Role {
         const NONE: [&str; 0] = [];
         match self {
             Self::User => Caller::new("system:admin", [GROUP_MASTERS]),
-            Self::Scheduler => Caller::new(USER_SCHEDULER, NONE),
+            Self::Scheduler | Self::StandbyScheduler => Caller::new(USER_SCHEDULER, NONE),
             Self::Extender => Caller::new("sim:extender", [GROUP_MASTERS]),
+            Self::GpuExtender => Caller::new(USER_GPU_EXTENDER, NONE),
             Self::Controllers | Self::Standby => Caller::new(USER_CONTROLLER_MANAGER, NONE),
             Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
             // A controller of the simulator's own; see `replicas`.
             Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
+            Self::Attacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
             Self::Hollow => Caller::new("sim:hollow", [GROUP_MASTERS]),
+            Self::Flooder => Caller::new("sim:flooder", NONE),
+            Self::Storage => Caller::new("sim:storage", [GROUP_MASTERS]),
             Self::Kubelet(node) => Caller::node(&node_name(node)),
             Self::VirtHandler(node) => Caller::virt_handler(&node_name(node)),
+            Self::LocalStorage(node) => Caller::local_storage(&node_name(node)),
         }
     }
 }
@@ -49,14 +68,20 @@ impl std::fmt::Display for Role {
         match self {
             Self::User => f.write_str("user"),
             Self::Scheduler => f.write_str("scheduler"),
+            Self::StandbyScheduler => f.write_str("standby scheduler"),
             Self::Extender => f.write_str("extender"),
+            Self::GpuExtender => f.write_str("gpu-extender"),
             Self::Controllers => f.write_str("controllers"),
             Self::Standby => f.write_str("standby controllers"),
             Self::VirtController => f.write_str("virt-controller"),
             Self::Replicas => f.write_str("replicas"),
+            Self::Attacher => f.write_str("attacher"),
             Self::Hollow => f.write_str("hollow"),
+            Self::Flooder => f.write_str("flooder"),
+            Self::Storage => f.write_str("storage"),
             Self::Kubelet(node) => write!(f, "kubelet/{node}"),
             Self::VirtHandler(node) => write!(f, "virt-handler/{node}"),
+            Self::LocalStorage(node) => write!(f, "local-storage/{node}"),
         }
     }
 }

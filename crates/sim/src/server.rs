@@ -1,8 +1,13 @@
-//! The API server of the simulation: the real logic on the real store in memory, polled by hand.
+//! The API servers of the simulation: the real logic on one real store in memory, polled by hand.
+//!
+//! ```text
+//!   arrive ─► its class ─► a seat? ─ no ─► waits, or is refused
+//!                             └ yes ─► answered by the server that it came to ─► the seat is free a while later
+//! ```
 //!
 //! A request is a future that is polled when it arrives, and again when the store operation that it
-//! waits for is due. A watch is a stream that is polled when its waker was called. Both end when the
-//! server crashes; the store stays.
+//! waits for is due. A watch is a stream that is polled when its waker was called. Both end when their
+//! server crashes; the store stays, and the other servers do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -12,12 +17,15 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 use carrack_apiserver::body::Lines;
-use carrack_apiserver::{ApiServer, Body, Call, Calling, Config, Env, Response};
+use carrack_apiserver::seats::Arrival;
+use carrack_apiserver::{ApiServer, Body, Call, Calling, Class, Classified, Config, Env, Response, Status};
 use carrack_auth::Caller;
 use carrack_engine::{ApiError, ApiResponse, CallId, Rng, Time, WatchId, WatchItem};
-use carrack_store::MemStore;
+use carrack_store::{MemStore, Revision, Store as _};
 use serde_json::Value;
 
+use crate::hall::Hall;
+use crate::invariants::Breach;
 use crate::net::Reply;
 use crate::role::Role;
 use crate::storage::{Pace, PacedStore};
@@ -46,19 +54,40 @@ pub(crate) struct Flight {
     pub reply: Option<Reply>,
     /// For the trace.
     pub label: String,
-    request: Option<http::Request<Bytes>>,
-    answer: Option<Pin<Box<dyn Future<Output = Response> + Send>>>,
+    /// The server that it goes to.
+    pub server: usize,
+    /// What was committed when it was sent.
+    pub known: Revision,
+    /// The seat that it has taken.
+    pub class: Option<Class>,
+    stage: Stage,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+type Classifying = Pin<Box<dyn Future<Output = Result<Option<Classified>, Status>> + Send>>;
+
+/// How far a request has come.
+enum Stage {
+    Travels(http::Request<Bytes>),
+    /// It is found out where it belongs.
+    Classified(Classifying, http::Request<Bytes>),
+    /// It waits for a seat.
+    Waits(http::Request<Bytes>),
+    Answered(Answer),
 }
 
 /// How a poll of a request ended.
 pub(crate) enum Polled {
     /// It waits for the store.
     Pending(std::time::Duration),
+    /// It waits for a seat.
+    Waits,
     Answered(Box<Flight>, Box<Response>),
 }
 
 /// A watch connection.
 pub(crate) struct Conn {
+    server: usize,
     pub role: Role,
     pub life: u32,
     pub watch: WatchId,
@@ -109,38 +138,67 @@ impl Wake for ConnWaker {
     }
 }
 
-/// The API server and all that is connected to it.
-pub(crate) struct Server {
+/// The API servers and all that is connected to them.
+pub(crate) struct Servers {
     pub mem: Arc<MemStore>,
     pub pace: Arc<Pace>,
     pub webhook: Arc<Webhook>,
     env: Arc<SimEnv>,
-    api: Option<ApiServer>,
+    apis: Vec<Option<ApiServer>>,
+    halls: Vec<Hall>,
+    settings: Settings,
     flights: BTreeMap<FlightId, Flight>,
     conns: BTreeMap<ConnId, Conn>,
+    /// Requests that have got the seat that they waited for.
+    seated: Vec<FlightId>,
+    /// How often each server has been started.
+    lives: Vec<u32>,
     next: u64,
     woken: Woken,
 }
 
-impl Server {
-    /// A server over an empty store.
-    pub(crate) fn new(now: Time, rng: &Rng) -> Self {
+/// What the servers are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How many there are.
+    pub count: usize,
+    /// How many requests each serves at the same time.
+    pub seats: usize,
+    /// The last of them answers reads from what it knew a while ago: a planted bug.
+    pub stale: bool,
+    /// All requests stand in one line for their seats: a planted bug.
+    pub one_line: bool,
+}
+
+impl Servers {
+    /// Servers over an empty store.
+    pub(crate) fn new(now: Time, rng: &Rng, settings: Settings) -> Self {
         let pace = Pace::new(rng.fork("store"));
         let webhook = Webhook::new(rng.fork("webhook"));
         let state = Mutex::new((now, rng.fork("env")));
-        let mut server = Self {
+        let mut servers = Self {
             mem: Arc::new(MemStore::default()),
             env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone() }),
             pace,
             webhook,
-            api: None,
+            apis: (0..settings.count).map(|_| None).collect(),
+            halls: (0..settings.count).map(|_| Hall::default()).collect(),
+            settings,
             flights: BTreeMap::new(),
             conns: BTreeMap::new(),
+            seated: Vec::new(),
+            lives: vec![0; settings.count],
             next: 0,
             woken: Woken::default(),
         };
-        server.start();
-        server
+        for server in 0..settings.count {
+            servers.start(server);
+        }
+        servers
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.apis.len()
     }
 
     /// Makes what a cluster begins with: the server's own objects, and these besides.
@@ -148,12 +206,12 @@ impl Server {
     /// # Errors
     /// What the server says.
     pub(crate) fn bootstrap(&mut self, objects: &[(String, Value)]) -> Result<(), String> {
-        let Some(api) = self.api.clone() else { return Err("the server is down".into()) };
-        complete({
+        let all: Vec<ApiServer> = self.apis.iter().flatten().cloned().collect();
+        for api in &all {
             let api = api.clone();
-            async move { api.bootstrap().await }
-        })
-        .map_err(|status| status.message)?;
+            complete(async move { api.bootstrap().await }).map_err(|status| status.message)?;
+        }
+        let Some(api) = all.first() else { return Err("no server is there".into()) };
         for (collection, object) in objects {
             let request = http::Request::post(collection.as_str())
                 .body(Bytes::from(object.to_string()))
@@ -174,31 +232,47 @@ impl Server {
         self.mem.tick(u64::try_from(now.0 / 1_000_000).unwrap_or(0));
     }
 
-    pub(crate) fn is_up(&self) -> bool {
-        self.api.is_some()
+    pub(crate) fn is_up(&self, server: usize) -> bool {
+        self.apis.get(server).is_some_and(Option::is_some)
     }
 
-    /// Starts the process over the store as it is.
-    pub(crate) fn start(&mut self) {
-        let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone()));
+    pub(crate) fn any_up(&self) -> bool {
+        self.apis.iter().any(Option::is_some)
+    }
+
+    /// Starts a process over the store as it is.
+    pub(crate) fn start(&mut self, server: usize) {
+        let stale = self.settings.stale && server + 1 == self.settings.count;
+        let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone(), stale));
         let mut config = Config::new(store, self.env.clone());
         config.plugins.push(Box::new(carrack_virt::admission::VirtAdmission));
-        self.api = Some(ApiServer::new(config));
+        if let (Some(api), Some(hall)) = (self.apis.get_mut(server), self.halls.get_mut(server)) {
+            *api = Some(ApiServer::new(config));
+            *hall = Hall::new(self.settings.seats, self.settings.one_line);
+        }
+        if let Some(life) = self.lives.get_mut(server) {
+            *life += 1;
+        }
     }
 
-    /// Kills the process. Returns what it was answering, and its watch connections.
-    pub(crate) fn crash(&mut self) -> (Vec<Flight>, Vec<ConnId>) {
-        self.api = None;
-        let answering: Vec<FlightId> =
-            self.flights.iter().filter(|(_, f)| f.answer.is_some()).map(|(id, _)| *id).collect();
-        let flights = answering.iter().filter_map(|id| self.flights.remove(id)).collect();
-        let conns = self.conns.iter_mut().filter_map(|(id, c)| c.lines.take().map(|_| *id)).collect();
+    /// Kills a process. Returns what it was answering, and its watch connections.
+    pub(crate) fn crash(&mut self, server: usize) -> (Vec<Flight>, Vec<ConnId>) {
+        if let Some(api) = self.apis.get_mut(server) {
+            *api = None;
+        }
+        let there = |flight: &Flight| flight.server == server && !matches!(flight.stage, Stage::Travels(_));
+        let ids: Vec<FlightId> = self.flights.iter().filter(|(_, f)| there(f)).map(|(id, _)| *id).collect();
+        let flights = ids.iter().filter_map(|id| self.flights.remove(id)).collect();
+        let own = self.conns.iter_mut().filter(|(_, conn)| conn.server == server);
+        let conns = own.filter_map(|(id, conn)| conn.lines.take().map(|_| *id)).collect();
         (flights, conns)
     }
 
-    /// Puts a request on its way.
+    /// Puts a request on its way to a server.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a request")]
     pub(crate) fn depart(
         &mut self,
+        server: usize,
         (role, life): (Role, u32),
         asked: Asked,
         sent: Time,
@@ -207,17 +281,31 @@ impl Server {
         request: http::Request<Bytes>,
     ) -> FlightId {
         self.next += 1;
-        let flight = Flight { role, life, asked, sent, reply, label, request: Some(request), answer: None };
+        let (known, stage) = (self.mem.revision(), Stage::Travels(request));
+        let flight = Flight { role, life, asked, sent, reply, label, server, known, class: None, stage };
         self.flights.insert(self.next, flight);
         self.next
     }
 
     /// A request arrives: true when there is somebody to answer it.
     pub(crate) fn arrive(&mut self, id: FlightId) -> bool {
-        let (Some(api), Some(flight)) = (self.api.clone(), self.flights.get_mut(&id)) else { return false };
-        let Some(request) = flight.request.take() else { return false };
-        let caller = flight.role.caller();
-        flight.answer = Some(Box::pin(async move { api.handle(request, caller).await }));
+        let Some(mut flight) = self.flights.remove(&id) else { return false };
+        let server = flight.server;
+        let (Some(Some(api)), Some(hall)) = (self.apis.get(server).cloned(), self.halls.get(server)) else {
+            self.flights.insert(id, flight);
+            return false;
+        };
+        let (generation, total) = (hall.generation, hall.total());
+        flight.stage = match flight.stage {
+            Stage::Travels(request) => {
+                let (caller, method, uri) = (flight.role.caller(), request.method().clone(), request.uri().clone());
+                let classifying =
+                    Box::pin(async move { api.classify(&caller, &method, &uri, generation, total).await });
+                Stage::Classified(classifying, request)
+            }
+            further => further,
+        };
+        self.flights.insert(id, flight);
         true
     }
 
@@ -228,13 +316,116 @@ impl Server {
 
     /// Goes on with a request. None when it is gone.
     pub(crate) fn poll(&mut self, id: FlightId) -> Option<Polled> {
-        let flight = self.flights.get_mut(&id)?;
-        let answer = flight.answer.as_mut()?;
-        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => Some(Polled::Pending(self.pace.take_wait())),
-            Poll::Ready(response) => {
-                self.flights.remove(&id).map(|flight| Polled::Answered(Box::new(flight), Box::new(response)))
+        loop {
+            let flight = self.flights.get_mut(&id)?;
+            let mut cx = Context::from_waker(Waker::noop());
+            let classified = match &mut flight.stage {
+                Stage::Travels(_) => return None,
+                Stage::Waits(_) => return Some(Polled::Waits),
+                Stage::Classified(classifying, _) => match classifying.as_mut().poll(&mut cx) {
+                    Poll::Pending => return Some(Polled::Pending(self.pace.take_wait())),
+                    Poll::Ready(classified) => classified,
+                },
+                Stage::Answered(answer) => match answer.as_mut().poll(&mut cx) {
+                    Poll::Pending => return Some(Polled::Pending(self.pace.take_wait())),
+                    Poll::Ready(response) => return self.answered(id, response),
+                },
+            };
+            let refused = match classified {
+                Err(status) => Some(status),
+                Ok(None) => {
+                    self.serve(id);
+                    None
+                }
+                Ok(Some(Classified { class, levels })) => {
+                    let hall = self.halls.get_mut(flight.server)?;
+                    if let Some((generation, levels)) = levels.filter(|(generation, _)| *generation != hall.generation)
+                    {
+                        self.seated.extend(hall.configure(generation, levels));
+                    }
+                    flight.class = Some(class.clone());
+                    match hall.arrive(id, &class) {
+                        Arrival::Served => {
+                            self.serve(id);
+                            None
+                        }
+                        Arrival::Waits => {
+                            self.wait(id);
+                            None
+                        }
+                        Arrival::Refused => {
+                            flight.class = None;
+                            Some(Status::too_many_requests("too many requests, please try again later", 1))
+                        }
+                    }
+                }
+            };
+            if let Some(status) = refused {
+                return self.answered(id, Response::from(status));
             }
+        }
+    }
+
+    fn answered(&mut self, id: FlightId, response: Response) -> Option<Polled> {
+        self.flights.remove(&id).map(|flight| Polled::Answered(Box::new(flight), Box::new(response)))
+    }
+
+    fn wait(&mut self, id: FlightId) {
+        let Some(mut flight) = self.flights.remove(&id) else { return };
+        flight.stage = match flight.stage {
+            Stage::Classified(_, request) => Stage::Waits(request),
+            further => further,
+        };
+        self.flights.insert(id, flight);
+    }
+
+    /// A request has its seat, or needs none.
+    pub(crate) fn serve(&mut self, id: FlightId) {
+        let Some(mut flight) = self.flights.remove(&id) else { return };
+        let Some(Some(api)) = self.apis.get(flight.server).cloned() else { return };
+        flight.stage = match flight.stage {
+            Stage::Classified(_, request) | Stage::Waits(request) | Stage::Travels(request) => {
+                let caller = flight.role.caller();
+                Stage::Answered(Box::pin(async move { api.handle(request, caller).await }))
+            }
+            further @ Stage::Answered(_) => further,
+        };
+        self.flights.insert(id, flight);
+    }
+
+    /// In which life a server is.
+    pub(crate) fn life(&self, server: usize) -> u32 {
+        self.lives.get(server).copied().unwrap_or(0)
+    }
+
+    /// A seat of a server in that life is free again.
+    pub(crate) fn leave(&mut self, server: usize, life: u32, class: &Class) {
+        if self.life(server) == life
+            && let Some(hall) = self.halls.get_mut(server)
+        {
+            self.seated.extend(hall.leave(class));
+        }
+    }
+
+    /// Who has got the seat that they waited for.
+    pub(crate) fn take_seated(&mut self) -> Vec<FlightId> {
+        std::mem::take(&mut self.seated)
+    }
+
+    /// A request has waited for long enough: what it is told, if it still waits.
+    pub(crate) fn give_up(&mut self, id: FlightId) -> Option<Polled> {
+        let flight = self.flights.get_mut(&id)?;
+        if !self.halls.get_mut(flight.server)?.give_up(id) {
+            return None;
+        }
+        flight.class = None;
+        self.answered(id, Status::too_many_requests("too many requests, please try again later", 1).into())
+    }
+
+    /// What holds of seats.
+    pub(crate) fn check(&self, breaches: &mut Vec<Breach>) {
+        for hall in &self.halls {
+            hall.check(breaches);
         }
     }
 
@@ -242,6 +433,7 @@ impl Server {
     pub(crate) fn connect(&mut self, now: Time, flight: &Flight, watch: WatchId, lines: Lines) -> ConnId {
         self.next += 1;
         let conn = Conn {
+            server: flight.server,
             role: flight.role,
             life: flight.life,
             watch,

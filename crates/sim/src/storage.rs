@@ -78,15 +78,25 @@ impl Future for Pause<'_> {
     }
 }
 
-/// The store that the API server gets.
+/// How far behind a server reads with the planted bug, in revisions.
+const BEHIND: u64 = 25;
+
+/// The store that an API server gets.
 pub(crate) struct PacedStore {
     store: Arc<MemStore>,
     pace: Arc<Pace>,
+    /// It answers reads from what it knew a while ago: the planted bug.
+    stale: bool,
 }
 
 impl PacedStore {
-    pub(crate) fn new(store: Arc<MemStore>, pace: Arc<Pace>) -> Self {
-        Self { store, pace }
+    pub(crate) fn new(store: Arc<MemStore>, pace: Arc<Pace>, stale: bool) -> Self {
+        Self { store, pace, stale }
+    }
+
+    /// The revision that a stale server takes for the newest.
+    fn known(&self) -> Option<Revision> {
+        self.stale.then(|| Revision(self.store.revision().0.saturating_sub(BEHIND).max(1)))
     }
 }
 
@@ -109,7 +119,13 @@ impl Store for PacedStore {
     fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
         Box::pin(async move {
             self.pace.pause().await;
-            self.store.range(range).await
+            let known = self.known();
+            let old = Range { at: range.at.or(known), ..range.clone() };
+            match self.store.range(old).await {
+                // So far back there is nothing any more.
+                Err(_) if known.is_some() => self.store.range(range).await,
+                page => page,
+            }
         })
     }
     fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {

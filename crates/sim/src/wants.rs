@@ -13,16 +13,23 @@ use crate::replicas;
 pub(crate) enum Want {
     /// It is gone, with all that it owned.
     Gone,
-    /// The pod runs, or waits because no node has room; one that is not restarted may have ended.
-    Pod { restarts: bool },
+    /// The pod runs, or waits because no node has room; one that is not restarted may have ended, and one that is not
+    /// important may have had to go for another.
+    Pod { restarts: bool, important: bool },
+    /// The pod has its GPUs and runs, or has ended, or no node has room for it.
+    Gpus,
     /// The config map has its children.
     Parent,
+    /// The claim has a volume of its own.
+    Claim,
     /// The workload is as its spec says, and its pods are of its template.
     Workload,
     /// The machine's guest runs.
     Up,
     /// The machine is there, and no guest of it runs.
     Down,
+    /// So many instances of the set run, and it says so.
+    Instances(usize),
 }
 
 /// Why a node is not as it should be.
@@ -47,18 +54,23 @@ pub(crate) fn lacking(
     for ((kind, name), want) in wants {
         let object = observer.get(kind, name);
         let lack = match (want, object) {
+            // A person's late request may have made it again after it was deleted; then it is a pod like any other.
+            (Want::Gone, Some(pod)) if *kind == "pod" && crate::gpu::shares(pod) => crate::gpu::lacks(pod, observer),
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
-            (Want::Gone, None) => None,
+            (Want::Gone | Want::Pod { important: false, .. }, None) => None,
             (_, None) => Some("is not there".to_owned()),
             (Want::Parent, Some(parent)) => {
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
-            (Want::Pod { restarts }, Some(pod)) => pod_lacks(pod, *restarts, observer),
+            (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer),
+            (Want::Gpus, Some(pod)) => crate::gpu::lacks(pod, observer),
+            (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),
             (Want::Down, Some(machine)) => (observer.get("vmi", name).is_some() || guests_of(name, nodes) > 0)
                 .then(|| format!("is {:?} and not stopped", text(machine, "/status/printableStatus"))),
+            (Want::Instances(count), Some(set)) => set_lacks(set, *count, observer, nodes),
         };
         if let Some(lack) = lack {
             return Some(format!("{kind} {name} {lack}"));
@@ -91,6 +103,15 @@ fn machine_lacks(machine: &Value, name: &str, observer: &Observer, nodes: &BTree
         .then(|| format!("is {status:?}, ready {ready:?}, its instance {phase}, with {guests} guests"))
 }
 
+fn set_lacks(set: &Value, count: usize, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
+    let owned: Vec<&Value> = observer.all("vmi").filter(|vmi| controller(vmi) == uid(set)).collect();
+    let guests: usize = owned.iter().map(|vmi| guests_of(&key_of(vmi), nodes)).sum();
+    let running = owned.iter().filter(|vmi| text(vmi, "/status/phase") == "Running").count();
+    let said = set.pointer("/status/replicas").and_then(Value::as_u64).unwrap_or(0);
+    let right = owned.len() == count && running == count && guests == count && said == count as u64;
+    (!right).then(|| format!("has {} instances, {running} of them run, {guests} guests; it says {said}", owned.len()))
+}
+
 fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String> {
     let phase = text(pod, "/status/phase");
     match phase {
@@ -112,7 +133,7 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String>
 
 fn has_disk(pod: &Value) -> bool {
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
-    volumes.into_iter().any(|v| v.get("flexVolume").is_some())
+    volumes.into_iter().any(|v| v.get("flexVolume").is_some() || v.get("persistentVolumeClaim").is_some())
 }
 
 /// What a node still has of pods that are gone.
@@ -132,6 +153,9 @@ fn debris(node: &Node, observer: &Observer) -> Option<String> {
     let volume = |name: &&String| name.starts_with(carrack_kubelet::records::VOLUME_PREFIX);
     if node.disk.records.keys().any(|name| volume(&name)) && !observer.all("pod").any(has_disk) {
         return Some(format!("node{number} still has a record of a disk that no pod has"));
+    }
+    if let Some(id) = crate::node::orphan(&node.storage, observer) {
+        return Some(format!("node{number} still has the volume {id}, of which nothing else is left"));
     }
     let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
     let (held, _) = carrack_kubelet::devices::decode(bytes).unwrap_or_default();

@@ -9,9 +9,11 @@ use std::time::Duration;
 use carrack_engine::{
     ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Effects, Input, Never, Rng, Time, TimerId,
 };
-use carrack_types::kubevirt::VirtualMachine;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceReplicaSet};
 use carrack_types::resource::{Kind as _, Resource};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use serde_json::{Value, json};
 
 use crate::chance::between;
@@ -37,6 +39,8 @@ pub(crate) enum What {
 
 /// How long a person waits before repeating something.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Most instances of a replica set.
+pub(crate) const MOST_INSTANCES: usize = 3;
 /// How often a refusal is taken for something that passes.
 const TRIES: u32 = 120;
 
@@ -56,14 +60,21 @@ impl User {
     /// People whose work the seed chooses.
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
+        if options.gpus {
+            return Self::with(crate::gpu::acts(&mut rng.fork("gpus"), options.safety));
+        }
         if options.workloads {
-            return Self::with(crate::controllers::acts(&mut rng.fork("workloads"), options.safety));
+            let bug = options.plant.map(|plant| plant.bug);
+            return Self::with(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));
         }
         parents(&mut rng.fork("parents"), options.safety, &mut acts);
         namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);
         pods(&mut rng.fork("pods"), options.safety, &mut acts);
+        claims(&mut rng.fork("claims"), options.safety, &mut acts);
+        tenants(&mut rng.fork("tenants"), options.safety, &mut acts);
         if options.machines {
             machines(&mut rng.fork("machines"), options.safety, &mut acts);
+            sets(&mut rng.fork("sets"), options.safety, &mut acts);
         }
         Self::with(acts)
     }
@@ -220,7 +231,15 @@ fn namespaces(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     acts.push(delete(gone, Namespace::resource(), "", "extra", "namespace"));
 }
 
+/// The priority class of pods for which others have to go.
+const IMPORTANT: &str = "important";
+
 fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": IMPORTANT},
+        "value": 1000});
+    let what = What::Create { resource: PriorityClass::resource(), object: class, want: None };
+    acts.push(Act { at: Duration::from_millis(100), what });
+    let mut ranks = rng.fork("ranks");
     for n in 0..3 + rng.below(8) {
         let name = format!("pod{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
@@ -236,7 +255,8 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             // Few disks for many pods: they share them, and find them left by others.
             volumes.push(json!({"name": format!("disk{}", rng.below(3)), "flexVolume": {"driver": "sim/disk"}}));
         }
-        let object = json!({"apiVersion": "v1", "kind": "Pod",
+        let important = ranks.one_in(4);
+        let mut object = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "default", "name": name},
         "spec": {
             "restartPolicy": if restarts { "Always" } else { "Never" },
@@ -248,11 +268,118 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
             "volumes": volumes,
         }});
-        let want = Some(("pod", Want::Pod { restarts }));
+        if important {
+            object["spec"]["priorityClassName"] = IMPORTANT.into();
+        }
+        let want = Some(("pod", Want::Pod { restarts, important }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
         let lives = between(rng, Duration::from_secs(1), safety);
         if at + lives < safety && !rng.one_in(4) {
             acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
+        }
+    }
+}
+
+/// Claims of disks that are attached to their node from outside, and pods that come and go with them.
+fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let create = |at, resource, object| Act { at, what: What::Create { resource, object, want: None } };
+    let count = 1 + rng.below(2);
+    for n in 0..count {
+        let at = between(rng, Duration::from_millis(100), Duration::from_secs(2));
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": ""});
+        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("disk{n}")},
+            "spec": spec});
+        volume["spec"]["capacity"] = json!({"storage": "1Gi"});
+        volume["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
+        volume["spec"]["csi"] = json!({"driver": crate::attacher::DRIVER, "volumeHandle": format!("handle{n}")});
+        // All at one node: a disk that is wanted by two would be waited for without end.
+        volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [crate::role::node_name(1)]}]}]}});
+        acts.push(create(at, PersistentVolume::resource(), volume));
+        let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "default", "name": format!("claim{n}")}, "spec": spec});
+        claim["spec"]["volumeName"] = format!("disk{n}").into();
+        claim["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
+        acts.push(create(at, PersistentVolumeClaim::resource(), claim));
+    }
+    for n in 0..4 + rng.below(8) {
+        let name = format!("claimant{n}");
+        let at = between(rng, Duration::from_secs(2), safety * 3 / 4);
+        let claim = format!("claim{}", rng.below(count));
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1 + rng.below(3),
+            "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
+                "env": [{"name": "STOPS_IN_S", "value": "1"}],
+                "resources": {"limits": {"cpu": "10m"}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        }});
+        let want = Some(("pod", Want::Pod { restarts: true, important: false }));
+        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
+        let lives = between(rng, Duration::from_secs(1), Duration::from_secs(15));
+        if at + lives < safety && !rng.one_in(8) {
+            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
+        }
+    }
+}
+
+/// In which a volume is hardly made.
+const MOMENT: Duration = Duration::from_millis(700);
+
+/// Claims of storage classes whose volumes are made on the nodes, with a pod for most of them.
+fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let create = |at, resource, object, want| Act { at, what: What::Create { resource, object, want } };
+    for (name, mode) in [("late", "WaitForFirstConsumer"), ("soon", "Immediate")] {
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+            "provisioner": carrack_storage::DRIVER, "volumeBindingMode": mode, "allowVolumeExpansion": true});
+        acts.push(create(Duration::from_millis(100), StorageClass::resource(), class, None));
+    }
+    let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+        "metadata": {"name": carrack_storage::DRIVER}, "spec": {"attachRequired": false}});
+    acts.push(create(Duration::from_millis(100), CSIDriver::resource(), driver, None));
+    for n in 0..1 + rng.below(5) {
+        let name = format!("tenant{n}");
+        let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
+        let class = if rng.one_in(2) { "soon" } else { "late" };
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}}}});
+        acts.push(create(at, PersistentVolumeClaim::resource(), claim, None));
+        let used = !rng.one_in(if class == "soon" { 2 } else { 4 });
+        if used {
+            let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1 + rng.below(3),
+                "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
+                    "env": [{"name": "STOPS_IN_S", "value": "1"}],
+                    "resources": {"limits": {"cpu": "10m"}},
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+            }});
+            acts.push(create(
+                at,
+                Pod::resource(),
+                object,
+                Some(("pod", Want::Pod { restarts: true, important: false })),
+            ));
+        }
+        // Some are given up while their volume is being made.
+        let least = if rng.one_in(2) { Duration::from_millis(10) } else { Duration::from_secs(5) };
+        let most = if rng.one_in(2) { Duration::from_secs(2) } else { safety / 2 };
+        let gone = at + between(rng, least, most.max(least));
+        let early = class == "soon" && !used && rng.one_in(2);
+        let gone = if early { at + between(rng, least.min(MOMENT), MOMENT) } else { gone };
+        if gone < safety && (early || !rng.one_in(4)) {
+            if used {
+                acts.push(delete(gone, Pod::resource(), "default", &name, "pod"));
+            }
+            acts.push(delete(gone, PersistentVolumeClaim::resource(), "default", &name, "claim"));
         }
     }
 }
@@ -314,5 +441,42 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         if at < safety && rng.one_in(2) {
             acts.push(delete(at, VirtualMachine::resource(), "default", &name, "vm"));
         }
+    }
+}
+
+/// A set of equal instances that grows and shrinks.
+fn sets(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    if rng.one_in(2) {
+        return;
+    }
+    let size = |rng: &mut Rng| usize::try_from(rng.below(MOST_INSTANCES as u64 + 1)).unwrap_or(0);
+    let mut template = machine("set", "Always", 5)["spec"]["template"].clone();
+    template["metadata"]["labels"] = json!({"set": "a"});
+    let mut at = between(rng, Duration::from_secs(1), safety / 3);
+    let count = size(rng);
+    let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet",
+        "metadata": {"namespace": "default", "name": "set"},
+        "spec": {"replicas": count, "selector": {"matchLabels": {"set": "a"}}, "template": template}});
+    let resource = VirtualMachineInstanceReplicaSet::resource();
+    let want = Some(("vmirs", Want::Instances(count)));
+    acts.push(Act { at, what: What::Create { resource: resource.clone(), object, want } });
+    for _ in 0..rng.below(3) {
+        at += between(rng, Duration::from_secs(1), safety / 3);
+        let count = size(rng);
+        let what = What::Patch {
+            resource: resource.clone(),
+            namespace: "default".into(),
+            name: "set".into(),
+            patch: json!({"spec": {"replicas": count}}),
+            kind: "vmirs",
+            want: Some(Want::Instances(count)),
+        };
+        if at < safety {
+            acts.push(Act { at, what });
+        }
+    }
+    at += between(rng, Duration::from_secs(1), safety / 2);
+    if at < safety && rng.one_in(3) {
+        acts.push(delete(at, resource, "default", "set", "vmirs"));
     }
 }

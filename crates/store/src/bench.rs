@@ -159,7 +159,7 @@ async fn fan_out(store: &EmbeddedStore, load: &Load) -> Result<FanOut, StoreErro
         let mut left = load.events;
         while left > 0 {
             match watch.next().await {
-                Some(Ok(WatchItem::Event(_))) => left -= 1,
+                Some(Ok(WatchItem::Events(events))) => left = left.saturating_sub(events.len()),
                 Some(Ok(WatchItem::Progress(_))) => {}
                 Some(Err(error)) => return Err(error),
                 None => return Err(StoreError::Closed),

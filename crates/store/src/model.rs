@@ -156,11 +156,34 @@ pub struct Event {
     pub current: Option<Arc<Entry>>,
 }
 
+/// Changes of keys under one prefix that became visible together, in revision order. All watches of that
+/// prefix are handed the same one, so that what a reader makes of it can be made once for all of them.
+#[derive(Debug, Default)]
+pub struct Events {
+    list: Vec<Event>,
+    /// What readers derived from it.
+    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl From<Vec<Event>> for Events {
+    fn from(list: Vec<Event>) -> Self {
+        Self { list, memo: OnceLock::new() }
+    }
+}
+
+impl std::ops::Deref for Events {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.list
+    }
+}
+
 /// What a watch yields.
 #[derive(Clone, Debug)]
 pub enum WatchItem {
-    /// One change, in revision order, none skipped and none twice.
-    Event(Event),
+    /// Changes, in revision order, none skipped and none twice.
+    Events(Arc<Events>),
     /// Every change of the watched keys up to this revision has been yielded. A watch that is
     /// polled until it is pending has told at least the newest revision that anybody had read
     /// before.

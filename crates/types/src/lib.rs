@@ -1,8 +1,11 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
+pub mod fit;
 pub mod kubevirt;
 pub mod placement;
 pub mod pod;
 pub mod quantity;
 pub mod resource;
 pub mod selector;
+pub mod snapshots;
+pub mod volume;
 pub mod well_known;

@@ -48,6 +48,23 @@ pub mod kubevirt {
     /// Prefix of the label of a node that runs guests of an architecture.
     pub const VM_ARCH_LABEL_PREFIX: &str = "kubevirt.io/vm-arch-";
 
+    /// Namespace of the Leases by which nodes promise to stop their guests when they cannot renew. Our own.
+    pub const NODE_LEASE_NAMESPACE: &str = "kubevirt-node-lease";
+    /// Annotation of such a Lease: since when the control plane takes the guests that were started under it for dead. Our
+    /// own.
+    pub const FENCED_ANNOTATION: &str = "kubevirt.io/fenced";
+    /// Annotation of a silent node: when its guests count as dead, should it stay silent. Our own.
+    pub const FENCED_BY_ANNOTATION: &str = "kubevirt.io/fenced-by";
+    /// Annotation of an instance: its node stops its guest when it cannot renew its Lease, and it may then be started
+    /// elsewhere (`true`); otherwise why it never is. Our own.
+    pub const FAILOVER_ANNOTATION: &str = "kubevirt.io/failover";
+    /// Annotation of an instance: the number of its node's Lease under which its guest was started. Our own.
+    pub const FENCING_TOKEN_ANNOTATION: &str = "kubevirt.io/fencing-token";
+    /// Why an instance failed whose node is proven to run its guest no more.
+    pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
+    /// Condition of an instance: its node is silent; what is waited for, and until when. Our own.
+    pub const RECOVERY_CONDITION: &str = "Recovery";
+
     /// Finalizer of a machine.
     pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
     /// Finalizer of an instance.

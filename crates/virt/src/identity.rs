@@ -1,6 +1,7 @@
 //! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
 
 use carrack_engine::{derived_suffix, fnv1a};
+use sha2::{Digest as _, Sha256};
 
 /// Longest name of a pod that its host name and labels still take whole.
 const NAME_MAX: usize = 63;
@@ -35,6 +36,18 @@ pub fn mac_address(uid: &str, interface: &str) -> String {
     bytes.extend_from_slice(interface.as_bytes());
     let [_, a, b, c, d, e, ..] = fnv1a(&bytes).to_be_bytes();
     format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
+}
+
+/// What KubeVirt calls interfaces of a network by: eleven digits of its name's SHA-256.
+#[must_use]
+pub fn hashed_network(name: &str) -> String {
+    Sha256::digest(name.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .chars()
+        .take(11)
+        .collect()
 }
 
 /// Name of the ControllerRevision that keeps the spec which a machine was started from.

@@ -7,8 +7,10 @@ pub mod admission;
 pub mod api;
 pub mod controllers;
 mod diff;
+pub mod fence;
 pub mod handler;
 pub mod identity;
+pub mod instancetype;
 pub mod paths;
 
 /// The version of KubeVirt whose API this is; its clients are told so.

@@ -1,5 +1,9 @@
 //! Directories of a launcher pod: a contract between controller, handler and launcher.
 
+use std::collections::BTreeSet;
+
+use carrack_types::kubevirt::VirtualMachineInstanceSpec;
+
 /// Where the launcher and the handler meet.
 pub const SOCKET_DIR: &str = "/var/run/kubevirt/sockets";
 /// Volume of [`SOCKET_DIR`].
@@ -21,6 +25,41 @@ pub const KEEP_ALIVE_DIR: &str = "/usr/bin";
 pub const KEEP_ALIVE: &str = "/usr/bin/container-disk";
 /// Name of the program's file.
 pub const KEEP_ALIVE_FILE: &str = "container-disk";
+
+/// The kubelet puts a service account's token here.
+pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Where huge pages are mounted.
+pub const HUGEPAGES_DIR: &str = "/dev/hugepages";
+/// Name of the volume that stands for the image with kernel and initrd; KubeVirt's.
+pub const KERNEL_BOOT_VOLUME: &str = "kernel-boot-volume";
+/// Where the handler puts the kernel.
+pub const KERNEL: &str = "/var/run/kubevirt/container-disks/kernel";
+/// Where the handler puts the initrd.
+pub const INITRD: &str = "/var/run/kubevirt/container-disks/initrd";
+
+/// Where a claim's device is.
+#[must_use]
+pub fn claim_device(volume: &str) -> String {
+    format!("/dev/{volume}")
+}
+/// The pod's volume with a Secret of access credentials.
+#[must_use]
+pub fn access_credential_volume(secret: &str) -> String {
+    format!("{secret}-access-cred")
+}
+/// Where that is mounted.
+#[must_use]
+pub fn access_credential_dir(secret: &str) -> String {
+    format!("/var/run/kubevirt-private/secret/{secret}-access-cred")
+}
+/// The Secrets with access credentials of an instance, each once.
+pub fn access_credential_secrets(spec: &VirtualMachineInstanceSpec) -> impl Iterator<Item = &str> {
+    let keys = spec.access_credentials.iter().filter_map(|access| access.ssh_public_key.as_ref().map(|of| &of.source));
+    let words = spec.access_credentials.iter().filter_map(|access| access.user_password.as_ref().map(|of| &of.source));
+    let names: BTreeSet<&str> =
+        keys.chain(words).filter_map(|source| Some(source.secret.as_ref()?.secret_name.as_str())).collect();
+    names.into_iter()
+}
 
 /// Where a claim's filesystem is; the disk in it is `disk.img`.
 #[must_use]

@@ -7,10 +7,11 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 21] = [
+const LAYERS: [(&str, u8); 25] = [
     ("types", 0),
     ("cel", 1),
     ("csi", 0),
+    ("disks", 0),
     ("deviceplugin", 0),
     ("schema", 2),
     ("store", 1),
@@ -22,6 +23,9 @@ const LAYERS: [(&str, u8); 21] = [
     ("scheduler", 3),
     ("controllers", 3),
     ("hollow", 3),
+    ("gpu-extender", 3),
+    ("gpu-plugin", 4),
+    ("storage", 3),
     ("kubelet", 3),
     ("launcher", 3),
     ("virt", 4),

@@ -32,7 +32,7 @@ pub(crate) fn aggregated(roles: &[&Object]) -> Vec<(String, Value)> {
 
 /// All roles as they are after the write.
 fn after<'a>(attributes: &'a Attributes<'_>, lookup: &'a dyn Lookup) -> Vec<&'a Object> {
-    let others = lookup.list(GROUP, ROLES, "").iter().filter(|role| name(role) != attributes.name);
+    let others = lookup.list(GROUP, ROLES, "").into_iter().filter(|role| name(role) != attributes.name);
     let own = (attributes.operation != Operation::Delete).then_some(&attributes.object);
     others.chain(own).collect()
 }
@@ -62,7 +62,7 @@ impl AdmissionPlugin for Aggregation {
         }
         let mut changes = Vec::new();
         for (role, rules) in aggregated(&after(attributes, lookup)) {
-            let stored = lookup.list(GROUP, ROLES, "").iter().find(|object| name(object) == role);
+            let stored = lookup.list(GROUP, ROLES, "").into_iter().find(|object| name(object) == role);
             let Some(stored) = stored.filter(|stored| role != attributes.name && stored.get("rules") != Some(&rules))
             else {
                 continue;

@@ -24,6 +24,8 @@ pub(crate) async fn consult(
         name: cx.name().to_owned(),
         object: object.clone(),
         old: stored,
+        managers: None,
+        old_entry: None,
         dry_run: cx.dry_run()?,
         env: &*cx.server.env,
     };
@@ -49,6 +51,8 @@ pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> 
         name: cx.name().to_owned(),
         object: options,
         old: None,
+        managers: None,
+        old_entry: None,
         dry_run: false,
         env: &*cx.server.env,
     };

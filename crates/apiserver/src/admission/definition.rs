@@ -45,7 +45,7 @@ impl AdmissionPlugin for Definitions {
         let others = lookup.list(CRD_GROUP, CRDS, "");
         let now = rfc3339_s(attributes.env.now());
         let old = attributes.old.cloned();
-        settle(&mut attributes.object, old.as_ref(), others, &now);
+        settle(&mut attributes.object, old.as_ref(), &others, &now);
         Ok(())
     }
 
@@ -99,7 +99,7 @@ pub(crate) fn waits_for_names(definition: &Object) -> bool {
 }
 
 /// Sets the status that upstream's naming and establishing controllers would.
-pub(crate) fn settle(definition: &mut Object, old: Option<&Object>, others: &[Object], now: &str) {
+pub(crate) fn settle(definition: &mut Object, old: Option<&Object>, others: &[&Object], now: &str) {
     let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
     let conflict = conflict(definition, others);
     let stored: Vec<String> = {
@@ -170,7 +170,7 @@ fn condition<'a>(definition: &'a Object, kind: &str) -> Option<&'a str> {
 }
 
 /// Whether another definition of the group, or a built-in kind, has one of the names.
-fn conflict(definition: &Object, others: &[Object]) -> Option<(&'static str, String)> {
+fn conflict(definition: &Object, others: &[&Object]) -> Option<(&'static str, String)> {
     let group = str_at(definition, &["spec", "group"]);
     let own = name(definition);
     let taken = |field: &'static str, value: &str| {

@@ -17,6 +17,7 @@ use crate::convert;
 use crate::env::new_uid;
 use crate::kinds;
 use crate::object::Object;
+use crate::registry::managers;
 use crate::status::Status;
 use crate::stored;
 
@@ -49,8 +50,22 @@ impl<'a> Asked<'a> {
         Ok(Some(Asked { cx, hooks, namespace }))
     }
 
+    /// The new object in a version of its resource, and the old one, both with their managers; null where
+    /// there is none.
+    pub(crate) async fn both(&self, attributes: &Attributes<'_>, version: usize) -> Result<(Value, Value), Status> {
+        let mut object = self.in_version(attributes, Some(&attributes.object), version).await?;
+        let mut old = self.in_version(attributes, attributes.old, version).await?;
+        let stored = attributes.old_entry.and_then(|entry| stored::parse_apart(entry).1);
+        for (object, managers) in [(&mut object, attributes.managers), (&mut old, stored.as_deref())] {
+            if let (Value::Object(object), Some(_)) = (object, managers) {
+                managers::put(object, managers);
+            }
+        }
+        Ok((object, old))
+    }
+
     /// An object of the request in another version of its resource; null when there is none.
-    pub(crate) async fn in_version(
+    async fn in_version(
         &self,
         attributes: &Attributes<'_>,
         object: Option<&Object>,
@@ -179,10 +194,12 @@ pub(crate) async fn take(
     asked: &Asked<'_>,
     attributes: &mut Attributes<'_>,
     version: usize,
-    changed: Object,
+    mut changed: Object,
 ) -> Result<(), Status> {
     let row = attributes.row;
     let asked_version = row.versions.iter().position(|known| known.name == attributes.version).unwrap_or(version);
+    // Who owns what was settled before; it is shown, not asked.
+    managers::take(&mut changed);
     let mut object = if asked_version == version {
         changed
     } else {

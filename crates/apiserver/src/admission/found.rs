@@ -14,33 +14,41 @@ use crate::stored;
 /// What was found for a write.
 #[derive(Default)]
 pub(crate) struct Found {
-    one: BTreeMap<[String; 4], Object>,
-    many: BTreeMap<[String; 3], Many>,
+    one: BTreeMap<[String; 4], Read>,
+    many: BTreeMap<[String; 3], Vec<Read>>,
     /// What the write rests on.
     pub checks: Vec<Check>,
 }
 
-/// The objects of a resource, parsed when somebody looks into them.
-#[derive(Default)]
-struct Many {
-    entries: Vec<Arc<Entry>>,
-    objects: OnceLock<Vec<Object>>,
+/// An object, parsed when somebody looks into it.
+struct Read {
+    entry: Arc<Entry>,
+    object: OnceLock<Object>,
+}
+
+impl Read {
+    fn of(entry: Arc<Entry>) -> Read {
+        Read { entry, object: OnceLock::new() }
+    }
+
+    fn object(&self) -> &Object {
+        stored::parsed(&self.entry).unwrap_or_else(|| self.object.get_or_init(|| stored::parse(&self.entry)))
+    }
 }
 
 impl Lookup for Found {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object> {
-        self.one.get(&[group, resource, namespace, name].map(str::to_owned))
+        self.one.get(&[group, resource, namespace, name].map(str::to_owned)).map(Read::object)
     }
 
-    fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object] {
-        let Some(many) = self.many.get(&[group, resource, namespace].map(str::to_owned)) else { return &[] };
-        many.objects.get_or_init(|| many.entries.iter().map(|entry| stored::parse(entry)).collect())
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<&Object> {
+        let many = self.many.get(&[group, resource, namespace].map(str::to_owned));
+        many.into_iter().flatten().map(Read::object).collect()
     }
 
     fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str> {
         let many = self.many.get(&[group, resource, namespace].map(str::to_owned));
-        let entries = many.map_or(&[][..], |many| &many.entries);
-        entries.iter().filter_map(|entry| entry.key.rsplit('/').next()).collect()
+        many.into_iter().flatten().filter_map(|read| read.entry.key.rsplit('/').next()).collect()
     }
 }
 
@@ -50,7 +58,7 @@ impl Found {
         let pinned = self.checks.iter().any(|check| match check {
             Check::Unchanged(known, _) | Check::Absent(known) | Check::Exists(known) => known == key,
         });
-        let entry = self.many.values().flat_map(|many| &many.entries).find(|entry| entry.key == *key);
+        let entry = self.many.values().flatten().map(|read| &read.entry).find(|entry| entry.key == *key);
         if let (false, Some(entry)) = (pinned, entry) {
             self.checks.push(Check::Unchanged(Arc::clone(key), entry.mod_revision));
         }
@@ -86,7 +94,7 @@ pub(crate) async fn fetch(
                 let unchanged = |entry: &Arc<Entry>| Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision);
                 found.checks.extend(page.entries.iter().map(unchanged));
             }
-            found.many.insert([group, resource, namespace], Many { entries: page.entries, ..Many::default() });
+            found.many.insert([group, resource, namespace], page.entries.into_iter().map(Read::of).collect());
             continue;
         }
         let key: Arc<str> = (prefix + &name).into();
@@ -98,7 +106,7 @@ pub(crate) async fn fetch(
             });
         }
         if let Some(entry) = entry {
-            found.one.insert([group, resource, namespace, name], stored::parse(&entry));
+            found.one.insert([group, resource, namespace, name], Read::of(entry));
         }
     }
     Ok(found)

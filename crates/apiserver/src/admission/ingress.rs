@@ -37,7 +37,7 @@ impl AdmissionPlugin for DefaultIngressClass {
         if !concerns(attributes) {
             return Ok(());
         }
-        let classes = lookup.list(GROUP, CLASSES, "").iter();
+        let classes = lookup.list(GROUP, CLASSES, "").into_iter();
         let mut defaults: Vec<&Object> = classes.filter(|class| annotation(class, DEFAULT) == Some("true")).collect();
         // The newest, then the first by name, as upstream.
         let created = |class: &Object| meta_str(class, "creationTimestamp").to_owned();

@@ -80,6 +80,10 @@ pub struct Attributes<'a> {
     pub object: Object,
     /// The object as it was; none for a creation.
     pub old: Option<&'a Object>,
+    /// `metadata.managedFields` of the new object, which it goes without on its way, as JSON.
+    pub managers: Option<&'a str>,
+    /// The old object as it is stored, if it goes without its managers too.
+    pub old_entry: Option<&'a carrack_store::Entry>,
     /// Nothing will be stored.
     pub dry_run: bool,
     /// Clock and random numbers.
@@ -143,7 +147,7 @@ pub trait Lookup {
     /// An object that was named in [`AdmissionPlugin::needs`], if it exists.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object>;
     /// The objects of a resource that was named as a whole.
-    fn list(&self, group: &str, resource: &str, namespace: &str) -> &[Object];
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<&Object>;
     /// Their names alone, in order, which costs less.
     fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str>;
 }
@@ -199,6 +203,7 @@ pub(crate) fn built_in(network: &Network) -> Vec<Box<dyn AdmissionPlugin>> {
         Box::new(limit_ranger::LimitRanger),
         Box::new(service_account::ServiceAccountTokens),
         Box::new(node::NodeRestriction),
+        Box::new(node::TaintNodesByCondition),
         Box::new(pod_security::PodSecurity),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),

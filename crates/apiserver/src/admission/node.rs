@@ -1,9 +1,11 @@
-//! NodeRestriction: node agents write their own objects only. The rules are in `carrack-auth`.
+//! Nodes: agents write their own objects only (NodeRestriction, whose rules are in `carrack-auth`), and new
+//! nodes take no pods before somebody saw them ready (TaintNodesByCondition).
 
 use carrack_auth::node::restriction::{self, Write};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Attributes, Lookup, Operation};
+use crate::object::child_mut;
 use crate::status::Status;
 
 pub(super) struct NodeRestriction;
@@ -35,5 +37,31 @@ impl AdmissionPlugin for NodeRestriction {
             stored: stored.as_ref(),
         };
         restriction::restrict(caller, &write).map_err(|why| attributes.forbidden(&why))
+    }
+}
+
+/// Of new nodes; the node lifecycle controller takes it away again.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+pub(super) struct TaintNodesByCondition;
+
+impl AdmissionPlugin for TaintNodesByCondition {
+    fn name(&self) -> &'static str {
+        "TaintNodesByCondition"
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        if !attributes.is("", "nodes") || attributes.operation != Operation::Create {
+            return Ok(());
+        }
+        let taints = child_mut(&mut attributes.object, "spec").entry("taints").or_insert_with(|| json!([]));
+        if taints.is_null() {
+            *taints = json!([]);
+        }
+        let Some(taints) = taints.as_array_mut() else { return Ok(()) };
+        if !taints.iter().any(|taint| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule") {
+            taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
+        }
+        Ok(())
     }
 }

@@ -43,7 +43,7 @@ impl AdmissionPlugin for DefaultStorageClass {
         };
         // Of several defaults the newest counts, then the first by name, as upstream.
         let created = |class: &Object| crate::object::meta_str(class, "creationTimestamp").to_owned();
-        let mut defaults: Vec<&Object> = lookup.list(GROUP, CLASSES, "").iter().filter(is_default).collect();
+        let mut defaults: Vec<&Object> = lookup.list(GROUP, CLASSES, "").into_iter().filter(is_default).collect();
         defaults.sort_by(|a, b| created(b).cmp(&created(a)).then_with(|| name(a).cmp(name(b))));
         if let Some(class) = defaults.first() {
             let class = name(class).to_owned();

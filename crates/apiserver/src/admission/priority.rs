@@ -63,9 +63,9 @@ impl AdmissionPlugin for Priority {
 }
 
 /// The class of pods that name none: the global default with the lowest value.
-fn default_class(classes: &[Object]) -> Option<&Object> {
+fn default_class(classes: Vec<&Object>) -> Option<&Object> {
     classes
-        .iter()
+        .into_iter()
         .filter(|class| class.get("globalDefault").and_then(Value::as_bool) == Some(true))
         .min_by_key(|class| class.get("value").and_then(Value::as_i64))
 }

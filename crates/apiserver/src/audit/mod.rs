@@ -99,7 +99,27 @@ impl Audit {
     }
 }
 
+/// How a client tried to say who it is.
+fn attempted(headers: &HeaderMap) -> String {
+    let given = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let scheme = given.and_then(|value| value.split_whitespace().next()).map(str::to_ascii_lowercase);
+    match scheme.as_deref() {
+        Some(known @ ("basic" | "bearer")) => format!("attempted: [{known}]"),
+        _ => "no valid credentials found".to_owned(),
+    }
+}
+
 impl Record<'_> {
+    /// Ends with the refusal of a request of which nobody knows whose it is.
+    pub(crate) fn end_unauthenticated(mut self, headers: &HeaderMap) {
+        let message = format!("Authentication failed, {}", attempted(headers));
+        self.event.insert("user".to_owned(), json!({}));
+        let status = json!({
+            "metadata": {}, "status": "Failure", "message": message, "reason": "Unauthorized", "code": 401,
+        });
+        self.stage(Stage::ResponseStarted, Some(status));
+    }
+
     /// Ends with a reply.
     pub(crate) fn end(mut self, notes: &Notes, response: &Response) {
         if let Some(other) = &notes.impersonated {
@@ -126,7 +146,7 @@ impl Record<'_> {
             }
             Body::Full(_) | Body::Parts(_) => Stage::ResponseComplete,
         };
-        self.stage(stage, Some(response.status().as_u16()));
+        self.stage(stage, Some(json!({"metadata": {}, "code": response.status().as_u16()})));
     }
 
     fn body(&mut self, field: &str, bytes: &[u8]) {
@@ -143,14 +163,14 @@ impl Record<'_> {
         self.event.insert(field.to_owned(), object);
     }
 
-    fn stage(&mut self, stage: Stage, code: Option<u16>) {
+    fn stage(&mut self, stage: Stage, status: Option<Value>) {
         if self.decision.omit_stages.contains(&stage) {
             return;
         }
         self.event.insert("stage".to_owned(), stage.text().into());
         self.event.insert("stageTimestamp".to_owned(), micros(self.env).into());
-        if let Some(code) = code {
-            self.event.insert("responseStatus".to_owned(), json!({"metadata": {}, "code": code}));
+        if let Some(status) = status {
+            self.event.insert("responseStatus".to_owned(), status);
         }
         // Writing a tree of JSON values to memory cannot fail.
         self.audit.sink.write(&serde_json::to_string(&self.event).unwrap_or_default());

@@ -6,7 +6,7 @@
 //! do not pass here. <https://kubernetes.io/docs/concepts/cluster-administration/flow-control/>
 
 mod objects;
-pub(crate) mod seats;
+pub mod seats;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ use crate::keys;
 use crate::object::{Object, at, meta_str, name, str_at};
 use crate::query::Query;
 use crate::route::RequestInfo;
+use crate::server::ApiServer;
+use crate::status::Status;
 use crate::stored;
 
 pub(crate) use objects::bootstrap;
@@ -28,13 +30,50 @@ pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 
+/// What becomes of a request: its class, and the levels if they have changed since they were last told.
+pub struct Classified {
+    /// Where it belongs.
+    pub class: Class,
+    /// The levels' generation, and what each level is given.
+    pub levels: Option<(u64, BTreeMap<String, LevelConfig>)>,
+}
+
+impl ApiServer {
+    /// Where a request belongs; none when it needs no seat. `seen` is the generation of the levels that the
+    /// caller knows, `total` how many seats there are.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn classify(
+        &self,
+        caller: &Caller,
+        method: &http::Method,
+        uri: &http::Uri,
+        seen: u64,
+        total: usize,
+    ) -> Result<Option<Classified>, Status> {
+        let query = Query::parse(uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(method, uri.path(), &query);
+        if is_long_running(&info, &query) {
+            return Ok(None);
+        }
+        self.inner
+            .with_flow(|fold| {
+                let levels = (fold.generation != seen).then(|| (fold.generation, fold.levels(total)));
+                fold.classify(caller, &info).map(|class| Classified { class, levels })
+            })
+            .await
+    }
+}
+
 /// Where a request belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Class {
+pub struct Class {
     /// The priority level's name.
     pub level: String,
-    /// UIDs of schema and level, which replies name.
+    /// UID of the schema, which replies name.
     pub schema_uid: String,
+    /// UID of the level, which replies name too.
     pub level_uid: String,
     /// A hash of whose request it is, within the schema.
     pub flow: u64,

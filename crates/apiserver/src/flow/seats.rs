@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// What a priority level is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LevelConfig {
+pub struct LevelConfig {
     /// Never waits and takes no seat.
     pub exempt: bool,
     /// Seats by its share.
@@ -33,11 +33,11 @@ pub(crate) struct LevelConfig {
 }
 
 /// A request's number.
-pub(crate) type Ticket = u64;
+pub type Ticket = u64;
 
 /// What becomes of a request that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub enum Arrival {
     /// It is served now.
     Served,
     /// It waits.
@@ -67,15 +67,16 @@ impl Level {
 
 /// The seats of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub struct Seats {
     levels: BTreeMap<String, Level>,
     total: usize,
     in_use: usize,
 }
 
 impl Seats {
-    /// Takes other levels. Requests in flight of a level that is gone are counted no more.
-    pub(crate) fn configure(&mut self, total: usize, levels: BTreeMap<String, LevelConfig>) -> Vec<Ticket> {
+    /// Takes other levels, and says who is served because of it. Requests in flight of a level that is gone are
+    /// counted no more.
+    pub fn configure(&mut self, total: usize, levels: BTreeMap<String, LevelConfig>) -> Vec<Ticket> {
         let mut old = std::mem::take(&mut self.levels);
         self.total = total;
         let mut homeless = Vec::new();
@@ -89,7 +90,11 @@ impl Seats {
             };
             for (index, ticket) in before.into_iter().flat_map(|level| level.queues.into_iter().flatten()).enumerate() {
                 match level.queues.len() {
-                    0 => homeless.push(ticket),
+                    // Served beyond its seats, and it gives one back when it goes.
+                    0 => {
+                        level.in_use += 1;
+                        homeless.push(ticket);
+                    }
                     count => level.queues[index % count].push_back(ticket),
                 }
             }
@@ -98,11 +103,13 @@ impl Seats {
         self.in_use = self.levels.values().map(|level| level.in_use).sum();
         // Who waited in a level that is gone is served: it was let in once.
         homeless.extend(old.into_values().flat_map(|level| level.queues.into_iter().flatten()));
+        // And who waited where there are more seats now.
+        homeless.extend(self.serve());
         homeless
     }
 
     /// A request arrives. `flow` is a hash of who it belongs to within its level.
-    pub(crate) fn arrive(&mut self, level: &str, flow: u64, ticket: Ticket) -> Arrival {
+    pub fn arrive(&mut self, level: &str, flow: u64, ticket: Ticket) -> Arrival {
         let free = self.has_seat(level);
         let Some(own) = self.levels.get_mut(level) else { return Arrival::Served };
         if own.config.exempt {
@@ -125,7 +132,7 @@ impl Seats {
     }
 
     /// A request that was served has ended. Those who are served now in its place.
-    pub(crate) fn leave(&mut self, level: &str) -> Vec<Ticket> {
+    pub fn leave(&mut self, level: &str) -> Vec<Ticket> {
         if let Some(own) = self.levels.get_mut(level).filter(|own| own.in_use > 0) {
             own.in_use -= 1;
             self.in_use -= 1;
@@ -134,7 +141,7 @@ impl Seats {
     }
 
     /// A request waits no longer; false when it does not wait (it has been served meanwhile).
-    pub(crate) fn give_up(&mut self, level: &str, ticket: Ticket) -> bool {
+    pub fn give_up(&mut self, level: &str, ticket: Ticket) -> bool {
         let Some(own) = self.levels.get_mut(level) else { return false };
         for queue in &mut own.queues {
             if let Some(at) = queue.iter().position(|waiting| *waiting == ticket) {
@@ -238,6 +245,21 @@ mod tests {
         // Another flow of the flooded level has queues of its own.
         assert!((0..20).any(|flow| seats.arrive("others", flow, 300 + flow) == Arrival::Waits));
         assert_eq!(seats.leave("nodes"), [103]);
+    }
+
+    #[test]
+    fn new_levels_serve_who_waited() {
+        let mut seats = seats();
+        for ticket in 0..9 {
+            seats.arrive("others", 7, ticket);
+        }
+        let more = BTreeMap::from([("others".to_owned(), level(8, 0))]);
+        assert_eq!(seats.configure(8, more), [7]);
+        let none = BTreeMap::from([("others".to_owned(), LevelConfig { queues: 0, ..level(8, 0) })]);
+        assert_eq!(seats.configure(8, none), [8]);
+        assert_eq!(seats.in_use, 9);
+        assert!(seats.leave("others").is_empty());
+        assert_eq!(seats.arrive("others", 7, 10), Arrival::Refused);
     }
 
     #[test]

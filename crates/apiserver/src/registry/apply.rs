@@ -15,7 +15,7 @@ use crate::body::Response;
 use crate::context::{Cx, FieldValidation};
 use crate::convert;
 use crate::kinds;
-use crate::object::{Object, meta, meta_str, set_meta, str_at};
+use crate::object::{Object, Whole, meta, meta_str, set_meta, str_at};
 use crate::registry::create::{self, Made};
 use crate::registry::decode as bodies;
 use crate::registry::managers::{self, Managers};
@@ -124,8 +124,8 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
                 made => return made.map(Outcome::Created),
             }
         };
-        let mut old = convert::load(cx, &entry).await?;
-        let managed = managers::take(&mut old).map(Managed::stored).unwrap_or_default();
+        let (old, managed) = convert::load_apart(cx, &entry).await?;
+        let (old, managed) = (Whole::from(old), managed.as_deref().map(Managed::stored).unwrap_or_default());
         let applied = merge(cx, half, Some(&old), &config, managed, &manager, force)?;
         let managers = Managers::Applied(applied.managed);
         if let Some(changed) =

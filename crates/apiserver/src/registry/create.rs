@@ -5,8 +5,6 @@ use std::sync::Arc;
 use carrack_schema::apply::Managed;
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
 
-use serde_json::Value;
-
 use crate::admission::{self, Attributes, Operation, Terms, extend};
 use crate::body::Response;
 use crate::context::Cx;
@@ -16,6 +14,7 @@ use crate::kinds;
 use crate::object::{Object, meta_str, set_meta};
 use crate::present::Presenter;
 use crate::registry::{decode, managers, meta, strategy};
+use crate::rests_on;
 use crate::server::Inner;
 use crate::status::Status;
 use crate::stored;
@@ -29,9 +28,17 @@ const TRIES: usize = 32;
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let dry_run = cx.dry_run()?;
-    let object = decode::object(cx, body)?;
-    let made = make(cx, object, dry_run).await?;
-    response(cx, made, &presenter).await
+    let (warnings, mut tries) = (cx.warnings.len(), Tries::new());
+    loop {
+        let mut object = decode::object(cx, body)?;
+        prepare(cx, &mut object)?;
+        let managers = managers::created(cx, &mut object)?;
+        if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut tries).await? {
+            return response(cx, made, &presenter).await;
+        }
+        // Read once more: that happens less often than it would cost to keep a copy each time.
+        cx.warnings.truncate(warnings);
+    }
 }
 
 /// The reply with a created object.
@@ -49,13 +56,6 @@ pub(crate) enum Made {
     Dry(Object),
 }
 
-/// Creates an object that is already decoded.
-pub(crate) async fn make(cx: &mut Cx<'_>, mut decoded: Object, dry_run: bool) -> Result<Made, Status> {
-    prepare(cx, &mut decoded)?;
-    let managers = managers::created(cx, &mut decoded)?;
-    store(cx, &decoded, managers.as_ref(), dry_run).await
-}
-
 /// Creates an object that was applied.
 pub(crate) async fn make_applied(
     cx: &mut Cx<'_>,
@@ -64,7 +64,24 @@ pub(crate) async fn make_applied(
     dry_run: bool,
 ) -> Result<Made, Status> {
     prepare(cx, &mut object)?;
-    store(cx, &object, managed.into_json().as_ref(), dry_run).await
+    let (managers, mut tries) = (managed.into_text(), Tries::new());
+    loop {
+        if let Some(made) = attempt(cx, object.clone(), managers.as_deref(), dry_run, &mut tries).await? {
+            return Ok(made);
+        }
+    }
+}
+
+/// How often it is tried yet.
+struct Tries {
+    names: usize,
+    all: usize,
+}
+
+impl Tries {
+    fn new() -> Tries {
+        Tries { names: NAME_TRIES, all: TRIES }
+    }
 }
 
 fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
@@ -74,57 +91,61 @@ fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-async fn store(cx: &mut Cx<'_>, decoded: &Object, managers: Option<&Value>, dry_run: bool) -> Result<Made, Status> {
-    let mut names_left = NAME_TRIES;
-    for _ in 0..TRIES {
-        let name = meta::generated_name(cx, decoded);
-        meta::check_name(cx, &name)?;
-        let generated = meta_str(decoded, "name").is_empty() && !name.is_empty();
-        let mut object = decoded.clone();
-        if !name.is_empty() {
-            set_meta(&mut object, "name", name.clone());
+/// One attempt; none when something that it rested on has changed.
+async fn attempt(
+    cx: &mut Cx<'_>,
+    mut object: Object,
+    managers: Option<&str>,
+    dry_run: bool,
+    tries: &mut Tries,
+) -> Result<Option<Made>, Status> {
+    tries.all = tries.all.checked_sub(1).ok_or_else(busy)?;
+    let name = meta::generated_name(cx, &object);
+    meta::check_name(cx, &name)?;
+    let generated = meta_str(&object, "name").is_empty() && !name.is_empty();
+    if !name.is_empty() {
+        set_meta(&mut object, "name", name.clone());
+    }
+    strategy::name_given(cx, &mut object);
+    let (mut object, mut terms) = admit(cx, object, managers, &name, dry_run).await?;
+    let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
+    if dry_run {
+        if cx.server.store.get(&key).await?.0.is_some() {
+            return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
         }
-        let (mut object, mut terms) = admit(cx, object, &name, dry_run).await?;
-        managers::put(&mut object, managers.cloned());
-        let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
-        if dry_run {
-            if cx.server.store.get(&key).await?.0.is_some() {
+        cx.warnings.append(&mut terms.warnings);
+        managers::put(&mut object, managers);
+        return Ok(Some(Made::Dry(object)));
+    }
+    let (api_version, kind) = convert::storage_type(&cx.row);
+    let value = stored::encode_managed(&convert::save(cx, object).await?, managers, &api_version, &kind)?;
+    let Terms { mut checks, mut ops, mut warnings } = terms;
+    let at = checks.len();
+    checks.push(Check::Absent(Arc::clone(&key)));
+    ops.insert(0, Op::Put(key, value));
+    match cx.server.store.transact(Txn { checks, ops }).await? {
+        TxnOutcome::Committed { entries, .. } => {
+            cx.warnings.append(&mut warnings);
+            match entries.into_iter().next().flatten() {
+                Some(entry) => Ok(Some(Made::Stored(entry))),
+                None => Err(Status::internal("the store returned no entry for a put")),
+            }
+        }
+        TxnOutcome::Failed { current, .. } => {
+            let taken = current.get(at).is_some_and(Option::is_some);
+            if taken && !generated {
                 return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
             }
-            cx.warnings.append(&mut terms.warnings);
-            return Ok(Made::Dry(object));
-        }
-        let (api_version, kind) = convert::storage_type(&cx.row);
-        let value = stored::encode_bounded(&convert::save(cx, object).await?, &api_version, &kind)?;
-        let Terms { mut checks, mut ops, mut warnings } = terms;
-        let at = checks.len();
-        checks.push(Check::Absent(Arc::clone(&key)));
-        ops.insert(0, Op::Put(key, value));
-        let outcome = cx.server.store.transact(Txn { checks, ops }).await?;
-        match outcome {
-            TxnOutcome::Committed { entries, .. } => {
-                cx.warnings.append(&mut warnings);
-                return match entries.into_iter().next().flatten() {
-                    Some(entry) => Ok(Made::Stored(entry)),
-                    None => Err(Status::internal("the store returned no entry for a put")),
-                };
-            }
-            TxnOutcome::Failed { current, .. } => {
-                let taken = current.get(at).is_some_and(Option::is_some);
-                if taken && !generated {
-                    return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
+            if taken {
+                tries.names -= 1;
+                if tries.names == 0 {
+                    return Err(Status::generate_name_conflict(&cx.row.group, &cx.row.plural, &name));
                 }
-                if taken {
-                    names_left -= 1;
-                    if names_left == 0 {
-                        return Err(Status::generate_name_conflict(&cx.row.group, &cx.row.plural, &name));
-                    }
-                }
-                // Otherwise something that admission rested on has changed: decide again.
             }
+            // Otherwise something that admission rested on has changed: decide again.
+            Ok(None)
         }
     }
-    Err(busy())
 }
 
 /// The reply when preconditions keep changing.
@@ -133,7 +154,13 @@ pub(crate) fn busy() -> Status {
 }
 
 /// Admission and validation of a new object; returns it with what it rests on.
-async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result<(Object, Terms), Status> {
+async fn admit(
+    cx: &Cx<'_>,
+    object: Object,
+    managers: Option<&str>,
+    name: &str,
+    dry_run: bool,
+) -> Result<(Object, Terms), Status> {
     let server: &Inner = cx.server;
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let mut attributes = Attributes {
@@ -146,6 +173,8 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
         name: name.to_owned(),
         object,
         old: None,
+        managers,
+        old_entry: None,
         dry_run,
         env: &*server.env,
     };
@@ -165,7 +194,8 @@ async fn admit(cx: &Cx<'_>, object: Object, name: &str, dry_run: bool) -> Result
     }
     extend::validate(cx, &attributes).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
-    let terms = admission::terms(&server.plugins, &attributes, found)?;
+    let mut terms = admission::terms(&server.plugins, &attributes, found)?;
+    terms.checks.extend(rests_on::checks(cx).await?);
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
 }

@@ -22,7 +22,8 @@ use crate::env::rfc3339_s;
 use crate::object::{Object, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
 use crate::registry::create::busy;
 use crate::registry::delete_options::{DeleteOptions, Propagation};
-use crate::registry::{meta as metadata, strategy};
+use crate::registry::{managers, meta as metadata, strategy};
+use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
 
@@ -48,11 +49,19 @@ const RETURNED: [(&str, &str); 7] = [
 /// How a deletion ended.
 pub(crate) enum Deleted {
     /// The object is gone; this was its last state.
-    Gone(Object, Revision),
+    Gone(Last, Revision),
     /// It stays until somebody else has done their part; this is its state now.
     Waiting(Arc<Entry>),
     /// What would be left.
     Dry(Object, Revision),
+}
+
+/// The last state of an object.
+pub(crate) enum Last {
+    /// As it was stored.
+    Stored(Arc<Entry>),
+    /// As it became by going.
+    Marked(Object),
 }
 
 /// Deletes the request's object.
@@ -63,13 +72,16 @@ pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     Ok(match deleted {
         Deleted::Waiting(entry) => presenter.one(200, &*cx.converted(entry).await?),
         Deleted::Dry(object, revision) => presenter.unstored(200, &object, revision),
-        Deleted::Gone(object, revision) => {
-            if RETURNED.contains(&(&*cx.row.group, &*cx.row.plural)) {
-                presenter.unstored(200, &object, revision)
-            } else {
-                let name = cx.name();
-                Status::success(&cx.row.group, &cx.row.plural, name, meta_str(&object, "uid")).into()
-            }
+        Deleted::Gone(last, revision) if RETURNED.contains(&(&*cx.row.group, &*cx.row.plural)) => match last {
+            Last::Stored(entry) => presenter.one_at(200, &*cx.converted(entry).await?, revision),
+            Last::Marked(object) => presenter.unstored(200, &object, revision),
+        },
+        Deleted::Gone(last, _) => {
+            let uid = match &last {
+                Last::Stored(entry) => meta_str(&stored::parse(entry), "uid").to_owned(),
+                Last::Marked(object) => meta_str(object, "uid").to_owned(),
+            };
+            Status::success(&cx.row.group, &cx.row.plural, cx.name(), &uid).into()
         }
     })
 }
@@ -99,23 +111,31 @@ pub(crate) async fn attempt(
     options: &DeleteOptions,
     also: Terms,
 ) -> Result<Option<Deleted>, Status> {
-    let old = convert::load(cx, entry).await?;
+    let (old, managers) = convert::load_apart(cx, entry).await?;
     options.check_preconditions(cx, name, meta_str(&old, "uid"), &entry.mod_revision.to_string())?;
-    let Terms { mut checks, mut ops, .. } = admit(cx, &old, name, options.dry_run).await?;
-    let new = marked(cx, &old, options);
+    let Terms { mut checks, mut ops, .. } = admit(cx, &old, entry, name, options.dry_run).await?;
+    let mut new = marked(cx, &old, options);
     let may_go = strategy::may_go(cx, &new);
     if options.dry_run {
+        managers::put(&mut new, managers.as_deref());
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }
     checks.extend(also.checks);
+    checks.extend(rests_on::checks(cx).await?);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     if may_go {
         ops.extend(also.ops);
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
             TxnOutcome::Committed { revision, .. } => {
-                let mut last = if is_deleting(&old) { new } else { old };
-                set_meta(&mut last, "resourceVersion", revision.to_string());
+                let last = if is_deleting(&old) {
+                    let mut last = new;
+                    managers::put(&mut last, managers.as_deref());
+                    set_meta(&mut last, "resourceVersion", revision.to_string());
+                    Last::Marked(last)
+                } else {
+                    Last::Stored(Arc::clone(entry))
+                };
                 Some(Deleted::Gone(last, revision))
             }
             TxnOutcome::Failed { .. } => None,
@@ -125,7 +145,8 @@ pub(crate) async fn attempt(
         return Ok(Some(Deleted::Waiting(Arc::clone(entry))));
     }
     let (api_version, kind) = convert::storage_type(&cx.row);
-    let value = stored::encode(&convert::save(cx, new).await?, &api_version, &kind);
+    let saved = convert::save(cx, new).await?;
+    let value = stored::encode_managed(&saved, managers.as_deref(), &api_version, &kind)?;
     // What would go along goes when the object goes.
     let mut ops = also.ops;
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
@@ -139,21 +160,22 @@ pub(crate) async fn attempt(
 }
 
 /// Admission of a deletion; returns what it rests on and what goes along with the object.
-async fn admit(cx: &Cx<'_>, old: &Object, name: &str, dry_run: bool) -> Result<Terms, Status> {
-    with_attributes(cx, old, name, dry_run, true).await
+async fn admit(cx: &Cx<'_>, old: &Object, entry: &Entry, name: &str, dry_run: bool) -> Result<Terms, Status> {
+    with_attributes(cx, old, Some(entry), name, dry_run).await
 }
 
 /// What goes along with an object that nothing holds any more. Whether it may go was decided before.
 pub(crate) async fn departure(cx: &Cx<'_>, old: &Object) -> Result<Terms, Status> {
-    with_attributes(cx, old, crate::object::name(old), false, false).await
+    with_attributes(cx, old, None, crate::object::name(old), false).await
 }
 
+/// `entry` is the old object as it is stored, where it is asked whether it may go.
 async fn with_attributes(
     cx: &Cx<'_>,
     old: &Object,
+    entry: Option<&Entry>,
     name: &str,
     dry_run: bool,
-    validate: bool,
 ) -> Result<Terms, Status> {
     let server = cx.server;
     let namespace = meta_str(old, "namespace").to_owned();
@@ -167,11 +189,13 @@ async fn with_attributes(
         name: name.to_owned(),
         object: Object::new(),
         old: Some(old),
+        managers: None,
+        old_entry: entry,
         dry_run,
         env: &*server.env,
     };
     let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
-    if validate {
+    if entry.is_some() {
         for plugin in &server.plugins {
             plugin.validate(&attributes, &found)?;
         }

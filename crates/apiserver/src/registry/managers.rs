@@ -24,7 +24,7 @@ const UNKNOWN: &str = "unknown";
 /// Who owns what before a write, or because of it.
 pub(crate) enum Managers {
     /// As it is stored; the write is an update.
-    Stored(Option<Value>),
+    Stored(Option<Box<str>>),
     /// As it is after the object has been applied.
     Applied(Managed),
 }
@@ -35,8 +35,9 @@ pub(crate) fn take(object: &mut Object) -> Option<Value> {
 }
 
 /// Puts the managers into an object.
-pub(crate) fn put(object: &mut Object, managers: Option<Value>) {
-    put_meta(object, "managedFields", managers);
+pub(crate) fn put(object: &mut Object, managers: Option<&str>) {
+    // They were written by the schema crate, as JSON.
+    put_meta(object, "managedFields", managers.and_then(|text| serde_json::from_str(text).ok()));
 }
 
 /// The name given by `fieldManager`; empty if it is not given.
@@ -95,7 +96,7 @@ pub(crate) fn with<R>(cx: &Cx<'_>, manager: &str, f: impl FnOnce(&Kind<'_>, &Wri
 }
 
 /// The managers of a new object that was not applied.
-pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<Value>, Status> {
+pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<String>, Status> {
     let manager = name(cx, "CreateOptions")?;
     // A status that the server sets is nobody's.
     let status = if strategy::takes_status_from_creator(cx) { None } else { new.remove("status") };
@@ -105,7 +106,7 @@ pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<Value>, St
     if let Some(status) = status {
         new.insert("status".to_owned(), status);
     }
-    Ok(managed.into_json())
+    Ok(managed.into_text())
 }
 
 /// The managers of an object after an update. `sent` are those that the client sent: it may change
@@ -114,11 +115,11 @@ pub(crate) fn updated(
     cx: &Cx<'_>,
     old: &Object,
     new: &Object,
-    stored: Option<Value>,
+    stored: Option<&str>,
     sent: Option<Value>,
-) -> Result<Option<Value>, Status> {
+) -> Result<Option<String>, Status> {
     let manager = name(cx, "UpdateOptions")?;
-    let sent = sent.filter(|sent| cx.request.subresource.is_none() && stored.as_ref() != Some(sent));
+    let sent = sent.filter(|sent| cx.request.subresource.is_none() && stored != Some(&*sent.to_string()));
     let mut managed = match sent {
         Some(sent) if is_reset(&sent) => Managed::default(),
         Some(sent) => Managed::parse(sent)
@@ -130,7 +131,7 @@ pub(crate) fn updated(
         return Ok(None);
     }
     with(cx, &manager, |kind, writer| apply::update(old, new, kind, &mut managed, writer));
-    Ok(managed.into_json())
+    Ok(managed.into_text())
 }
 
 fn is_reset(sent: &Value) -> bool {

@@ -11,6 +11,7 @@ pub(crate) mod meta;
 pub(crate) mod patch;
 pub(crate) mod qos;
 pub(crate) mod read;
+pub(crate) mod render;
 pub(crate) mod strategy;
 pub(crate) mod update;
 pub(crate) mod watch;

@@ -40,6 +40,21 @@ enum How {
     Strategic(Value),
 }
 
+impl How {
+    /// The top-level fields that it may change; none when it may change any. The others are what is stored, and so fit
+    /// their schema.
+    fn touched(&self) -> Option<Vec<&str>> {
+        match self {
+            How::Json(_) => None,
+            How::Merge(patch) | How::Strategic(patch) => {
+                let fields: Vec<&str> = patch.as_object()?.keys().map(String::as_str).collect();
+                // Directives concern whatever they name.
+                (!fields.iter().any(|field| field.starts_with('$'))).then_some(fields)
+            }
+        }
+    }
+}
+
 /// Applies the patch in the body.
 pub(crate) async fn patch(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
     if content_type(cx.headers) == apply::MEDIA_TYPE {
@@ -127,7 +142,8 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
     let kind = cx.row.kind.to_string();
     bodies::check_type(&new, &api_version, &kind)?;
     set_type(&mut new, &api_version, &kind);
-    settle(cx, &mut new, &patch.findings)?;
+    let touched = patch.how.touched().filter(|_| !cx.row.is_custom);
+    settle(cx, &mut new, &patch.findings, touched.as_deref())?;
     Ok(new)
 }
 
@@ -139,13 +155,17 @@ fn unprocessable(cx: &Cx<'_>, path: &str, why: &str) -> Status {
 
 /// Makes a patched object fit its schema. What it should not have is treated as `fieldValidation` says, and is the
 /// patch's fault: a 422 of upstream's form.
-fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding]) -> Result<(), Status> {
+fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding], touched: Option<&[&str]>) -> Result<(), Status> {
     let mode = cx.field_validation()?;
     let refused = |new: &Object, why: &str| {
         let fault = FieldError::invalid("patch", serde_json::to_string(new).unwrap_or_default(), why);
         Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())])
     };
-    let unknown = match kinds::conform(&cx.row, cx.version(), new) {
+    let conformed = match touched {
+        Some(fields) => kinds::conform_fields(&cx.row, cx.version(), new, fields),
+        None => kinds::conform(&cx.row, cx.version(), new),
+    };
+    let unknown = match conformed {
         Ok(unknown) => unknown,
         Err(error) => return Err(refused(new, &error.to_string())),
     };

@@ -79,6 +79,35 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
     }
 }
 
+/// Labels by which a Job knows its pods: what they say, in the names of old and of today.
+const JOB_LABELS: [(&str, &str); 4] = [
+    ("job-name", "name"),
+    ("batch.kubernetes.io/job-name", "name"),
+    ("controller-uid", "uid"),
+    ("batch.kubernetes.io/controller-uid", "uid"),
+];
+
+/// Completes a new object that has its name: a Job without a selector of its own is given one.
+pub(crate) fn name_given(cx: &Cx<'_>, object: &mut Object) {
+    if (&*cx.row.group, &*cx.row.plural) != ("batch", "jobs") {
+        return;
+    }
+    let of_job = |field: &str| meta(object, field).cloned().unwrap_or_default();
+    let values = JOB_LABELS.map(|(label, field)| (label, of_job(field)));
+    let spec = child_mut(object, "spec");
+    if spec.get("manualSelector") == Some(&Value::Bool(true)) {
+        return;
+    }
+    let labels = child_mut(child_mut(child_mut(spec, "template"), "metadata"), "labels");
+    for (label, value) in &values {
+        labels.entry(*label).or_insert_with(|| value.clone());
+    }
+    let selected = child_mut(child_mut(spec, "selector"), "matchLabels");
+    for (label, value) in &values[3..] {
+        selected.entry(*label).or_insert_with(|| value.clone());
+    }
+}
+
 /// Which half of an object a write goes to.
 pub(crate) enum Half {
     /// Everything but the status.
@@ -133,6 +162,13 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             for field in others {
                 if !matches!(field.as_str(), "apiVersion" | "kind") {
                     keep(new, &field);
+                }
+            }
+            if (&*cx.row.group, &*cx.row.plural) == ("", "pods") {
+                // It was given at the start, and need not be repeated.
+                let class = old.get("status").and_then(|status| status.get("qosClass")).cloned();
+                if let Some(class) = class {
+                    child_mut(new, "status").entry("qosClass").or_insert(class);
                 }
             }
             if cx.row.is_custom {

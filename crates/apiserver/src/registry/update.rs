@@ -15,12 +15,13 @@ use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
 use crate::kinds;
-use crate::object::{Object, set_meta};
+use crate::object::{Object, Whole, set_meta};
 use crate::present::Presenter;
 use crate::registry::create::busy;
 use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
 use crate::registry::{decode, delete, meta, read};
+use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
 
@@ -75,11 +76,11 @@ pub(crate) async fn change_of<'c>(
     let dry_run = cx.dry_run()?;
     for _ in 0..TRIES {
         let entry = read::fetch(cx).await?;
-        let mut old = convert::load(cx, &entry).await?;
-        let stored = managers::take(&mut old);
+        let (old, stored) = convert::load_apart(cx, &entry).await?;
+        let old = Whole::from(old);
         let new = if with_managers {
-            let mut whole = old.clone();
-            managers::put(&mut whole, stored.clone());
+            let mut whole = Object::clone(&old);
+            managers::put(&mut whole, stored.as_deref());
             make(cx, &whole)?
         } else {
             make(cx, &old)?
@@ -107,7 +108,7 @@ pub(crate) async fn attempt(
     cx: &mut Cx<'_>,
     half: &Half,
     entry: &Arc<Entry>,
-    old: &Object,
+    old: &Whole,
     mut new: Object,
     managers: Managers,
     dry_run: bool,
@@ -120,21 +121,24 @@ pub(crate) async fn attempt(
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
     let managers = match managers {
-        Managers::Stored(stored) => managers::updated(cx, old, &new, stored, sent)?,
-        Managers::Applied(managed) => managed.into_json(),
+        Managers::Stored(stored) => managers::updated(cx, old, &new, stored.as_deref(), sent)?,
+        Managers::Applied(managed) => managed.into_text(),
     };
-    let (mut new, Terms { mut checks, mut ops, mut warnings }) = admit(cx, new, old, dry_run).await?;
+    let admitted = admit(cx, new, old, (&**entry, managers.as_deref()), dry_run).await?;
+    let (mut new, Terms { mut checks, mut ops, mut warnings }) = admitted;
     if cx.row.has_generation && strategy::changes_spec(cx, &new, old) {
         meta::bump_generation(&mut new);
     }
-    managers::put(&mut new, managers);
     let (api_version, kind) = convert::storage_type(&cx.row);
+    let premises = rests_on::checks(cx).await?;
     if strategy::may_go(cx, &new) {
+        managers::put(&mut new, managers.as_deref());
         if dry_run {
             return Ok(Some(Changed::Gone(new, entry.mod_revision)));
         }
         // What goes along with the object is not what a change of it would have changed.
         Terms { checks, ops, .. } = delete::departure(cx, old).await?;
+        checks.extend(premises);
         checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
@@ -146,14 +150,16 @@ pub(crate) async fn attempt(
         });
     }
     let dry = dry_run.then(|| new.clone());
-    let value = stored::encode_bounded(&convert::save(cx, new).await?, &api_version, &kind)?;
+    let value = stored::encode_managed(&convert::save(cx, new).await?, managers.as_deref(), &api_version, &kind)?;
     if stored::is_same(entry, &value) {
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
-    if let Some(new) = dry {
+    if let Some(mut new) = dry {
+        managers::put(&mut new, managers.as_deref());
         cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
+    checks.extend(premises);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {
@@ -169,7 +175,13 @@ pub(crate) async fn attempt(
 }
 
 /// Admission and validation of a changed object; returns it with what it rests on.
-async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<(Object, Terms), Status> {
+async fn admit(
+    cx: &Cx<'_>,
+    new: Object,
+    old: &Whole,
+    (entry, managers): (&Entry, Option<&str>),
+    dry_run: bool,
+) -> Result<(Object, Terms), Status> {
     let server = cx.server;
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let subresource = cx.request.subresource.clone().unwrap_or_default();
@@ -183,6 +195,8 @@ async fn admit(cx: &Cx<'_>, new: Object, old: &Object, dry_run: bool) -> Result<
         name: cx.name().to_owned(),
         object: new,
         old: Some(old),
+        managers,
+        old_entry: Some(entry),
         dry_run,
         env: &*server.env,
     };

@@ -5,16 +5,15 @@
 //!                                                                  └ progress ─► BOOKMARK
 //! ```
 //!
-//! Filtered watches see an object come (ADDED) when it starts to match and go (DELETED) when it
-//! stops. Bytes of objects are those of the store, shared by all watchers.
+//! What changes look like is [`super::render`]'s.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
-use carrack_store::{Entry, Event, Range, Revision, StoreError, Watch, WatchItem};
+use bytes::Bytes;
+use carrack_store::{Entry, Events, Range, Revision, StoreError, Watch, WatchItem};
 use futures::Stream;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -23,18 +22,19 @@ use crate::accept;
 use crate::body::{self, Body, Response};
 use crate::context::Cx;
 use crate::conversion::Converter;
-use crate::list_options::{AtRevision, Filter, ListOptions};
+use crate::list_options::{AtRevision, ListOptions};
 use crate::metrics::Watching;
-use crate::present::{Presenter, bytes_of};
+use crate::present::bytes_of;
 use crate::registry::read::collection_prefix;
+use crate::registry::render::{Text, View};
 use crate::status::Status;
 
 /// The server ends watches after this and up to twice this many seconds, so that clients spread.
 const MIN_TIMEOUT_S: u64 = 1800;
 /// Longest watch that a client can ask for.
 const MAX_TIMEOUT_S: u64 = 24 * 3600;
-/// Lines up to this size go out in one piece; of longer ones, the object's bytes are not copied.
-const COPY_BELOW_BYTES: usize = 16 * 1024;
+/// Lines that are there together go out in pieces of about this size.
+const PIECE_BYTES: usize = 64 * 1024;
 /// Marks the bookmark that ends the initial events of a streaming list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
@@ -86,10 +86,11 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         known: after,
         first: true,
         ready: VecDeque::new(),
+        text: Text::default(),
+        events: None,
         changes: Some(store.watch(&prefix, after)),
         watching: cx.server.metrics.watch(&cx.row, &cx.version().name, cx.request),
-        filter: options.filter,
-        presenter,
+        view: View { presenter, filter: options.filter },
         converter: converter.is_needed().then_some((converter, cx.version_index)),
         converting: None,
     };
@@ -108,10 +109,13 @@ struct Lines {
     first: bool,
     /// What goes out next.
     ready: VecDeque<Bytes>,
+    /// What goes out after that.
+    text: Text,
+    /// Changes that are taken one by one, and how many were.
+    events: Option<(Arc<Events>, usize)>,
     /// None after the end.
     changes: Option<Result<Watch, StoreError>>,
-    filter: Filter,
-    presenter: Presenter,
+    view: View,
     /// Where a webhook converts objects: what asks it, and the version that is wanted.
     converter: Option<(Converter, usize)>,
     /// An event whose object is on its way through the webhook.
@@ -122,16 +126,25 @@ struct Lines {
 /// What kind of event it is, at which revision if not the object's own, and the object.
 type Converting = (&'static str, Option<Revision>, BoxFuture<'static, Result<Vec<Arc<Entry>>, Status>>);
 
+/// How a step ended.
+enum Step {
+    More,
+    Waits,
+    End,
+}
+
 impl Lines {
-    fn push_event(&mut self, kind: &'static str, entry: Arc<Entry>, at: Option<Revision>) {
+    fn push_event(&mut self, kind: &'static str, entry: &Arc<Entry>, at: Option<Revision>) {
         match &self.converter {
-            Some((converter, version)) => self.converting = Some((kind, at, converter.later(vec![entry], *version))),
-            None => self.push_entry(kind, &entry, at),
+            Some((converter, version)) => {
+                self.converting = Some((kind, at, converter.later(vec![Arc::clone(entry)], *version)));
+            }
+            None => self.push_entry(kind, entry, at),
         }
     }
 
     fn push_entry(&mut self, kind: &'static str, entry: &Entry, at: Option<Revision>) {
-        let parts = self.presenter.event_parts(entry, at, self.first);
+        let parts = self.view.presenter.event_parts(entry, at, self.first);
         self.push_line(kind, &parts);
     }
 
@@ -141,44 +154,30 @@ impl Lines {
 
     fn push_line(&mut self, kind: &'static str, object: &[Bytes]) {
         self.first = false;
-        let front = match kind {
-            "ADDED" => &b"{\"type\":\"ADDED\",\"object\":"[..],
-            "MODIFIED" => b"{\"type\":\"MODIFIED\",\"object\":",
-            "DELETED" => b"{\"type\":\"DELETED\",\"object\":",
-            "BOOKMARK" => b"{\"type\":\"BOOKMARK\",\"object\":",
-            _ => b"{\"type\":\"ERROR\",\"object\":",
-        };
-        const BACK: &[u8] = b"}\n";
-        let size: usize = object.iter().map(Bytes::len).sum();
-        self.watching.event(front.len() + size + BACK.len());
-        if size > COPY_BELOW_BYTES {
-            self.ready.push_back(Bytes::from_static(front));
-            self.ready.extend(object.iter().cloned());
-            self.ready.push_back(Bytes::from_static(BACK));
-            return;
-        }
-        let mut line = BytesMut::with_capacity(front.len() + size + BACK.len());
-        line.extend_from_slice(front);
-        for part in object {
-            line.extend_from_slice(part);
-        }
-        line.extend_from_slice(BACK);
-        self.ready.push_back(line.freeze());
+        let bytes = self.text.push(kind, object);
+        self.watching.event(bytes);
     }
 
-    fn change(&mut self, event: &Event) {
-        self.known = event.revision;
-        let (row, version) = (&self.presenter.row, self.presenter.version());
-        let passes = |entry: &&Arc<Entry>| self.filter.matches(entry, row, version);
-        let before = event.previous.as_ref().filter(passes).cloned();
-        let after = event.current.as_ref().filter(passes).cloned();
-        match (before, after) {
-            (None, Some(entry)) => self.push_event("ADDED", entry, None),
-            (Some(_), Some(entry)) => self.push_event("MODIFIED", entry, None),
-            // The last state that the client could see, at the revision at which it was gone.
-            (Some(entry), None) => self.push_event("DELETED", entry, Some(event.revision)),
-            (None, None) => {}
+    fn change(&mut self, events: Arc<Events>) {
+        let shared = if self.converter.is_some() { None } else { self.view.shared(&events) };
+        let Some(shared) = shared else {
+            self.events = Some((events, 0));
+            return;
+        };
+        if let Some(last) = events.last() {
+            self.known = last.revision;
         }
+        if !shared.sizes.is_empty() {
+            self.first = false;
+            self.settle();
+            self.ready.extend(shared.parts.iter().cloned());
+            shared.sizes.iter().for_each(|bytes| self.watching.event(*bytes));
+        }
+    }
+
+    /// What was put together goes out.
+    fn settle(&mut self) {
+        self.ready.extend(self.text.take());
     }
 
     /// Passes on how far the store is. The store paces these, and the last one of a burst always comes:
@@ -186,7 +185,7 @@ impl Lines {
     fn progress(&mut self, revision: Revision) {
         if self.bookmarks && revision > self.known {
             self.known = revision;
-            let bookmark = self.presenter.bookmark(revision, Value::Null);
+            let bookmark = self.view.presenter.bookmark(revision, Value::Null);
             self.push_value("BOOKMARK", &bookmark);
         }
     }
@@ -201,6 +200,58 @@ impl Lines {
         };
         self.push_value("ERROR", &status.to_json());
     }
+
+    fn step(&mut self, cx: &mut Context<'_>) -> Step {
+        if let Some((kind, at, converting)) = &mut self.converting {
+            let (kind, at) = (*kind, *at);
+            let Poll::Ready(result) = converting.as_mut().poll(cx) else { return Step::Waits };
+            self.converting = None;
+            match result {
+                Ok(entries) => entries.iter().for_each(|entry| self.push_entry(kind, entry, at)),
+                Err(status) => {
+                    (self.changes, self.events) = (None, None);
+                    self.push_value("ERROR", &status.to_json());
+                }
+            }
+            return Step::More;
+        }
+        if let Some(entry) = self.initial.pop_front() {
+            self.push_entry("ADDED", &entry, None);
+            return Step::More;
+        }
+        if let Some(revision) = self.end_of_initial.take() {
+            let bookmark = self.view.presenter.bookmark(revision, json!({INITIAL_EVENTS_END: "true"}));
+            self.push_value("BOOKMARK", &bookmark);
+            return Step::More;
+        }
+        if let Some((events, taken)) = self.events.take() {
+            if let Some(event) = events.get(taken) {
+                self.known = event.revision;
+                if let Some((kind, entry, at)) = self.view.seen(event) {
+                    self.push_event(kind, entry, at);
+                }
+                self.events = Some((events, taken + 1));
+            }
+            return Step::More;
+        }
+        let watch = match &mut self.changes {
+            None => return Step::End,
+            Some(Err(error)) => {
+                let error = error.clone();
+                self.fail(error);
+                return Step::More;
+            }
+            Some(Ok(watch)) => watch,
+        };
+        match watch.as_mut().poll_next(cx) {
+            Poll::Pending => return Step::Waits,
+            Poll::Ready(Some(Ok(WatchItem::Events(events)))) => self.change(events),
+            Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.progress(revision),
+            Poll::Ready(Some(Err(error))) => self.fail(error),
+            Poll::Ready(None) => self.changes = None,
+        }
+        Step::More
+    }
 }
 
 impl Stream for Lines {
@@ -212,43 +263,14 @@ impl Stream for Lines {
             if let Some(bytes) = this.ready.pop_front() {
                 return Poll::Ready(Some(bytes));
             }
-            if let Some((kind, at, converting)) = &mut this.converting {
-                let (kind, at) = (*kind, *at);
-                let Poll::Ready(result) = converting.as_mut().poll(cx) else { return Poll::Pending };
-                this.converting = None;
-                match result {
-                    Ok(entries) => entries.iter().for_each(|entry| this.push_entry(kind, entry, at)),
-                    Err(status) => {
-                        this.changes = None;
-                        this.push_value("ERROR", &status.to_json());
-                    }
-                }
-                continue;
-            }
-            if let Some(entry) = this.initial.pop_front() {
-                this.push_entry("ADDED", &entry, None);
-                continue;
-            }
-            if let Some(revision) = this.end_of_initial.take() {
-                let bookmark = this.presenter.bookmark(revision, json!({INITIAL_EVENTS_END: "true"}));
-                this.push_value("BOOKMARK", &bookmark);
-                continue;
-            }
-            let watch = match &mut this.changes {
-                None => return Poll::Ready(None),
-                Some(Err(error)) => {
-                    let error = error.clone();
-                    this.fail(error);
-                    continue;
-                }
-                Some(Ok(watch)) => watch,
-            };
-            match watch.as_mut().poll_next(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(Ok(WatchItem::Event(event)))) => this.change(&event),
-                Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => this.progress(revision),
-                Poll::Ready(Some(Err(error))) => this.fail(error),
-                Poll::Ready(None) => this.changes = None,
+            let step = this.step(cx);
+            match step {
+                Step::More if this.text.bytes() < PIECE_BYTES => {}
+                Step::More => this.settle(),
+                // Whoever waits has said so to those that will wake it, and comes back.
+                Step::Waits | Step::End if !this.text.is_empty() => this.settle(),
+                Step::Waits => return Poll::Pending,
+                Step::End => return Poll::Ready(None),
             }
         }
     }

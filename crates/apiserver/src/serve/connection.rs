@@ -165,7 +165,12 @@ async fn exchange(
     };
     let caller = match caller {
         Ok(caller) => caller,
-        Err(status) => return Err((status, Some(incoming))),
+        Err(status) => {
+            if status.code == 401 {
+                shared.server.note_unauthenticated(&parts);
+            }
+            return Err((status, Some(incoming)));
+        }
     };
     let body = read(shared, incoming).await?;
     let zip = gzip::accepted(&parts.headers);

@@ -10,9 +10,7 @@ use http::HeaderValue;
 use tokio::sync::oneshot;
 
 use crate::flow::seats::{Arrival, Seats, Ticket};
-use crate::flow::{Class, is_long_running};
-use crate::query::Query;
-use crate::route::RequestInfo;
+use crate::flow::{Class, Classified};
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -60,25 +58,14 @@ impl Gate {
         method: &http::Method,
         uri: &http::Uri,
     ) -> Result<Option<Seat>, Status> {
-        let query = Query::parse(uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(method, uri.path(), &query);
-        if is_long_running(&info, &query) {
-            return Ok(None);
-        }
         let total = gate.total;
         let known = gate.inner.lock().unwrap_or_else(PoisonError::into_inner).generation;
-        let (class, generation, levels) = server
-            .inner
-            .with_flow(|fold| {
-                let levels = (fold.generation != known).then(|| fold.levels(total));
-                (fold.classify(caller, &info), fold.generation, levels)
-            })
-            .await?;
-        let Some(class) = class else { return Ok(None) };
+        let found = server.classify(caller, method, uri, known, total).await?;
+        let Some(Classified { class, levels }) = found else { return Ok(None) };
         let ticket = gate.next.fetch_add(1, Ordering::Relaxed);
         let (mut seat, told) = {
             let mut inner = gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(levels) = levels {
+            if let Some((generation, levels)) = levels {
                 inner.generation = generation;
                 let served = inner.seats.configure(total, levels);
                 inner.wake(served);

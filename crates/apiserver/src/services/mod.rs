@@ -67,7 +67,7 @@ impl ServiceAddresses {
     /// The ranges that addresses come from now: those of the ServiceCIDRs, which begin with the configured ones.
     fn ranges(&self, lookup: &dyn Lookup) -> Vec<Cidr> {
         let mut all = self.network.service_ranges.clone();
-        for object in lookup.list(NET, RANGES, "").iter().filter(|object| !crate::object::is_deleting(object)) {
+        for object in lookup.list(NET, RANGES, "").into_iter().filter(|object| !crate::object::is_deleting(object)) {
             let cidrs = at(object, &["spec", "cidrs"]).and_then(Value::as_array).into_iter().flatten();
             for range in cidrs.filter_map(Value::as_str).filter_map(Cidr::parse) {
                 if !all.contains(&range) {

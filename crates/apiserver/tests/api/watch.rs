@@ -1,6 +1,13 @@
 //! watch: where it begins, what it shows, how it ends.
 
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use carrack_apiserver::Body;
+use carrack_apiserver::body::Lines;
+use carrack_auth::Caller;
 use carrack_store::{Revision, Store as _, StoreError};
+use http::Method;
 use serde_json::json;
 
 use crate::harness::{CONFIG_MAPS, Cluster, config_map, now, revision};
@@ -23,6 +30,43 @@ fn from_the_beginning_from_now_from_then() {
     for watch in [&mut unset, &mut zero, &mut then] {
         assert_eq!(watch.summary(), ["MODIFIED a", "ADDED b", "DELETED a"]);
     }
+}
+
+#[test]
+fn watchers_that_see_the_same_are_sent_the_same_bytes() {
+    let cluster = Cluster::new();
+    let open = |query: &str, accept: &str| {
+        let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={}{query}", cluster.store.revision());
+        let caller = Caller::new("admin", ["system:masters"]);
+        match cluster.raw(caller, Method::GET, &path, &[("accept", accept)], Bytes::new()).into_body() {
+            Body::Watch { lines, .. } => lines,
+            other => panic!("no watch: {other:?}"),
+        }
+    };
+    let (json, metadata) = ("application/json", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+    let views = [("", json), ("&labelSelector=a%3Db", json), ("&labelSelector=a%3Dc", json), ("", metadata)];
+    let mut pairs = views.map(|(query, accept)| [open(query, accept), open(query, accept)]);
+    let mut labelled = config_map("x", "1");
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    cluster.post(CONFIG_MAPS, &labelled).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("y", "1")).expect(201);
+    let mut seen = Vec::new();
+    for pair in &mut pairs {
+        let [first, second] = pair.each_mut().map(pieces);
+        assert!(first.iter().zip(&second).all(|(a, b)| a.as_ptr() == b.as_ptr()), "not shared");
+        assert_eq!(first.len(), second.len());
+        seen.push(first.concat().split(|byte| *byte == b'\n').count() - 1);
+    }
+    assert_eq!(seen, [2, 1, 0, 2]);
+}
+
+/// What a watch has to say now.
+fn pieces(lines: &mut Lines) -> Vec<Bytes> {
+    let mut pieces = Vec::new();
+    while let Poll::Ready(Some(piece)) = lines.as_mut().poll_next(&mut Context::from_waker(Waker::noop())) {
+        pieces.push(piece);
+    }
+    pieces
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::rbac::Rule;
 
 const STORAGE: &[&str] = &["storage.k8s.io"];
 const DISCOVERY: &[&str] = &["discovery.k8s.io"];
+const POLICIES: &[&str] = &["admissionregistration.k8s.io"];
 const ALL: &[&str] = &["*"];
 
 pub(super) fn add(b: &mut Builder) {
@@ -68,6 +69,14 @@ fn cluster_controllers() -> Table {
         (
             "resourcequota-controller",
             vec![rule("list watch", ALL, "*"), rule("update patch", CORE, "resourcequotas/status"), events()],
+        ),
+        (
+            "validatingadmissionpolicy-status-controller",
+            vec![
+                rule("get list watch", POLICIES, "validatingadmissionpolicies"),
+                rule("get patch update", POLICIES, "validatingadmissionpolicies/status"),
+                events(),
+            ],
         ),
         (
             "disruption-controller",

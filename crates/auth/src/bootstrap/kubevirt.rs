@@ -6,7 +6,7 @@
 //! to its own node by [`crate::node::restriction`].
 
 use super::user_facing::{TO_ADMIN, TO_EDIT, TO_VIEW};
-use super::{APPS, BOOTSTRAP_LABEL, Builder, CORE, READ, To, events, named, rule};
+use super::{APPS, BOOTSTRAP_LABEL, Builder, CORE, READ, To, events, rule};
 use crate::caller::{
     GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, GROUP_VIRT_HANDLERS, USER_GPU_EXTENDER, USER_VIRT_CONTROLLER,
 };
@@ -136,6 +136,12 @@ fn agents(b: &mut Builder) {
             ),
             rule(READ, KUBEVIRT, "kubevirts"),
             rule("get update patch", KUBEVIRT, "kubevirts/status"),
+            rule(
+                READ,
+                &["instancetype.kubevirt.io"],
+                "virtualmachineinstancetypes virtualmachineclusterinstancetypes \
+                 virtualmachinepreferences virtualmachineclusterpreferences",
+            ),
             rule("get list watch create update patch delete", CORE, "pods"),
             rule("update", CORE, "pods/finalizers"),
             // The readiness gate of launcher pods.
@@ -146,8 +152,8 @@ fn agents(b: &mut Builder) {
             rule(READ, CORE, "namespaces persistentvolumeclaims persistentvolumes configmaps"),
             rule(READ, &["storage.k8s.io"], "storageclasses"),
             rule("get list watch create delete", APPS, "controllerrevisions"),
-            rule("create", &["coordination.k8s.io"], "leases"),
-            named("get update patch", &["coordination.k8s.io"], "leases", "virt-controller"),
+            // Its own Lease, and those of the nodes, which it marks when they have run out.
+            rule("get list watch create update patch", &["coordination.k8s.io"], "leases"),
             events(),
         ],
     );
@@ -166,6 +172,8 @@ fn agents(b: &mut Builder) {
             rule(READ, KUBEVIRT, "kubevirts"),
             rule(READ, CORE, "pods"),
             rule("get list watch patch update", CORE, "nodes"),
+            // Its node's promise; which one is checked with the write.
+            rule("get create update", &["coordination.k8s.io"], "leases"),
             events(),
         ],
     );
@@ -177,12 +185,7 @@ fn agents(b: &mut Builder) {
     b.labelled(
         "carrack.io:gpu-extender",
         &[BOOTSTRAP_LABEL],
-        vec![
-            rule(READ, CORE, "nodes pods"),
-            rule("patch", CORE, "pods nodes"),
-            rule("create", CORE, "pods/binding"),
-            events(),
-        ],
+        vec![rule(READ, CORE, "nodes pods"), rule("patch", CORE, "pods"), rule("create", CORE, "pods/binding")],
     );
     b.bind("carrack.io:gpu-extender", "carrack.io:gpu-extender", &[To::User(USER_GPU_EXTENDER)]);
 }

@@ -11,6 +11,7 @@ mod cluster;
 mod controllers;
 mod kubevirt;
 mod node;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod user_facing;
@@ -49,6 +50,7 @@ pub fn objects() -> Vec<BootstrapObject> {
     user_facing::add(&mut builder);
     controllers::add(&mut builder);
     kubevirt::add(&mut builder);
+    storage::add(&mut builder);
     let mut objects = builder.roles;
     objects.extend(builder.bindings);
     objects

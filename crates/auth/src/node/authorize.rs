@@ -311,7 +311,7 @@ mod tests {
     fn an_object_that_does_not_parse_opens_nothing() {
         let mut graph = graph();
         let secret = Attributes::resource("get", "", "secrets").in_namespace("ns").named("vol");
-        assert!(graph.observe("", "pods", "ns", "web", Some(b"{\"spec\":7}")).is_err());
+        assert!(graph.observe("", "pods", "ns", "web", Some(b"{\"spec\":{\"nodeName\":7}}")).is_err());
         assert!(authorize(&graph, "n1", &secret).is_err());
     }
 }

@@ -65,6 +65,11 @@ pub struct GraphError {
     source: serde_json::Error,
 }
 
+/// Whether a stored object may name a node. Cheaper than to read it.
+fn names_node(json: &[u8]) -> bool {
+    std::str::from_utf8(json).is_ok_and(|text| text.contains("\"nodeName\""))
+}
+
 #[derive(Deserialize)]
 struct RawPod {
     #[serde(default)]
@@ -133,7 +138,8 @@ impl Graph {
         match (group, resource) {
             ("", "pods") => {
                 self.remove_pod(namespace, name);
-                if let Some(json) = json {
+                // Of pods that are bound to no node nothing follows, and they are written most.
+                if let Some(json) = json.filter(|json| names_node(json)) {
                     let pod: RawPod = serde_json::from_slice(json).map_err(|e| failed("pods", e))?;
                     self.add_pod(namespace, name, &pod);
                 }

@@ -1,9 +1,11 @@
-//! Files of the PKI: private (0600, directory 0700), replaced atomically, flushed before they count.
+//! Files of the PKI: private (0600, directory 0700), replaced atomically, flushed before they count. Files that are
+//! made together share the waiting for the disk.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::PkiError;
 
@@ -11,7 +13,11 @@ use super::PkiError;
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Directory(PathBuf);
+pub(super) struct Directory {
+    path: PathBuf,
+    /// What was written and does not count yet: the file beside, and its place.
+    written: Mutex<Vec<(PathBuf, PathBuf)>>,
+}
 
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
     let path = path.to_owned();
@@ -26,15 +32,15 @@ impl Directory {
         if mode & 0o077 != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(io("restrict the mode of", path))?;
         }
-        Ok(Self(path.to_owned()))
+        Ok(Self { path: path.to_owned(), written: Mutex::default() })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path.join(name)
     }
 
     /// Waits until no other process makes files here. Released when dropped, also by a crash.
@@ -54,9 +60,9 @@ impl Directory {
     /// Removes what writes that were cut short have left. Call it under the lock: others write only
     /// under it.
     pub(super) fn sweep(&self) -> Result<(), PkiError> {
-        let entries = fs::read_dir(&self.0).map_err(io("read", &self.0))?;
+        let entries = fs::read_dir(&self.path).map_err(io("read", &self.path))?;
         for entry in entries {
-            let path = entry.map_err(io("read", &self.0))?.path();
+            let path = entry.map_err(io("read", &self.path))?.path();
             if path.extension().is_some_and(|e| e == "tmp") {
                 fs::remove_file(&path).map_err(io("remove", &path))?;
             }
@@ -85,18 +91,64 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Writes a file so that it is there in full or not at all, and stays there.
+    /// Does work that writes files. When it succeeds they are there from then on, each in full, and in the order in which
+    /// they were written: a crash leaves the first of them.
+    pub(super) fn together<T>(&self, work: impl FnOnce() -> Result<T, PkiError>) -> Result<T, PkiError> {
+        let outcome = work();
+        let written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        let settled = outcome.and_then(|made| self.settle(&written).map(|()| made));
+        if settled.is_err() {
+            // Best effort: the error that counts is the one that is returned.
+            written.iter().for_each(|(temporary, _)| drop(fs::remove_file(temporary)));
+        }
+        settled
+    }
+
+    /// Writes a file, within [`Self::together`].
     pub(super) fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
         let path = self.file(name);
-        write_private(&path, text).map_err(io("write", &path))
+        let temporary = beside(&path);
+        // Noted first: what is begun is to be cleaned up.
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).push((temporary.clone(), path.clone()));
+        write_beside(&temporary, text).map(drop).map_err(io("write", &path))
     }
+
+    fn settle(&self, written: &[(PathBuf, PathBuf)]) -> Result<(), PkiError> {
+        if written.is_empty() {
+            return Ok(());
+        }
+        put_in_place(written)?;
+        File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(io("write", &self.path))
+    }
+}
+
+/// All are flushed before the first counts: the journal takes them together.
+fn put_in_place(written: &[(PathBuf, PathBuf)]) -> Result<(), PkiError> {
+    for (temporary, path) in written {
+        File::open(temporary).and_then(|file| file.sync_all()).map_err(io("write", path))?;
+    }
+    for (temporary, path) in written {
+        fs::rename(temporary, path).map_err(io("write", path))?;
+    }
+    Ok(())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+}
+
+fn write_beside(temporary: &Path, text: &str) -> std::io::Result<File> {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(temporary)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())?;
+    Ok(file)
 }
 
 /// Writes a private file (0600) atomically: a temporary file beside it, flushed, then renamed.
 pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = parent.join(format!(".{name}.{}.tmp", std::process::id()));
+    let temporary = beside(path);
     let result = write_then_rename(&temporary, path, text);
     if result.is_err() {
         // Best effort: the error that counts is the one that is returned.
@@ -107,9 +159,6 @@ pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 fn write_then_rename(temporary: &Path, path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(temporary)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
+    write_beside(temporary, text)?.sync_all()?;
     fs::rename(temporary, path)
 }

@@ -27,6 +27,11 @@ pub enum Identity {
         /// The node's name.
         node: String,
     },
+    /// The storage agent of a node.
+    LocalStorage {
+        /// The node's name.
+        node: String,
+    },
     /// The API server towards kubelets.
     ApiserverKubeletClient,
     /// The API server towards virt-handlers.
@@ -48,6 +53,7 @@ impl Identity {
             Self::VirtController => caller::USER_VIRT_CONTROLLER.into(),
             Self::VirtHandler { node } => format!("{}{node}", caller::VIRT_HANDLER_USER_PREFIX),
             Self::Node { node } => format!("{}{node}", caller::NODE_USER_PREFIX),
+            Self::LocalStorage { node } => format!("{}{node}", caller::LOCAL_STORAGE_USER_PREFIX),
             Self::ApiserverKubeletClient => "kube-apiserver-kubelet-client".into(),
             Self::ApiserverVirtHandlerClient => "kube-apiserver-virt-handler-client".into(),
             Self::GpuExtender => caller::USER_GPU_EXTENDER.into(),
@@ -62,6 +68,7 @@ impl Identity {
             Self::Admin => Some(caller::GROUP_MASTERS),
             Self::Node { .. } => Some(caller::GROUP_NODES),
             Self::VirtHandler { .. } => Some(caller::GROUP_VIRT_HANDLERS),
+            Self::LocalStorage { .. } => Some(caller::GROUP_LOCAL_STORAGE),
             _ => None,
         }
     }
@@ -74,6 +81,7 @@ impl Identity {
             Self::VirtController => "virt-controller".into(),
             Self::VirtHandler { node } => format!("virt-handler-{}", checked(node)?),
             Self::Node { node } => format!("kubelet-{}", checked(node)?),
+            Self::LocalStorage { node } => format!("local-storage-{}", checked(node)?),
             Self::ApiserverKubeletClient => "apiserver-kubelet-client".into(),
             Self::ApiserverVirtHandlerClient => "apiserver-virt-handler-client".into(),
             Self::GpuExtender => "gpu-extender".into(),

@@ -59,6 +59,27 @@ fn params(common_name: &str, organization: Option<&str>, now_unix_s: i64, validi
     params
 }
 
+/// A serving certificate that nobody has signed but itself, for a process that was given none.
+pub(super) fn self_signed(common_name: &str, sans: &Sans, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
+    let key_pair = KeyPair::generate().map_err(making(common_name))?;
+    let mut params = params(common_name, None, now_unix_s, LEAF_VALIDITY_S);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.subject_alt_names = alternatives(sans)?;
+    let certificate = params.self_signed(&key_pair).map_err(making(common_name))?.pem();
+    Ok(KeyPairPem { certificate, key: Secret::new(key_pair.serialize_pem()) })
+}
+
+fn alternatives(sans: &Sans) -> Result<Vec<SanType>, PkiError> {
+    let name = |name: &String| {
+        let dns = name.as_str().try_into().map_err(|_| PkiError::Name { name: name.clone() })?;
+        Ok(SanType::DnsName(dns))
+    };
+    let mut all = sans.names.iter().map(name).collect::<Result<Vec<_>, _>>()?;
+    all.extend(sans.addresses.iter().copied().map(SanType::IpAddress));
+    Ok(all)
+}
+
 impl Authority {
     /// Loads an authority, or makes it when there is nothing of it.
     pub(super) fn ensure(
@@ -187,11 +208,7 @@ impl Authority {
             None => ExtendedKeyUsagePurpose::ClientAuth,
         }];
         if let Some(sans) = &leaf.sans {
-            for name in &sans.names {
-                let dns = name.as_str().try_into().map_err(|_| PkiError::Name { name: name.clone() })?;
-                params.subject_alt_names.push(SanType::DnsName(dns));
-            }
-            params.subject_alt_names.extend(sans.addresses.iter().copied().map(SanType::IpAddress));
+            params.subject_alt_names = alternatives(sans)?;
         }
         let key_pair = KeyPair::generate().map_err(making(&leaf.file))?;
         let certificate = params.signed_by(&key_pair, &self.issuer).map_err(making(&leaf.file))?;

@@ -53,6 +53,17 @@ pub struct KeyPairPem {
     pub key: Secret,
 }
 
+impl KeyPairPem {
+    /// A serving certificate that nobody has signed but itself: for a process that was given none, whose clients do not
+    /// check whom they talk to.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn self_signed(common_name: &str, sans: &Sans, now_unix_s: i64) -> Result<Self, PkiError> {
+        issue::self_signed(common_name, sans, now_unix_s)
+    }
+}
+
 /// Why a cluster's PKI cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
@@ -106,6 +117,15 @@ pub enum PkiError {
     },
 }
 
+fn server_leaf(server: &Server, sans: &Sans) -> Result<Leaf, PkiError> {
+    Ok(Leaf {
+        file: server.file_name()?,
+        common_name: server.common_name(),
+        organization: server.group(),
+        sans: Some(sans.clone()),
+    })
+}
+
 /// A cluster's PKI.
 #[derive(Debug)]
 pub struct Pki {
@@ -124,9 +144,13 @@ impl Pki {
         let directory = Directory::create(directory)?;
         let _lock = directory.lock()?;
         directory.sweep()?;
-        let ca = Authority::ensure(&directory, "ca", "carrack-ca", now_unix_s)?;
-        let front_proxy_ca = Authority::ensure(&directory, "front-proxy-ca", "carrack-front-proxy-ca", now_unix_s)?;
-        let service_account_key = issue::ensure_service_account_key(&directory)?;
+        let (ca, front_proxy_ca, service_account_key) = directory.together(|| {
+            Ok((
+                Authority::ensure(&directory, "ca", "carrack-ca", now_unix_s)?,
+                Authority::ensure(&directory, "front-proxy-ca", "carrack-front-proxy-ca", now_unix_s)?,
+                issue::ensure_service_account_key(&directory)?,
+            ))
+        })?;
         Ok(Self { directory, ca, front_proxy_ca, service_account_key })
     }
 
@@ -177,16 +201,7 @@ impl Pki {
     /// # Errors
     /// [`PkiError`].
     pub fn client(&self, identity: &Identity, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
-        let authority = match identity {
-            Identity::FrontProxy => &self.front_proxy_ca,
-            _ => &self.ca,
-        };
-        let leaf = Leaf {
-            file: identity.file_name()?,
-            common_name: identity.user(),
-            organization: identity.group(),
-            sans: None,
-        };
+        let (authority, leaf) = self.client_leaf(identity)?;
         self.ensure(authority, &leaf, now_unix_s)
     }
 
@@ -196,13 +211,7 @@ impl Pki {
     /// # Errors
     /// [`PkiError`].
     pub fn server(&self, server: &Server, sans: &Sans, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
-        let leaf = Leaf {
-            file: server.file_name()?,
-            common_name: server.common_name(),
-            organization: server.group(),
-            sans: Some(sans.clone()),
-        };
-        self.ensure(&self.ca, &leaf, now_unix_s)
+        self.ensure(&self.ca, &server_leaf(server, sans)?, now_unix_s)
     }
 
     /// Where [`Self::client`] keeps a role's certificate and key.
@@ -214,8 +223,41 @@ impl Pki {
         Ok((self.directory.file(&format!("{file}.crt")), self.directory.file(&format!("{file}.key"))))
     }
 
+    /// Sees to it that certificates are there that will be asked for by [`Self::client`] and [`Self::server`]. All that
+    /// are missing together cost hardly more than one.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn prepare(&self, clients: &[Identity], servers: &[(Server, Sans)], now_unix_s: i64) -> Result<(), PkiError> {
+        let _lock = self.directory.lock()?;
+        self.directory.together(|| {
+            for identity in clients {
+                let (authority, leaf) = self.client_leaf(identity)?;
+                authority.ensure_leaf(&self.directory, &leaf, now_unix_s)?;
+            }
+            for (server, sans) in servers {
+                self.ca.ensure_leaf(&self.directory, &server_leaf(server, sans)?, now_unix_s)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn client_leaf(&self, identity: &Identity) -> Result<(&Authority, Leaf), PkiError> {
+        let authority = match identity {
+            Identity::FrontProxy => &self.front_proxy_ca,
+            _ => &self.ca,
+        };
+        let leaf = Leaf {
+            file: identity.file_name()?,
+            common_name: identity.user(),
+            organization: identity.group(),
+            sans: None,
+        };
+        Ok((authority, leaf))
+    }
+
     fn ensure(&self, authority: &Authority, leaf: &Leaf, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
         let _lock = self.directory.lock()?;
-        authority.ensure_leaf(&self.directory, leaf, now_unix_s)
+        self.directory.together(|| authority.ensure_leaf(&self.directory, leaf, now_unix_s))
     }
 }

@@ -39,6 +39,7 @@ fn make_all(directory: &Path, now: i64) -> Result<(), PkiError> {
         Identity::ControllerManager,
         Identity::VirtController,
         Identity::VirtHandler { node: "n1".into() },
+        Identity::LocalStorage { node: "n1".into() },
         Identity::Node { node: "n1".into() },
         Identity::ApiserverKubeletClient,
         Identity::ApiserverVirtHandlerClient,

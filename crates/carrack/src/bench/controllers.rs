@@ -2,7 +2,8 @@
 //! What a rollout costs the control plane: Deployments on hollow nodes, made, updated and deleted.
 //!
 //! API server, scheduler, controllers and hollow nodes run in this process, as in `carrack up`, on a store on disk. Every
-//! request of a role is counted on its way.
+//! request of a role is counted on its way, and so is every write of the controllers that changes nothing. In the end
+//! leaders are ended without a word, one after another, and what is measured is how long it takes until somebody else acts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, Method, Rng
 use carrack_hollow::HollowNodes;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::roles;
@@ -44,7 +45,24 @@ pub struct Stage {
     pub all_writes: f64,
     /// CPU seconds of the whole process.
     pub cpu_s: f64,
+    /// Writes of the controllers that changed nothing, for each pod.
+    pub idle_writes: f64,
+    /// Writes of the controllers that were refused because something had changed, for each pod.
+    pub conflicts: f64,
 }
+
+/// What everything cost.
+pub struct Outcome {
+    /// Each stage.
+    pub stages: Vec<Stage>,
+    /// The most memory that the process had, in MB.
+    pub peak_mb: f64,
+    /// Seconds from each leader's end until another one acted.
+    pub handed_over_s: Vec<f64>,
+}
+
+/// How many leaders are ended.
+const HAND_OVERS: usize = 5;
 
 /// Counts what goes through a transport.
 struct Counting {
@@ -56,33 +74,69 @@ struct Counting {
 struct Counts {
     writes: AtomicU64,
     events: AtomicU64,
+    idle: AtomicU64,
+    conflicts: AtomicU64,
+    watches: AtomicU64,
 }
 
 impl Counts {
-    fn read(&self) -> (u64, u64) {
-        (self.writes.load(Ordering::Relaxed), self.events.load(Ordering::Relaxed))
+    fn read(&self) -> [u64; 4] {
+        [&self.writes, &self.events, &self.idle, &self.conflicts].map(|count| count.load(Ordering::Relaxed))
     }
+}
+
+#[derive(serde::Deserialize)]
+struct Revised {
+    metadata: Revision,
+}
+
+#[derive(serde::Deserialize)]
+struct Revision {
+    #[serde(rename = "resourceVersion")]
+    resource_version: Option<String>,
+}
+
+/// The revision in an object or a patch.
+fn revision(json: &[u8]) -> Option<String> {
+    serde_json::from_slice::<Revised>(json).ok()?.metadata.resource_version
 }
 
 impl Transport for Counting {
     fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
-        if request.method != Method::Get && !request.path.contains("/leases") {
-            let events = request.path.contains("/events");
-            if events { &self.counts.events } else { &self.counts.writes }.fetch_add(1, Ordering::Relaxed);
+        if request.method == Method::Get || request.path.contains("/leases") {
+            return self.to.send(request);
         }
-        self.to.send(request)
+        let events = request.path.contains("/events");
+        if events { &self.counts.events } else { &self.counts.writes }.fetch_add(1, Ordering::Relaxed);
+        let changes = matches!(request.method, Method::Put | Method::Patch) && !events;
+        let before = changes.then(|| revision(&request.body)).flatten();
+        let (sent, counts) = (self.to.send(request), self.counts.clone());
+        Box::pin(async move {
+            let result = sent.await;
+            match &result {
+                Ok(reply) if before.is_some() && revision(&reply.body) == before => {
+                    counts.idle.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) if error.is_conflict() => _ = counts.conflicts.fetch_add(1, Ordering::Relaxed),
+                _ => {}
+            }
+            result
+        })
     }
     fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        self.counts.watches.fetch_add(1, Ordering::Relaxed);
         self.to.watch(request)
     }
 }
 
 /// A control plane in this process.
 struct Plane {
+    server: ApiServer,
     admin: Arc<dyn Transport>,
     controllers: Arc<Counts>,
     others: Arc<Counts>,
     tasks: JoinSet<anyhow::Result<()>>,
+    leader: AbortHandle,
     stop: CancellationToken,
 }
 
@@ -99,9 +153,9 @@ impl Plane {
         let mut tasks = JoinSet::new();
         let (api, token) = (counted(Caller::new(caller::USER_SCHEDULER, NONE), &others), stop.clone());
         let config = carrack_scheduler::Config::named(carrack_scheduler::DEFAULT_SCHEDULER_NAME);
-        tasks.spawn(async move { roles::scheduler::run(config, None, api, token).await });
+        tasks.spawn(async move { roles::scheduler::run(config, None, None, api, token).await });
         let (api, token) = (counted(Caller::new(caller::USER_CONTROLLER_MANAGER, NONE), &controllers), stop.clone());
-        tasks.spawn(async move { roles::controllers::run("", None, api, token).await });
+        let leader = tasks.spawn(async move { roles::controllers::run("", Some("bench-0"), api, token).await });
         let admin = Caller::new("bench:hollow", [GROUP_MASTERS]);
         let (api, token) = (counted(admin.clone(), &others), stop.clone());
         let config = carrack_hollow::Config { nodes, ..carrack_hollow::Config::default() };
@@ -109,7 +163,41 @@ impl Plane {
         tasks.spawn(
             async move { run_core(hollow, api, NoDoer, token.cancelled_owned()).await.map_err(anyhow::Error::msg) },
         );
-        Ok(Self { admin: client(&server, admin), controllers, others, tasks, stop })
+        let admin = client(&server, admin);
+        Ok(Self { server, admin, controllers, others, tasks, leader, stop })
+    }
+
+    /// Ends the leader without a word, with another candidate at hand. Seconds until that one acted.
+    async fn hand_over(&mut self, number: usize) -> anyhow::Result<f64> {
+        let counts = Arc::new(Counts::default());
+        const NONE: [&str; 0] = [];
+        let to = client(&self.server, Caller::new(caller::USER_CONTROLLER_MANAGER, NONE));
+        let (api, token) = (Arc::new(Counting { to, counts: counts.clone() }), self.stop.clone());
+        let identity = format!("bench-{}", number + 1);
+        let next = self.tasks.spawn(async move { roles::controllers::run("", Some(&identity), api, token).await });
+        // It reads everything before it can act.
+        let mut watches = (0, Instant::now());
+        while watches.0 == 0 || watches.1.elapsed() < Duration::from_secs(1) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = counts.watches.load(Ordering::Relaxed);
+            if now != watches.0 {
+                watches = (now, Instant::now());
+            }
+        }
+        std::mem::replace(&mut self.leader, next).abort();
+        let began = Instant::now();
+        let name = format!("handed-over-{number}");
+        self.send(body(Method::Post, DEPLOYMENTS.into(), &deployment(&name))?).await?;
+        while self.send(ApiRequest::new(Method::Get, format!("{DEPLOYMENTS}/{name}"))).await?["status"]
+            ["observedGeneration"]
+            .is_null()
+        {
+            if began.elapsed() > LIMIT {
+                bail!("nobody took over");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Waits until a list is as it should be.
@@ -152,14 +240,17 @@ impl Plane {
         let (controllers, others) = (self.controllers.read(), self.others.read());
         #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
         let each = |now: u64, then: u64| (now - then) as f64 / pods;
-        let controller_writes = each(controllers.0, before.0.0);
+        let [controller_writes, controller_events, idle_writes, conflicts] =
+            [0, 1, 2, 3].map(|n| each(controllers[n], before.0[n]));
         Ok(Stage {
             name,
             seconds: began.elapsed().as_secs_f64(),
             controller_writes,
-            controller_events: each(controllers.1, before.0.1),
-            all_writes: controller_writes + each(others.0, before.1.0),
+            controller_events,
+            all_writes: controller_writes + each(others[0], before.1[0]),
             cpu_s: cpu_s()? - before.2,
+            idle_writes,
+            conflicts,
         })
     }
 }
@@ -188,18 +279,18 @@ fn template(name: &str, version: u32) -> Value {
             "containers": [{"name": "main", "image": "hollow", "resources": {"requests": {"cpu": "10m"}}}]}})
 }
 
-/// Rolls out, updates and deletes so many Deployments. Returns what each stage cost, and the peak of memory in MB.
+/// Rolls out, updates and deletes so many Deployments, and then ends leaders.
 ///
 /// # Errors
 /// A role ended, or it takes too long.
-pub async fn run(deployments: usize) -> anyhow::Result<(Vec<Stage>, f64)> {
+pub async fn run(deployments: usize) -> anyhow::Result<Outcome> {
     let dir = std::env::temp_dir().join(format!("carrack-bench-controllers-{}", std::process::id()));
     let outcome = stages(&dir, deployments).await;
     std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    Ok((outcome?, peak_mb()?))
+    outcome
 }
 
-async fn stages(dir: &Path, deployments: usize) -> anyhow::Result<Vec<Stage>> {
+async fn stages(dir: &Path, deployments: usize) -> anyhow::Result<Outcome> {
     let nodes = (deployments * PODS).div_ceil(PODS_PER_NODE).max(1);
     let mut plane = Plane::start(dir, nodes).await?;
     plane.wait("/api/v1/nodes", |list| list.len() == nodes).await?;
@@ -229,11 +320,19 @@ async fn stages(dir: &Path, deployments: usize) -> anyhow::Result<Vec<Stage>> {
         plane.stage("updated", pods, update?, DEPLOYMENTS, rolled_out).await?,
         plane.stage("deleted", pods, delete, "/api/v1/pods?limit=1", <[Value]>::is_empty).await?,
     ];
+    let peak_mb = peak_mb()?;
+    let mut handed_over_s = Vec::new();
+    for number in 0..HAND_OVERS {
+        handed_over_s.push(plane.hand_over(number).await?);
+    }
     plane.stop.cancel();
     while let Some(ended) = plane.tasks.join_next().await {
-        ended.context("a role panicked")??;
+        match ended {
+            Err(error) if error.is_cancelled() => {}
+            ended => ended.context("a role panicked")??,
+        }
     }
-    Ok(stages)
+    Ok(Outcome { stages, peak_mb, handed_over_s })
 }
 
 /// CPU seconds of this process so far.

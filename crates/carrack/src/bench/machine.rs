@@ -1,22 +1,45 @@
 #![expect(clippy::disallowed_methods, reason = "shell: measures time")]
-//! How long a virtual machine takes from its creation until its QEMU process runs.
+//! A virtual machine's life: how long it takes from its creation until its QEMU process runs, what it costs in writes,
+//! and what runs beside QEMU.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use carrack_engine::{ApiRequest, Method};
 use carrack_noderuntime::process;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Creates a machine, waits for QEMU, and removes the machine.
+/// Kinds whose objects are written in a machine's life.
+const WRITTEN: [&str; 4] = [
+    "/apis/kubevirt.io/v1/namespaces/default/virtualmachines",
+    INSTANCES,
+    "/api/v1/namespaces/default/pods",
+    "/apis/apps/v1/namespaces/default/controllerrevisions",
+];
+const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+
+/// What one machine's life cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Life {
+    /// From its creation until QEMU ran, milliseconds.
+    pub running_ms: f64,
+    /// Writes of all its objects, from the first to the last.
+    pub writes: f64,
+    /// Updates of its instance until that was Running.
+    pub updates: f64,
+    /// Proportional set size of what runs beside QEMU, MB (10^6 bytes).
+    pub beside_mb: f64,
+}
+
+/// Creates a machine, waits until it runs, and removes it.
 ///
 /// # Errors
-/// The machine is refused, or QEMU does not run in time.
-pub async fn created_to_running_ms(cluster: &Cluster, round: u32) -> anyhow::Result<f64> {
+/// The machine is refused, or does not run or go in time.
+pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
     let name = format!("bench-{round}");
     let collection = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
     let machine = json!({
@@ -36,6 +59,7 @@ pub async fn created_to_running_ms(cluster: &Cluster, round: u32) -> anyhow::Res
             }}],
         }}},
     });
+    let start = get(cluster, collection).await?["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let request = ApiRequest {
         body: serde_json::to_vec(&machine).context("a machine is no JSON")?.into(),
         ..ApiRequest::new(Method::Post, collection)
@@ -51,12 +75,64 @@ pub async fn created_to_running_ms(cluster: &Cluster, round: u32) -> anyhow::Res
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
+    let running = |list: &Value| list["items"][0]["status"]["phase"] == "Running";
+    cluster.wait("the instance is not Running", running, INSTANCES).await?;
+    let beside_mb = beside_mb(cluster)?;
     let path = format!("{collection}/{name}");
     cluster.api.send(ApiRequest::new(Method::Delete, &path)).await.map_err(|error| anyhow::anyhow!("{error}"))?;
     let gone = |list: &serde_json::Value| list["items"].as_array().is_some_and(Vec::is_empty);
     cluster.wait("the machine is still there", gone, collection).await?;
     cluster.wait("its pod is still there", gone, "/api/v1/namespaces/default/pods").await?;
-    Ok(elapsed.as_secs_f64() * 1000.0)
+    let (writes, updates) = writes(cluster, &start).await?;
+    Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes, updates, beside_mb })
+}
+
+async fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
+    let reply = cluster.api.send(ApiRequest::new(Method::Get, path)).await;
+    let reply = reply.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    reply.json().map_err(|error| anyhow::anyhow!("{path}: {error}"))
+}
+
+/// Counts the writes since a revision, as a watch tells them; and those of the instance until it was Running.
+async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<(f64, f64)> {
+    let (mut all, mut updates) = (0.0, 0.0);
+    for path in WRITTEN {
+        let watch = format!("{path}?watch=true&resourceVersion={since}&timeoutSeconds=1");
+        let reply = cluster.api.send(ApiRequest::new(Method::Get, &watch)).await;
+        let reply = reply.map_err(|error| anyhow::anyhow!("{watch}: {error}"))?;
+        let mut started = false;
+        for line in reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let event: Value = serde_json::from_slice(line).with_context(|| format!("{watch}: no event"))?;
+            if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED")) {
+                continue;
+            }
+            all += 1.0;
+            if path == INSTANCES && event["type"] == "MODIFIED" && !started {
+                updates += 1.0;
+                started = event["object"]["status"]["phase"] == "Running";
+            }
+        }
+    }
+    Ok((all, updates))
+}
+
+/// What runs in the machine's container beside QEMU.
+fn beside_mb(cluster: &Cluster) -> anyhow::Result<f64> {
+    let root = cluster.layout.containerd_root();
+    let mut kib = 0.0;
+    for (process, words) in process::all() {
+        let is_launcher = words.iter().any(|word| word == "virt-launcher");
+        if !is_launcher || !process::is_in_container(&process, &root) {
+            continue;
+        }
+        let path = format!("/proc/{}/smaps_rollup", process.pid);
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse().ok());
+        kib += line.unwrap_or(0.0);
+    }
+    anyhow::ensure!(kib > 0.0, "nothing of the launcher runs beside QEMU");
+    Ok(kib * 1024.0 / 1e6)
 }
 
 fn qemu_runs(cluster: &Cluster) -> bool {

@@ -26,7 +26,8 @@ Examples:
   carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json
 
   # How many pods a second get a node, and what a pod costs over the number of nodes
-  carrack bench scheduler")]
+  carrack bench scheduler --plot cost.svg
+  carrack bench scheduler --apart --kubelets --workload plain")]
 pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, value_name = "MEASURE", required = true)]
@@ -85,7 +86,7 @@ pub struct ApiArgs {
     /// How many watchers hear of each change
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub watchers: usize,
-    /// Also draw the latencies to this file, as SVG
+    /// Also draw the latencies, or with scheduler the cost of a decision over the number of nodes, to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -103,6 +104,12 @@ pub struct SchedulerArgs {
     /// Measure the decisions alone, without an API server
     #[arg(long)]
     pub core_only: bool,
+    /// Run the scheduler in a process of its own, over HTTPS, and tell its memory
+    #[arg(long, conflicts_with = "core_only")]
+    pub apart: bool,
+    /// Have the nodes renew their Leases and run their pods; without it they are objects only
+    #[arg(long, conflicts_with = "core_only")]
+    pub kubelets: bool,
     /// Numbers of nodes for the cost of a decision
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "500,1000,2000,5000,10000,20000")]
     pub over: Vec<usize>,

@@ -1,6 +1,6 @@
 //! The arguments of the roles as processes of their own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -94,7 +94,10 @@ Examples:
   carrack scheduler --kubeconfig scheduler.yaml
 
   # With profiles and extenders
-  carrack scheduler --kubeconfig scheduler.yaml --config KubeSchedulerConfiguration.yaml")]
+  carrack scheduler --kubeconfig scheduler.yaml --config KubeSchedulerConfiguration.yaml
+
+  # Its metrics, as the administrator
+  curl -k --cert admin.crt --key admin.key https://127.0.0.1:10259/metrics")]
 pub struct SchedulerArgs {
     /// What every role takes
     #[command(flatten)]
@@ -108,6 +111,18 @@ pub struct SchedulerArgs {
     /// Of several with the same Lease, work only when elected
     #[arg(long)]
     pub leader_elect: bool,
+    /// Address on which /metrics and /healthz are served
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Port on which they are served; 0 for not at all
+    #[arg(long, value_name = "PORT", default_value_t = 10259)]
+    pub secure_port: u16,
+    /// Certificate to serve with, in PEM; one is made without it
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
 }
 
 /// `carrack controllers`
@@ -226,4 +241,163 @@ pub struct VirtHandlerArgs {
     /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = 8186)]
     pub port: u16,
+}
+
+/// What resources of GPUs are called.
+#[derive(Debug, Clone, Args)]
+pub struct GpuNames {
+    /// What names of resources and annotations begin with: PREFIX/vcuda-core, PREFIX/vcuda-memory
+    #[arg(long, value_name = "PREFIX", default_value = carrack_gpu_extender::DEFAULT_PREFIX)]
+    pub resource_prefix: String,
+}
+
+/// `carrack gpu-extender`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+A scheduler extender that shares GPUs: pods ask for hundredths of a GPU (tencent.com/vcuda-core)
+and for units of 256 MiB of its memory (tencent.com/vcuda-memory). One serves a cluster. The
+scheduler has to be told of it; put it behind all other extenders:
+
+  extenders:
+  - urlPrefix: http://127.0.0.1:3456/scheduler
+    filterVerb: predicates
+    prioritizeVerb: priorities
+    preemptVerb: preemption
+    bindVerb: bind
+    weight: 1
+    httpTimeout: 10s
+    nodeCacheCapable: true
+    managedResources:
+    - name: tencent.com/vcuda-core
+    - name: tencent.com/vcuda-memory
+
+Examples:
+  carrack kubeconfig --user gpu-extender > gpu-extender.yaml
+  carrack gpu-extender --kubeconfig gpu-extender.yaml
+
+  # For a scheduler on another machine, which has to show a certificate
+  carrack gpu-extender --kubeconfig gpu-extender.yaml --listen 0.0.0.0:3456 \\
+      --tls-cert-file extender.crt --tls-private-key-file extender.key --client-ca-file ca.crt")]
+pub struct GpuExtenderArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3456")]
+    pub listen: SocketAddr,
+    /// Certificate to serve HTTPS with, in PEM; HTTP without it
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Only answer those who show a certificate of this authority, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub client_ca_file: Option<PathBuf>,
+    /// Names
+    #[command(flatten)]
+    pub names: GpuNames,
+}
+
+/// `carrack gpu-plugin`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+The device plugin of one node with GPUs: it tells the kubelet how many there are, and puts those
+into containers that the GPU extender has chosen for them. It takes the kubelet's credentials.
+
+Examples:
+  # NVIDIA's GPUs
+  carrack gpu-plugin --kubeconfig kubelet.yaml --node-name n1
+
+  # Two made-up ones of 16 GiB, to try things out
+  carrack gpu-plugin --kubeconfig kubelet.yaml --node-name n1 --fake-gpus 2x16Gi
+
+  # Which GPUs are there?
+  carrack gpu-plugin --list")]
+pub struct GpuPluginArgs {
+    /// Path of the kubeconfig with the credentials of the node's kubelet (see carrack kubeconfig --user)
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG", required_unless_present = "list")]
+    pub kubeconfig: Option<PathBuf>,
+    /// What to log
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Where the node's state lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Name of this node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// The kubelet's directory of device plugins; ours below the data directory without it
+    #[arg(long, value_name = "DIR")]
+    pub device_plugin_dir: Option<PathBuf>,
+    /// Make GPUs up: COUNTxMEMORY, such as 2x16Gi or 2x16Gi,1x24Gi, or a file with a list of them in JSON
+    #[arg(long, value_name = "GPUS")]
+    pub fake_gpus: Option<String>,
+    /// Print the GPUs of this machine as JSON, and end
+    #[arg(long)]
+    pub list: bool,
+    /// Names
+    #[command(flatten)]
+    pub names: GpuNames,
+}
+
+/// `carrack hollow`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Each node registers, renews its Lease, and says of its pods that they run. Nothing runs. The
+kubeconfig must be an administrator's: one process speaks for all nodes.
+
+Examples:
+  # Five nodes with two GPUs each
+  carrack hollow --kubeconfig admin.yaml --nodes 5 \\
+      --allocatable tencent.com/vcuda-core=200 --allocatable tencent.com/vcuda-memory=128")]
+pub struct HollowArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// How many nodes
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub nodes: u32,
+    /// What their names begin with; a number follows
+    #[arg(long, value_name = "PREFIX", default_value = "hollow-")]
+    pub prefix: String,
+    /// An amount that each has to give, as RESOURCE=AMOUNT, besides 64 CPUs, 256Gi of memory and room for 250 pods
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
+    pub allocatable: Vec<(String, String)>,
+    /// How long a pod takes until it runs, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub start_after_ms: u64,
+}
+
+fn parse_amount(text: &str) -> Result<(String, String), String> {
+    let (name, amount) = text.split_once('=').ok_or_else(|| format!("{text:?} is not RESOURCE=AMOUNT"))?;
+    carrack_types::quantity::Quantity::parse(amount).map_err(|e| e.to_string())?;
+    Ok((name.to_owned(), amount.to_owned()))
+}
+
+/// `carrack local-storage`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Makes volumes for claims of the storage class carrack-local on this node's disk, below the data
+directory, and is the CSI driver by which the kubelet uses them. `carrack up` runs it already.
+
+Examples:
+  carrack kubeconfig --user local-storage --node-name n1 > local-storage.yaml
+  carrack local-storage --kubeconfig local-storage.yaml --node-name n1")]
+pub struct LocalStorageArgs {
+    /// What every role takes
+    #[command(flatten)]
+    pub role: RoleArgs,
+    /// Where the node's volumes live
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Name of this node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// The kubelet's directory; the one of this data directory without it
+    #[arg(long, value_name = "DIR")]
+    pub kubelet_dir: Option<PathBuf>,
+    /// File that tells the driver how to misbehave, for tests
+    #[arg(long, value_name = "FILE", env = "CARRACK_STORAGE_FAULTS", hide = true)]
+    pub faults: Option<PathBuf>,
 }

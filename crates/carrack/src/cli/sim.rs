@@ -42,6 +42,9 @@ pub struct SimArgs {
     /// Deployments and the other workloads on hollow nodes, instead of machines and pods on whole ones
     #[arg(long)]
     pub workloads: bool,
+    /// Pods that share GPUs on hollow nodes, through the GPU extender
+    #[arg(long, conflicts_with = "workloads")]
+    pub gpus: bool,
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,

@@ -1,6 +1,6 @@
 //! The arguments of `carrack up`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,6 +16,10 @@ All roles run in this one process, and containerd beside it. When the process en
 kill -9, containers and guests run on, and the next `carrack up` takes them over.
 `carrack down` stops everything.
 
+With --nodes there is an agent's process for each node, which runs on, too. Machines that can be
+started on another node stop when their node cannot reach the API server for 8 seconds (their
+instances say kubevirt.io/failover: \"true\"), and start again when it is back.
+
 Files, below the data directory:
   kubeconfig.yaml       the administrator's credentials (mode 0600)
   logs/carrack.log      what a detached cluster has to say; logs/containerd.log
@@ -28,6 +32,10 @@ Examples:
 
   # In the background; returns when the node is ready
   carrack up --detach
+
+  # Three nodes on this machine, to see what becomes of a machine whose node dies
+  carrack up --detach --nodes 3
+  carrack node off node-2
 
   # A second cluster on the same machine
   carrack up --detach --data-dir /srv/two --https-port 7443 \\
@@ -48,12 +56,25 @@ pub struct UpArgs {
     /// A KubeSchedulerConfiguration for the scheduler: profiles, plugins, extenders
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    /// Share GPUs between pods: runs the GPU extender at this address, and the scheduler asks it
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3456")]
+    pub gpu_extender: Option<SocketAddr>,
+    /// Offer this machine's GPUs to pods: nvidia, or made-up ones as COUNTxMEMORY, such as 2x16Gi
+    #[arg(long, value_name = "GPUS", requires = "gpu_extender")]
+    pub gpus: Option<String>,
+    /// File that tells the storage driver how to misbehave, for tests
+    #[arg(long, value_name = "FILE", env = "CARRACK_STORAGE_FAULTS", hide = true)]
+    pub storage_faults: Option<PathBuf>,
     /// Start in the background, and return when the node is ready
     #[arg(short, long)]
     pub detach: bool,
     /// With --detach: seconds to wait for the node to be ready
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub timeout: u64,
+    /// Number of nodes on this machine, each with a network, a containerd and an agent of its own; without it, as many
+    /// as the cluster has, and one in this process for a new cluster
+    #[arg(long, value_name = "COUNT")]
+    pub nodes: Option<u8>,
     /// Name of this node; the host's name without it
     #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
     pub node_name: Option<String>,
@@ -72,6 +93,9 @@ pub struct UpArgs {
     /// Port of virt-handler
     #[arg(long, value_name = "PORT", default_value_t = 8186)]
     pub virt_handler_port: u16,
+    /// Port on which the scheduler serves /metrics and /healthz; 0 for not at all
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub scheduler_port: u16,
     /// Address range of this node's pods
     #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/24", value_parser = parse_cidr)]
     pub pod_cidr: String,

@@ -132,7 +132,11 @@ impl Role {
             format!("the API server cannot listen on {}: choose another --https-port", endpoint.bind)
         })?;
         let (dir, choice) = (layout.store_dir(), store.choice()?);
-        let store = tokio::task::spawn_blocking(move || open_store(&dir, choice)).await??;
+        let opening = tokio::task::spawn_blocking(move || open_store(&dir, choice));
+        // Meanwhile, all certificates that are asked for below.
+        let clients = [Identity::FrontProxy, Identity::ApiserverKubeletClient, Identity::Admin];
+        pki.prepare(&clients, &[(Server::Apiserver, sans(endpoint))], now_unix_s())?;
+        let store = opening.await??;
 
         let key =
             SigningKey::from_pem(pki.service_account_key()).context("the key of service account tokens is unusable")?;

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use carrack_auth::tls::{Reloadable, Trust, client_config};
 use carrack_engine::causes;
-use carrack_engine::shell::{Doer, EventSink};
+use carrack_engine::shell::EventSink;
+use carrack_scheduler::In;
 use carrack_scheduler::extender::{Answer, Ask, Extender};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::HttpsConnector;
@@ -23,7 +24,7 @@ type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 /// The extenders of a configuration.
 pub struct Extenders {
     clients: Vec<(HttpClient, Extender)>,
-    answers: Option<EventSink<Answer>>,
+    answers: Option<EventSink<In>>,
 }
 
 impl Extenders {
@@ -95,19 +96,22 @@ async fn ask(client: HttpClient, extender: &Extender, verb: &str, body: Bytes) -
         .unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
 }
 
-impl Doer<Ask, Answer> for Extenders {
-    fn start(&mut self, answers: EventSink<Answer>) {
+impl Extenders {
+    /// Says where answers go.
+    pub fn start(&mut self, answers: EventSink<In>) {
         self.answers = Some(answers);
     }
 
-    fn run(&mut self, call: Ask) {
+    /// Starts a call.
+    pub fn run(&mut self, call: Ask) {
         let Some(answers) = self.answers.clone() else { return };
         let Some((client, extender)) = self.clients.get(call.extender).cloned() else {
-            return answers.send(Answer { id: call.id, result: Err("there is no such extender".to_owned()) });
+            let result = Err("there is no such extender".to_owned());
+            return answers.send(In::Extender(Answer { id: call.id, result }));
         };
         tokio::spawn(async move {
             let result = ask(client, &extender, &call.verb, call.body).await;
-            answers.send(Answer { id: call.id, result });
+            answers.send(In::Extender(Answer { id: call.id, result }));
         });
     }
 }

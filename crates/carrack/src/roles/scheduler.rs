@@ -1,36 +1,130 @@
 //! The scheduler.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use carrack_engine::shell::{random_seed, run_core};
+use carrack_auth::pki::KeyPairPem;
+use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{LeaderElector, Rng, Transport};
-use carrack_scheduler::{Config, Scheduler};
+use carrack_scheduler::{Config, In, Out, Scheduler};
+use futures::FutureExt as _;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::diagnostics::{self, Listen};
 use super::extenders::Extenders;
 use crate::cli::roles::SchedulerArgs;
 
+/// How long a step of the core may take before it counts as gone for who asks for metrics.
+const SCRAPE: Duration = Duration::from_secs(5);
+
 /// Schedules the pods that name one of the configuration's profiles, until `stop`. With an identity, only while it is the
-/// elected one.
+/// elected one. With a place to listen, it tells its metrics there.
 ///
 /// # Errors
 /// Why it cannot go on.
 pub async fn run(
     config: Config,
     identity: Option<String>,
+    listen: Option<Listen>,
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let extenders = Extenders::new(&config.extenders)?;
+    let world = World { extenders: Extenders::new(&config.extenders)?, scrapes: Scrapes::default() };
+    // The port is let go of when this run of the role ends, however it does.
+    let serving = stop.child_token();
+    let _ends = serving.clone().drop_guard();
+    if let Some(listen) = listen {
+        let scrapes = world.scrapes.clone();
+        let metrics: diagnostics::Metrics = Arc::new(move || scrapes.clone().text().boxed());
+        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        tracing::info!(%address, "metrics are served");
+    }
     let (namespace, name) = config.lease.clone();
-    let core = Scheduler::new(config, Rng::new(random_seed()));
+    let core = Scheduler::new(config, Rng::new(random_seed())).with_stopwatch(stopwatch);
     let core = match identity {
         Some(identity) => core.with_elector(LeaderElector::new(namespace, name, identity)),
         None => core,
     };
-    run_core(core, transport, extenders, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+    run_core(core, transport, world, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+}
+
+/// Time since this process first asked.
+#[expect(clippy::disallowed_methods, reason = "shell: it hands the core's metrics their clock")]
+fn stopwatch() -> Duration {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGUN.elapsed()
+}
+
+/// What the scheduler's core does beside the API: it asks extenders, and tells its metrics.
+struct World {
+    extenders: Extenders,
+    scrapes: Scrapes,
+}
+
+impl Doer<Out, In> for World {
+    fn start(&mut self, events: EventSink<In>) {
+        self.extenders.start(events.clone());
+        self.scrapes.state().events = Some(events);
+    }
+
+    fn run(&mut self, effect: Out) {
+        match effect {
+            Out::Extender(ask) => self.extenders.run(ask),
+            Out::Scraped(id, text) => {
+                if let Some(waits) = self.scrapes.state().waiting.remove(&id) {
+                    // Who asked may have gone.
+                    drop(waits.send(text));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let mut state = self.scrapes.state();
+        state.events = None;
+        state.waiting.clear();
+    }
+}
+
+/// Those who wait for metrics.
+#[derive(Clone, Default)]
+struct Scrapes(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    events: Option<EventSink<In>>,
+    waiting: BTreeMap<u64, oneshot::Sender<String>>,
+    asked: u64,
+}
+
+impl Scrapes {
+    fn state(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The metrics as the core tells them; none when it has ended or hangs.
+    async fn text(self) -> Option<String> {
+        let (sender, text) = oneshot::channel();
+        let id = {
+            let mut state = self.state();
+            let events = state.events.clone()?;
+            state.asked += 1;
+            let id = state.asked;
+            state.waiting.insert(id, sender);
+            events.send(In::Scrape(id));
+            id
+        };
+        let told = tokio::time::timeout(SCRAPE, text).await;
+        self.state().waiting.remove(&id);
+        told.ok()?.ok()
+    }
 }
 
 /// Reads a configuration file.
@@ -46,6 +140,19 @@ pub fn read_config(path: &Path) -> anyhow::Result<Config> {
         .with_context(|| format!("the scheduler's configuration {} cannot be used", path.display()))
 }
 
+fn listen(args: &SchedulerArgs) -> anyhow::Result<Option<Listen>> {
+    if args.secure_port == 0 {
+        return Ok(None);
+    }
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let serving = match (&args.tls_cert_file, &args.tls_private_key_file) {
+        (Some(certificate), Some(key)) => Some(KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() }),
+        _ => None,
+    };
+    let client_ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
+    Ok(Some(Listen { address: SocketAddr::new(args.bind_address, args.secure_port), serving, client_ca_pem }))
+}
+
 /// `carrack scheduler`
 ///
 /// # Errors
@@ -56,10 +163,9 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         None => Config::named(&args.scheduler_name),
     };
     let identity = if args.leader_elect || config.leader_elect { Some(super::process_identity()?) } else { None };
-    super::alone(
-        "kube-scheduler",
-        &args.role,
-        |transport, stop| async move { run(config, identity, transport, stop).await },
-    )
+    let listen = listen(&args)?;
+    super::alone("kube-scheduler", &args.role, |transport, stop| async move {
+        run(config, identity, listen, transport, stop).await
+    })
     .await
 }

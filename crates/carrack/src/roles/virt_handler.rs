@@ -1,6 +1,7 @@
 //! virt-handler: the guests of one node.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -17,12 +18,14 @@ use super::kubelet::Serving;
 use super::virt_controller;
 use crate::cli::roles::VirtHandlerArgs;
 
-/// Drives the node's guests until `stop`. They run on afterwards.
+/// Drives the node's guests until `stop`. They run on afterwards. `keep_alive_dir` is the controllers' (see
+/// [`Config::keep_alive_dir`]).
 ///
 /// # Errors
 /// Why it cannot start or go on.
 pub async fn run(
     layout: &Layout,
+    keep_alive_dir: &Path,
     node_name: &str,
     listen: SocketAddr,
     serving: Serving,
@@ -35,9 +38,10 @@ pub async fn run(
     let pair = KeyPairPem { certificate: serving.cert_pem, key: serving.key_pem.into() };
     let tls = tls::server_config(Reloadable::new(&pair)?, &serving.client_ca_pem)?;
     let config = Config {
+        node_name: node_name.to_owned(),
         kubelet_dir: layout.kubelet_root(),
         state_dir: layout.virt_dir(),
-        keep_alive_dir: virt_controller::keep_alive_dir(&layout.virt_dir()),
+        keep_alive_dir: keep_alive_dir.to_owned(),
         keep_alive_program: carrack_images::pause_program(),
     };
     shell::run(node_name, config, listener, tls, transport, &Rng::new(random_seed()), stop)
@@ -55,7 +59,8 @@ pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
-        run(&layout, &name, listen, serving, transport, stop).await
+        let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
+        run(&layout, &keep_alive_dir, &name, listen, serving, transport, stop).await
     })
     .await
 }

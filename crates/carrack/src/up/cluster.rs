@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   lock ─► certificates, store, socket ─► API server ─► scheduler, controllers, virt-controller
-//!      └──► containerd ─► pause image ─► kubelet, virt-handler ─► virt-launcher image ─► node ready
+//!      └──► containerd ─► pause image ─► kubelet, local-storage, virt-handler ─► virt-launcher image ─► node ready
 //!
 //!   the end:  roles, then the API server that they talk to; containerd and all containers stay
 //! ```
@@ -22,6 +22,7 @@ use carrack_apiserver::ApiServer;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
+use carrack_noderuntime::members::Members;
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host, lock};
 use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
@@ -29,13 +30,15 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::nodes;
 use super::report::Report;
 use super::tasks::keep;
 use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::image;
 use crate::network;
-use crate::roles::{self, apiserver, kubelet, virt_controller, virt_handler};
+use crate::roles::diagnostics::Listen;
+use crate::roles::{self, apiserver, gpu_extender, gpu_plugin, kubelet, local_storage, virt_controller, virt_handler};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -47,6 +50,12 @@ struct Machine {
     node_name: String,
     node_ip: IpAddr,
     scheduling: carrack_scheduler::Config,
+    gpu_extender: Option<SocketAddr>,
+    gpus: Option<carrack_gpu_plugin::Source>,
+    /// Where the scheduler tells its metrics.
+    scheduler_port: Option<SocketAddr>,
+    /// The nodes, when they are several with agents of their own.
+    members: Option<Members>,
 }
 
 /// Runs the cluster until `stop`.
@@ -61,13 +70,27 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let _lock = take(&layout)?;
     let node_name = roles::node_name(args.node_name.as_deref())?;
     let node_ip = args.node_ip.unwrap_or_else(network::own_address);
-    let scheduling = match &args.scheduler_config {
+    let mut scheduling = match &args.scheduler_config {
         Some(path) => roles::scheduler::read_config(path)?,
         None => carrack_scheduler::Config::default(),
     };
-    let machine = Machine { layout, facts, node_name, node_ip, scheduling };
+    if let Some(listen) = args.gpu_extender {
+        gpu_extender::ask_it(&mut scheduling, listen)?;
+        refuse_taken(listen, "--gpu-extender")?;
+    }
+    let gpus = args.gpus.as_deref().map(gpu_plugin::source).transpose()?;
+    let scheduler_port = (args.scheduler_port != 0).then(|| SocketAddr::new(args.bind_address, args.scheduler_port));
+    let gpu_extender = args.gpu_extender;
+    let members = nodes::plan(args, &layout)?;
+    let machine =
+        Machine { layout, facts, node_name, node_ip, scheduling, gpu_extender, gpus, scheduler_port, members };
 
-    for (port, flag) in [(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")] {
+    let mut ports = Vec::new();
+    if machine.members.is_none() {
+        ports.extend([(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")]);
+    }
+    ports.extend(scheduler_port.map(|address| (address.port(), "--scheduler-port")));
+    for (port, flag) in ports {
         refuse_taken(SocketAddr::new(args.bind_address, port), flag)?;
     }
     report.step("starting the API server");
@@ -75,7 +98,9 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let endpoint = apiserver::Endpoint {
         bind: SocketAddr::new(args.bind_address, args.https_port),
         service_range: network::range(&args.service_cidr)?,
-        addresses: vec![node_ip],
+        addresses: std::iter::once(node_ip)
+            .chain(machine.members.as_ref().map(|members| IpAddr::V4(members.gateway())))
+            .collect(),
         names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
     };
     let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
@@ -88,7 +113,15 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let mut serving = tokio::spawn(api.run(api_stop.clone()));
     let mut tasks = JoinSet::new();
 
-    let node = start_node(args, &machine, &server, &pki, &mut tasks, &roles_stop, &report, began);
+    let node = async {
+        match &machine.members {
+            None => start_node(args, &machine, &server, &pki, &mut tasks, &roles_stop, &report, began).await,
+            Some(members) => {
+                let start = Start { args, machine: &machine, server: &server, pki: &pki, report: &report, began };
+                start.nodes(members, &mut tasks, &roles_stop).await
+            }
+        }
+    };
     let outcome = tokio::select! {
         ended = &mut serving => Some(ended),
         started = node => match started {
@@ -129,18 +162,27 @@ fn refuse_taken(address: SocketAddr, flag: &str) -> anyhow::Result<()> {
 /// The roles that only talk to the API server.
 fn start_control_plane(
     tasks: &mut JoinSet<()>,
-    layout: &Layout,
+    machine: &Machine,
     server: &ApiServer,
     ca_pem: &str,
-    scheduling: &carrack_scheduler::Config,
     stop: &CancellationToken,
 ) {
     let no_groups: [String; 0] = [];
+    let (layout, scheduling) = (&machine.layout, &machine.scheduling);
+    if let Some(listen) = machine.gpu_extender {
+        let caller = Caller::new(caller::USER_GPU_EXTENDER, no_groups.clone());
+        let (api, token) = (client(server, caller), stop.clone());
+        tasks.spawn(keep("gpu-extender", stop.clone(), move || {
+            gpu_extender::run(gpu_extender::Config::plain(listen), api.clone(), token.clone())
+        }));
+    }
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
     let scheduling = scheduling.clone();
+    let client_ca_pem = ca_pem.to_owned();
+    let listen = machine.scheduler_port.map(|address| Listen { address, serving: None, client_ca_pem });
     tasks.spawn(keep("scheduler", stop.clone(), move || {
-        let (api, token, config) = (api.clone(), token.clone(), scheduling.clone());
-        async move { roles::scheduler::run(config, None, api, token).await }
+        let (api, token, config, listen) = (api.clone(), token.clone(), scheduling.clone(), listen.clone());
+        async move { roles::scheduler::run(config, None, listen, api, token).await }
     }));
     let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups.clone())), stop.clone());
     let ca_pem = ca_pem.to_owned();
@@ -168,7 +210,11 @@ async fn start_node(
     report: &Report,
     began: Instant,
 ) -> anyhow::Result<()> {
-    let settings = NodeSettings { pod_cidr: args.pod_cidr.clone(), sandbox_image: carrack_images::reference("pause") };
+    let settings = NodeSettings {
+        pod_cidr: args.pod_cidr.clone(),
+        sandbox_image: carrack_images::reference("pause"),
+        masquerade: true,
+    };
     let api_ready = async {
         // Roles that come before the roles of RBAC would only be refused.
         wait_ready(server).await;
@@ -178,7 +224,7 @@ async fn start_node(
     let (containerd, ()) = tokio::join!(Containerd::start(&machine.layout, &machine.facts, &settings), api_ready);
     let containerd = containerd?;
     virt_controller::install(&*administrator(server)).await?;
-    start_control_plane(tasks, &machine.layout, server, pki.ca_pem(), &machine.scheduling, stop);
+    start_control_plane(tasks, machine, server, pki.ca_pem(), stop);
     tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
     let token = stop.clone();
     tasks.spawn(async move {
@@ -201,6 +247,54 @@ async fn start_node(
         machine.node_ip
     ));
     Ok(())
+}
+
+/// What a cluster with several nodes is started from.
+struct Start<'a> {
+    args: &'a UpArgs,
+    machine: &'a Machine,
+    server: &'a ApiServer,
+    pki: &'a Pki,
+    report: &'a Report,
+    began: Instant,
+}
+
+impl Start<'_> {
+    /// The control plane here, and an agent's process for each node. Returns when all nodes are ready.
+    async fn nodes(&self, members: &Members, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> anyhow::Result<()> {
+        let Self { args, machine, server, pki, report, began } = self;
+        wait_ready(server).await;
+        virt_controller::install(&*administrator(server)).await?;
+        start_control_plane(tasks, machine, server, pki.ca_pem(), stop);
+        report.step("preparing images");
+        let images = args.images_dir.path(&machine.layout);
+        // Once for all nodes; each agent loads them into its own containerd.
+        for image in [BuiltIn::Pause, BuiltIn::VirtLauncher] {
+            let dir = images.clone();
+            tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;
+        }
+        report.step("starting the nodes");
+        let labels = labels(&args.node_label)?;
+        tokio::task::block_in_place(|| nodes::prepare(args, &machine.layout, members, pki, &labels))?;
+        for member in members.all() {
+            tasks.spawn(nodes::supervise(member.layout.clone(), stop.clone()));
+        }
+        for member in members.all() {
+            // One that is switched off is not waited for.
+            if !carrack_noderuntime::members::off_file(&member.layout).exists() {
+                report.step(&format!("waiting for {}", member.name));
+                wait_node(server, &member.name).await;
+            }
+        }
+        report.ready(&format!(
+            "the cluster is ready after {:.1} s: {} nodes, {} to {}",
+            began.elapsed().as_secs_f64(),
+            members.all().len(),
+            members.all().first().map_or("", |member| &member.name),
+            members.all().last().map_or("", |member| &member.name),
+        ));
+        Ok(())
+    }
 }
 
 /// The agents of this node.
@@ -239,12 +333,30 @@ fn start_agents(
         let (api, token, layout, node, tls) = (api.clone(), token.clone(), layout.clone(), node.clone(), tls.clone());
         async move { kubelet::run(&layout, node, tls, api, token).await }
     }));
+    if let Some(source) = &machine.gpus {
+        let config = gpu_plugin::config(&machine.layout, name, source.clone());
+        let (api, token) = (client(server, Caller::node(name)), stop.clone());
+        tasks.spawn(keep("gpu-plugin", stop.clone(), move || {
+            gpu_plugin::run(config.clone(), api.clone(), token.clone())
+        }));
+    }
+    let (api, token) = (client(server, Caller::local_storage(name)), stop.clone());
+    let layout = &machine.layout;
+    let faults = args.storage_faults.clone();
+    let storage = local_storage::settings(&layout.storage_dir(), &layout.kubelet_root(), name, faults);
+    tasks.spawn(keep("local-storage", stop.clone(), move || {
+        let (api, token, settings) = (api.clone(), token.clone(), storage.clone());
+        async move { local_storage::run(settings, api, token).await }
+    }));
     let (api, token, layout) = (client(server, Caller::virt_handler(name)), stop.clone(), machine.layout.clone());
     let tls = serving(Server::VirtHandler { node: name.clone() })?;
     let (name, listen) = (name.clone(), SocketAddr::new(args.bind_address, args.virt_handler_port));
     tasks.spawn(keep("virt-handler", stop.clone(), move || {
         let (api, token, layout, name, tls) = (api.clone(), token.clone(), layout.clone(), name.clone(), tls.clone());
-        async move { virt_handler::run(&layout, &name, listen, tls, api, token).await }
+        async move {
+            let keep_alive = virt_controller::keep_alive_dir(&layout.virt_dir());
+            virt_handler::run(&layout, &keep_alive, &name, listen, tls, api, token).await
+        }
     }));
     Ok(())
 }
@@ -297,7 +409,7 @@ fn client(server: &ApiServer, caller: Caller) -> Arc<dyn Transport> {
 }
 
 /// Builds an image where it is not there yet, and loads it into containerd.
-async fn provide(layout: &Layout, dir: &Path, image: BuiltIn) -> anyhow::Result<()> {
+pub(crate) async fn provide(layout: &Layout, dir: &Path, image: BuiltIn) -> anyhow::Result<()> {
     let dir = dir.to_owned();
     let built = tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;
     let imported = carrack_images::containerd::ensure(&layout.containerd_socket(), &built).await?;
@@ -317,7 +429,7 @@ const LET_GO: Duration = Duration::from_secs(5);
 
 /// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
 /// ends.
-fn take(layout: &Layout) -> anyhow::Result<File> {
+pub(crate) fn take(layout: &Layout) -> anyhow::Result<File> {
     let path = layout.lockfile();
     let began = std::time::Instant::now();
     let held = loop {

@@ -15,6 +15,9 @@
 //! out-of-service taint on a node that is not ready, or a node that is surely gone for six minutes, in which a kubelet
 //! that lives would have come back. Time alone never is a proof.
 //!
+//! A disk that one node may have at a time is given to a node in two steps, each of which rests on the other's object (see
+//! [`attach`]), so that no two attachments of it are ever there.
+//!
 //! One key is one volume, so that all decisions about a disk are made one after another. Names, and otherwise behaviour,
 //! are kube-controller-manager's (pkg/controller/volume/attachdetach, pkg/volume/csi).
 
@@ -22,14 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::{attachment_name, csi_unique_name};
 use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::is_bound_to;
 use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
@@ -63,14 +66,7 @@ impl AttachDetach {
 /// The name under which nodes report a volume, if it can be attached.
 pub(super) fn unique_name(volume: &PersistentVolume) -> Option<String> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    Some(format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
-}
-
-/// The name of the attachment of a volume to a node, as kubelets compute it.
-#[must_use]
-pub fn attachment_name(driver: &str, volume_handle: &str, node: &str) -> String {
-    let hash = Sha256::digest(format!("{volume_handle}{driver}{node}").as_bytes());
-    hash.iter().fold("csi-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    Some(csi_unique_name(&csi.driver, &csi.volume_handle))
 }
 
 /// Whether several nodes may have it at once.
@@ -112,12 +108,12 @@ fn is_out_of_service(node: &Node) -> bool {
 }
 
 /// The node is told that it has the volume, or that it has not.
-fn tell(plan: Plan, node: &Node, unique: &str, device: Option<&str>) -> Plan {
+fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
     let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
     if let Some(path) = device {
         list.push(AttachedVolume { name: unique.to_owned(), device_path: path.to_owned() });
     }
-    plan.patch_status(node, json!({"status": {"volumesAttached": list}}))
+    Plan::none().patch_status(node, json!({"status": {"volumesAttached": list}}))
 }
 
 impl AttachDetach {
@@ -133,20 +129,21 @@ impl AttachDetach {
             if !left.is_zero() {
                 return Plan::none().requeue_after(left);
             }
-            return Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "").delete(attachment);
+            let gone = Premise::absent(&Node::resource(), Key::new("", name.clone()));
+            let plan = Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "");
+            return plan.delete(attachment).resting_on(&gone);
         };
         self.missing.remove(name);
         if reports_in_use(node, unique) && !is_out_of_service(node) && !self.careless {
             // The node says when it is done.
             return Plan::none();
         }
-        let plan = if attached(node).iter().any(|a| a.name == unique) {
-            tell(Plan::none(), node, unique, None)
-        } else {
-            // It was told before; that it has not begun to use it since must be true now.
-            Plan::none().confirm_unchanged(node.as_ref())
-        };
-        plan.delete(attachment)
+        if attached(node).iter().any(|a| a.name == unique) {
+            return tell(node, unique, None);
+        }
+        // It was told before. That nobody has told it otherwise since must be true when the attachment ends.
+        let told = Premise::unchanged(node.as_ref());
+        Plan::none().confirm_unchanged(node.as_ref()).delete(attachment).resting_on(&told)
     }
 
     /// Says to the node what is so, and to the pod what is wrong.
@@ -159,11 +156,10 @@ impl AttachDetach {
             }
             let device = status.attachment_metadata.as_ref().and_then(|m| m.get("devicePath")).map(String::as_str);
             let done = format!("AttachVolume.Attach succeeded for volume {:?} ", volume.name());
-            return tell(Plan::none(), node, unique, Some(device.unwrap_or_default())).told(EventRecord::normal(
-                pod,
-                "SuccessfulAttachVolume",
-                done,
-            ));
+            // Nobody may have ended the attachment meanwhile.
+            let plan = tell(node, unique, Some(device.unwrap_or_default()));
+            let plan = plan.resting_on(&Premise::unchanged(attachment));
+            return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
         }
         match status.attach_error.and_then(|e| e.message) {
             Some(why) => Plan::none().event(EventRecord::warning(
@@ -204,22 +200,21 @@ fn attach(volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) ->
         status: None,
     };
     // A controller that was away for long may see a pod that has moved on.
-    let mut plan = Plan::none().confirm_alive(pod);
-    if !is_shared(volume) {
-        // Whoever gives a disk to another node says so on the volume first, so that of two controllers that both
-        // believe they act, one finds the volume changed.
-        plan = match volume.annotation(LAST_NODE) {
-            Some(last) if last == node.name() => plan.confirm_unchanged(volume),
-            last => {
-                if let Some(last) = last {
-                    let name = attachment_name(driver, handle, last);
-                    plan = plan.confirm_absent(&VolumeAttachment::resource(), Key::new("", name), "");
-                }
-                plan.patch(volume, json!({"metadata": {"annotations": {LAST_NODE: node.name()}}}))
-            }
-        };
+    let plan = Plan::none().confirm_alive(pod);
+    if is_shared(volume) {
+        return plan.create(&attachment);
     }
-    plan.create(&attachment)
+    // Whoever gives a disk to another node says so on the volume first, while the node that had it last has it no more;
+    // and attaches only while the volume says so. Both are conditions of the writes themselves, so that of two controllers
+    // that both believe they act, however long one was paused, one writes and the other finds the volume changed.
+    if volume.annotation(LAST_NODE) == Some(node.name()) {
+        return plan.confirm_unchanged(volume).create(&attachment).resting_on(&Premise::unchanged(volume));
+    }
+    let given = Plan::none().patch(volume, json!({"metadata": {"annotations": {LAST_NODE: node.name()}}}));
+    let Some(last) = volume.annotation(LAST_NODE) else { return plan.then(given) };
+    let before = Key::new("", attachment_name(driver, handle, last));
+    let gone = Premise::absent(&VolumeAttachment::resource(), before.clone());
+    plan.confirm_absent(&VolumeAttachment::resource(), before, "").then(given.resting_on(&gone))
 }
 
 impl Controller for AttachDetach {

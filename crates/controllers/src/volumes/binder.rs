@@ -29,7 +29,11 @@ const PROVISIONER: [&str; 2] =
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The binder. Its keys name claims, and volumes (without a namespace).
-pub struct PersistentVolumeBinder;
+#[derive(Default)]
+pub struct PersistentVolumeBinder {
+    /// A planted bug: a volume that names a claim is given to whoever has that name.
+    pub(crate) by_name: bool,
+}
 
 fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
     claim.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
@@ -103,8 +107,12 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> 
     Plan::none().patch_status(claim, json!({ "status": status }))
 }
 
-fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Plan {
+fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, now: Time) -> Plan {
     let wanted = volume_name(claim);
+    let named = |v: &&std::sync::Arc<PersistentVolume>| by_name && matching::names(v, claim);
+    if let Some(volume) = view.cache::<PersistentVolume>().iter().find(named).filter(|_| wanted.is_empty()) {
+        return bind(claim, volume, now);
+    }
     if wanted.is_empty() {
         let class = view.get::<StorageClass>("", class_of_claim(claim));
         let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
@@ -256,6 +264,19 @@ fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, 
     }
 }
 
+/// A volume that is being deleted: nobody gets it any more, but that its claim is gone still has to be said, since its
+/// provisioner waits for it with the data.
+fn going(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
+    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Plan::none() };
+    let Some(uid) = reference.uid.as_deref().filter(|uid| !uid.is_empty()) else { return Plan::none() };
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let key = Key::new(text(&reference.namespace), text(&reference.name));
+    match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid) {
+        Some(_) => Plan::none(),
+        None => released(volume, &key, uid, view, now),
+    }
+}
+
 fn volume(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
     let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
         return set_volume(volume, Plan::none(), "Available", "", now);
@@ -350,7 +371,8 @@ impl Controller for PersistentVolumeBinder {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         if key.namespace.is_empty() {
-            return match view.get::<PersistentVolume>("", &key.name).filter(|v| !v.is_deleting()) {
+            return match view.get::<PersistentVolume>("", &key.name) {
+                Some(found) if found.is_deleting() => going(found, view, now),
                 Some(found) => volume(found, view, now),
                 None => Plan::none(),
             };
@@ -362,7 +384,7 @@ impl Controller for PersistentVolumeBinder {
         if claim.annotation(BIND_COMPLETED).is_some() {
             return bound_claim(claim, view, now);
         }
-        unbound_claim(claim, view, now)
+        unbound_claim(claim, view, self.by_name, now)
     }
 }
 

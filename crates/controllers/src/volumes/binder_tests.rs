@@ -45,7 +45,7 @@ fn look(
         .with::<StorageClass>(classes.iter().cloned().map(of))
         .with::<VolumeAttachment>([])
         .with::<Node>([]);
-    let plan = PersistentVolumeBinder.reconcile(&key, &caches.view(), Time::from_unix_s(0));
+    let plan = PersistentVolumeBinder::default().reconcile(&key, &caches.view(), Time::from_unix_s(0));
     let told = plan.told.iter().map(|(_, e)| e);
     let events = plan.events.iter().chain(told).map(|e| e.reason.clone()).collect();
     (words(&plan), events)

@@ -14,13 +14,20 @@ fn mode(mode: Option<&String>) -> &str {
     mode.map_or("Filesystem", String::as_str)
 }
 
+/// Whether the volume's claim reference has this claim's name.
+pub(super) fn names(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    volume
+        .spec
+        .as_ref()
+        .and_then(|s| s.claim_ref.as_ref())
+        .is_some_and(|r| r.namespace.as_deref() == Some(claim.namespace()) && r.name.as_deref() == Some(claim.name()))
+}
+
 /// Whether the volume's claim reference, set by a person or the scheduler, names this claim.
 pub(super) fn is_meant_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).is_some_and(|r| {
-        r.namespace.as_deref() == Some(claim.namespace())
-            && r.name.as_deref() == Some(claim.name())
-            && r.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
-    })
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    names(volume, claim)
+        && reference.and_then(|r| r.uid.as_deref()).is_none_or(|uid| uid.is_empty() || uid == claim.uid())
 }
 
 /// Why a volume that was named for a claim does not do for it.

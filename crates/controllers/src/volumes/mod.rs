@@ -17,7 +17,7 @@ use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
-pub use attach::{AttachDetach, attachment_name};
+pub use attach::AttachDetach;
 pub use binder::PersistentVolumeBinder;
 pub use ephemeral::EphemeralVolumes;
 pub use expansion::Expansion;

@@ -8,6 +8,8 @@
 //! removes children; and only when there is nothing to make or remove it writes the status. So a status is never written from
 //! a count that the same plan is about to change.
 
+#[cfg(test)]
+mod bad_input_tests;
 mod claim;
 mod conditions;
 mod cron_job;
@@ -32,18 +34,11 @@ pub use stateful_set::StatefulSetController;
 
 use carrack_engine::Controller;
 
+use crate::Planted;
+
 /// The most children that one plan makes or removes. Writes of a plan go one after another and the first that fails ends it,
 /// so that a quota that is full costs one request and not this many.
 const BURST: usize = 500;
-
-/// Bugs that can be put in on purpose, for the simulator, which must find them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
-    /// A Deployment counts its sets by their specs alone, as upstream does.
-    SetsBySpec,
-    /// A Job takes pods that it has written down for counted, whether they have let go or not.
-    EndsForgotten,
-}
 
 /// All controllers of workloads.
 #[must_use]
@@ -52,10 +47,10 @@ pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
         Box::new(ReplicaSets::default()),
         Box::new(ReplicationControllers::default()),
         Box::new(DeploymentController { by_spec: planted == Some(Planted::SetsBySpec) }),
-        Box::new(StatefulSetController),
+        Box::new(StatefulSetController { claims_go: planted == Some(Planted::ClaimsGo) }),
         Box::new(DaemonSetController),
         Box::new(JobController { forgets: planted == Some(Planted::EndsForgotten) }),
         Box::new(TtlController),
-        Box::new(CronJobController),
+        Box::new(CronJobController { forgets: planted == Some(Planted::TimesTwice) }),
     ]
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Time, controller_ref};
+use carrack_engine::{EventRecord, Time, controller_ref};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -123,6 +123,15 @@ pub(crate) fn from_template<O: Kind>(owner: &O, template: &PodTemplateSpec, name
 pub(crate) fn template_labels(template: &PodTemplateSpec) -> Option<&BTreeMap<String, String>> {
     template.metadata.as_ref().and_then(|m| m.labels.as_ref())
 }
+
+/// Tells of an object whose selector does not choose what it would make: none of that would be its own, and it would make
+/// more without end. Admission refuses such an object; one may have been stored before, or by another server.
+pub(crate) fn foreign_template<K: Kind>(owner: &K) -> EventRecord {
+    EventRecord::warning(owner, "FailedCreate", format!("Error creating: {FOREIGN_TEMPLATE}"))
+}
+
+/// What is wrong with it.
+pub(crate) const FOREIGN_TEMPLATE: &str = "the selector does not choose the labels of the template";
 
 #[cfg(test)]
 mod tests {

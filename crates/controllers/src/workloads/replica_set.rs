@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::{Kind, Object as _};
 use carrack_types::selector::{map_selects, selects};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -173,21 +173,19 @@ impl<K: Replicated> Controller for ReplicaController<K> {
 }
 
 /// Makes pods that are missing.
-fn make<K: Replicated>(view: &View<'_>, set: &K, pods: &[Arc<Pod>], missing: usize, now: Time) -> Plan {
-    let Some(template) = set.template() else { return write_status(set, pods, None, now) };
+fn make<K: Replicated>(view: &View<'_>, set: &K, all: &[Arc<Pod>], missing: usize, now: Time) -> Plan {
+    let Some(template) = set.template() else { return write_status(set, all, None, now) };
     if !set.chooses(pods::template_labels(template)) {
         // Admission refuses this; what was stored before would make pods without end that do not belong to the set.
-        let message = "the selector does not choose the labels of the template".to_owned();
-        let event = EventRecord::warning(set, "FailedCreate", format!("Error creating: {message}"));
-        return write_status(set, pods, Some(("FailedCreate", message)), now).event(event);
+        let failure = Some(("FailedCreate", pods::FOREIGN_TEMPLATE.to_owned()));
+        return write_status(set, all, failure, now).event(pods::foreign_template(set));
     }
-    names::free::<Pod>(view, (set.namespace(), set.name()), set.uid(), "replica").take(missing.min(BURST)).fold(
-        Plan::none(),
-        |plan, name| {
-            let told = EventRecord::normal(set, "SuccessfulCreate", format!("Created pod: {name}"));
-            plan.create(&pods::from_template(set, template, name)).told(told)
-        },
-    )
+    let free = names::free::<Pod>(view, (set.namespace(), set.name()), set.uid(), "replica");
+    let plan = free.take(missing.min(BURST)).fold(Plan::none(), |plan, name| {
+        let told = EventRecord::normal(set, "SuccessfulCreate", format!("Created pod: {name}"));
+        plan.create(&pods::from_template(set, template, name)).told(told)
+    });
+    plan.resting_on(&Premise::unchanged(set))
 }
 
 /// Removes the least useful pods.
@@ -195,10 +193,11 @@ fn remove<K: Replicated>(view: &View<'_>, set: &K, active: &[Arc<Pod>], excess: 
     let company = company(view, set, active);
     let mut order: Vec<&Arc<Pod>> = active.iter().collect();
     order.sort_by(|a, b| pods::goes_before(a, b, &company, now));
-    order.into_iter().take(excess.min(BURST)).fold(Plan::none(), |plan, pod| {
+    let plan = order.into_iter().take(excess.min(BURST)).fold(Plan::none(), |plan, pod| {
         let told = EventRecord::normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
         plan.delete(pod.as_ref()).told(told)
-    })
+    });
+    plan.resting_on(&Premise::unchanged(set))
 }
 
 /// How many active pods of this set, and of the other sets of its own controller, are on each node.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 const PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// What the demo guest drives: virtio, the NoCloud volume, the power button.
+/// What the demo guest drives: virtio with the agent's channel, volumes with configuration, the power button.
 const DRIVERS: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
     "virtio_scsi",
+    "virtio_console",
     "sd_mod",
     "sr_mod",
     "isofs",

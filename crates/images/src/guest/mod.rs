@@ -3,11 +3,11 @@
 //! ```text
 //!   containerDisk image: /disk/disk.img, owned by 107 as KubeVirt expects it
 //!     └─ isohybrid disk: MBR → isolinux → /boot/vmlinuz + /boot/initrd
-//!                                            └─ busybox, drivers, dropbear, the scripts under guest/
+//!                                            └─ busybox, drivers, dropbear, qemu-ga, the scripts under guest/
 //! ```
 //!
-//! Everything is taken from the host's Debian packages: the cloud kernel, busybox-static, dropbear-bin and
-//! isolinux. ISOLINUX needs no installer to run on the disk, only two files on it and a master boot record.
+//! Everything is taken from the host's Debian packages: the cloud kernel, busybox-static, dropbear-bin,
+//! qemu-guest-agent and isolinux. ISOLINUX needs no installer to run on the disk, only two files on it and a master boot record.
 //! The initramfs is not compressed: under emulation, unpacking costs more than reading.
 
 mod kernel;
@@ -41,6 +41,7 @@ struct Sources {
     kernel: kernel::Kernel,
     busybox: PathBuf,
     dropbear: PathBuf,
+    agent: PathBuf,
     master_boot_record: PathBuf,
     isolinux: PathBuf,
     ldlinux: PathBuf,
@@ -52,6 +53,7 @@ impl Sources {
             kernel: kernel::Kernel::newest(Path::new("/boot"), Path::new("/lib/modules"))?,
             busybox: require("/bin/busybox", "busybox-static")?,
             dropbear: require("/usr/sbin/dropbear", "dropbear-bin")?,
+            agent: require("/usr/sbin/qemu-ga", "qemu-guest-agent")?,
             master_boot_record: require("/usr/lib/ISOLINUX/isohdpfx.bin", "isolinux")?,
             isolinux: require("/usr/lib/ISOLINUX/isolinux.bin", "isolinux")?,
             ldlinux: require("/usr/lib/syslinux/modules/bios/ldlinux.c32", "syslinux-common")?,
@@ -59,7 +61,8 @@ impl Sources {
     }
 
     fn inputs(&self) -> Result<Inputs, ImageError> {
-        let files = [&self.busybox, &self.dropbear, &self.master_boot_record, &self.isolinux, &self.ldlinux];
+        let files =
+            [&self.busybox, &self.dropbear, &self.agent, &self.master_boot_record, &self.isolinux, &self.ldlinux];
         let modules = self.kernel.modules.iter();
         Inputs::of(files.into_iter().chain(modules).chain([&self.kernel.image]).map(PathBuf::as_path))
     }

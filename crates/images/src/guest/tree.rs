@@ -21,6 +21,11 @@ pub(super) const SCRIPTS: &[(&str, u32, &str)] = &[
     // Nobody can log in until NoCloud data says who.
     ("/etc/shadow", 0o600, "root:*:19000:0:99999:7:::\n"),
     ("/etc/shells", 0o644, "/bin/sh\n"),
+    (
+        "/etc/os-release",
+        0o644,
+        "ID=carrack-demo\nNAME=\"Carrack demo guest\"\nPRETTY_NAME=\"Carrack demo guest\"\nVERSION_ID=0.1.0\nVERSION=0.1.0\n",
+    ),
     ("/etc/profile", 0o644, "export PATH=/bin:/sbin:/usr/bin:/usr/sbin\nexport PS1='\\u@\\h:\\w\\$ '\n"),
 ];
 
@@ -60,12 +65,17 @@ pub(super) fn build(sources: &Sources) -> Result<Initramfs, ImageError> {
         }
     }
 
-    tree.file("/usr/sbin/dropbear", 0o755, read(&sources.dropbear)?);
-    // Libraries go where the loader looks without a cache.
-    for (path, source) in elf::closure(&sources.dropbear)? {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let directory = if name.starts_with("ld-linux") { "/lib64" } else { "/lib/x86_64-linux-gnu" };
-        tree.file(&format!("{directory}/{name}"), 0o755, read(&source)?);
+    for (path, program) in [("/usr/sbin/dropbear", &sources.dropbear), ("/usr/sbin/qemu-ga", &sources.agent)] {
+        tree.file(path, 0o755, read(program)?);
+        // Libraries go where the loader looks without a cache.
+        for (path, source) in elf::closure(program)? {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let directory = if name.starts_with("ld-linux") { "/lib64" } else { "/lib/x86_64-linux-gnu" };
+            let path = format!("{directory}/{name}");
+            if !tree.contains(&path) {
+                tree.file(&path, 0o755, read(&source)?);
+            }
+        }
     }
 
     let mut order = String::new();

@@ -7,10 +7,11 @@ use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::cri::Cri;
+use super::drivers::Drivers;
 use super::stats::Stats;
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
-use crate::server::{Answer, Backend, ExecOutput, Streams, Summary};
+use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
 
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
@@ -42,6 +43,7 @@ pub(crate) struct Node {
     pub stats: Arc<Stats>,
     pub operations: Operations,
     pub node_name: String,
+    pub drivers: Drivers,
 }
 
 impl Node {
@@ -95,7 +97,19 @@ impl Backend for Node {
     }
 
     fn stats(&self) -> Answer<'_, Summary> {
-        Box::pin(async move { self.stats.summary(&self.node_name, &self.published()).await })
+        Box::pin(async move {
+            let mut summary = self.stats.summary(&self.node_name, &self.published()).await?;
+            for (uid, volume) in self.drivers.usage().await {
+                if let Some(pod) = summary.pods.iter_mut().find(|p| *p.pod_ref.uid == *uid) {
+                    pod.volumes.push(volume);
+                }
+            }
+            Ok(summary)
+        })
+    }
+
+    fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
+        Box::pin(async move { Ok(self.drivers.usage().await.into_iter().map(|(_, volume)| volume).collect()) })
     }
 
     fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {

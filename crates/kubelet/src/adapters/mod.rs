@@ -11,15 +11,17 @@ pub mod drivers;
 pub mod host;
 pub mod logs;
 pub mod manifests;
-pub mod mounts;
 pub mod net;
 mod oom;
 pub mod plugins;
 pub mod podresources;
+pub mod sockets;
 pub mod stats;
 pub mod store;
 mod termination;
 pub mod volumes;
+
+pub(crate) use carrack_disks::mounts;
 
 use crate::effects::OpError;
 pub(crate) use crate::server::clock::now;

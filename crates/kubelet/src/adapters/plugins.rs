@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::io_error;
+use super::sockets::CONNECT;
+use super::{io_error, sockets};
 use crate::devices::{AllocateReply, Device, PluginOptions, from_wire, is_extended};
 use crate::effects::{In, OpError};
 use carrack_deviceplugin as proto;
@@ -31,8 +31,6 @@ use carrack_deviceplugin::device_plugin_client::DevicePluginClient;
 use carrack_deviceplugin::registration_server::{Registration, RegistrationServer};
 use carrack_deviceplugin::{KUBELET_SOCKET, VERSION};
 
-/// How long a plugin has to be connected to within its registration.
-const CONNECT: Duration = Duration::from_secs(10);
 const PRE_START: Duration = Duration::from_secs(30);
 /// Upstream waits for an Allocate without end; a container that starts is worth two minutes.
 const ALLOCATE: Duration = Duration::from_secs(120);
@@ -275,16 +273,8 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T
 }
 
 async fn connect(socket: PathBuf) -> Result<DevicePluginClient<Channel>, String> {
-    let endpoint = Endpoint::try_from("http://localhost").map_err(|e| e.to_string())?;
-    let dial = endpoint.connect_with_connector(tower::service_fn(move |_: http::Uri| {
-        let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-    }));
-    match tokio::time::timeout(CONNECT, dial).await {
-        Ok(Ok(channel)) => Ok(DevicePluginClient::new(channel).max_decoding_message_size(MAX_MESSAGE)),
-        Ok(Err(e)) => Err(format!("connecting to the plugin: {e}")),
-        Err(_) => Err("connecting to the plugin took too long".into()),
-    }
+    let channel = sockets::dial(socket, "connecting to the plugin").await?;
+    Ok(DevicePluginClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
 }
 
 fn device(d: proto::Device) -> Option<Device> {

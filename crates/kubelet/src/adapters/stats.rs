@@ -148,6 +148,7 @@ impl Stats {
             cpu,
             memory,
             network,
+            volumes: Vec::new(),
         }
     }
 

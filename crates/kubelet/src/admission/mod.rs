@@ -5,9 +5,10 @@
 //! again, whatever became of the node's labels, and what its containers need is waited for when they
 //! start. Admission records an intention; devices are asked for when a container starts.
 
-use carrack_types::placement::{affinity_matches, untolerated};
 use std::collections::BTreeSet;
 
+use carrack_types::fit::{self, HostPort};
+use carrack_types::placement::{affinity_matches, untolerated};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::amount::{self, Amounts};
@@ -36,9 +37,6 @@ pub enum Decision {
     },
 }
 
-/// A port of the node: protocol, port, address.
-pub type HostPort = (String, i32, String);
-
 /// What an answer rests on.
 pub struct Inputs<'a> {
     /// The pod.
@@ -65,32 +63,6 @@ pub struct Inputs<'a> {
     /// The historical behaviour (kubernetes #125579), which the simulator must find: a device plugin that is not there
     /// yet rejects for good.
     pub planted_final_rejection: bool,
-}
-
-/// Ports of the node that a pod takes.
-#[must_use]
-pub fn host_ports(pod: &Pod) -> BTreeSet<HostPort> {
-    let s = spec(pod);
-    let host_network = s.host_network == Some(true);
-    s.init_containers
-        .iter()
-        .flatten()
-        .filter(|c| c.restart_policy.as_deref() == Some("Always"))
-        .chain(&s.containers)
-        .flat_map(|c| c.ports.iter().flatten())
-        .filter_map(|p| {
-            let port = p.host_port.filter(|h| *h > 0).or(host_network.then_some(p.container_port))?;
-            Some((
-                p.protocol.clone().unwrap_or_else(|| "TCP".into()),
-                port,
-                p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into()),
-            ))
-        })
-        .collect()
-}
-
-fn ports_clash(a: &HostPort, b: &HostPort) -> bool {
-    a.0 == b.0 && a.1 == b.1 && (a.2 == b.2 || a.2 == "0.0.0.0" || b.2 == "0.0.0.0")
 }
 
 fn reject(reason: &str, message: impl Into<String>) -> Decision {
@@ -159,15 +131,15 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
             "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
         );
     }
-    if let Some(p) = host_ports(i.pod).iter().find(|p| i.host_ports.iter().any(|q| ports_clash(p, q))) {
-        return reject("NodePorts", format!("Predicate NodePorts failed: {}/{} is in use", p.1, p.0));
+    if let Some(p) = fit::taken(&fit::host_ports_of(i.pod), i.host_ports.iter()) {
+        return reject("NodePorts", format!("Predicate NodePorts failed: {}/{} is in use", p.port, p.protocol));
     }
     let mut requests = pod::requests(i.pod);
     requests.insert("pods".into(), 1000);
     // All of it is looked at first: what can never fit rejects, even if something else may come.
     let mut waits = None;
     for (name, need) in requests.iter().filter(|(_, n)| **n > 0) {
-        match fit(i, node, name, *need) {
+        match fits(i, node, name, *need) {
             Decision::Admit => {}
             r @ Decision::Reject { .. } => return r,
             w @ Decision::Wait { .. } => waits = waits.or(Some(w)),
@@ -176,7 +148,7 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     waits.unwrap_or(Decision::Admit)
 }
 
-fn fit(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {
+fn fits(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {
     let used = i.used.get(name).copied().unwrap_or(0);
     let leaving = i.leaving.get(name).copied().unwrap_or(0);
     let out_of = |capacity: i128| {
@@ -191,9 +163,9 @@ fn fit(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {
         )
     };
     let judge = |capacity: i128| {
-        if need + used <= capacity {
+        if fit::fits(need, used, capacity) {
             Decision::Admit
-        } else if need + used - leaving <= capacity {
+        } else if fit::fits(need, used - leaving, capacity) {
             wait(name, format!("{name} is held by pods that are terminating"))
         } else {
             out_of(capacity)
@@ -209,7 +181,7 @@ fn fit(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {
         let (total, healthy) = i.devices.capacity().get(name).copied().unwrap_or_default();
         let milli = |n: usize| i128::try_from(n).unwrap_or(i128::MAX / 2000) * 1000;
         return match judge(milli(healthy)) {
-            Decision::Reject { .. } if need + used - leaving <= milli(total) => {
+            Decision::Reject { .. } if fit::fits(need, used - leaving, milli(total)) => {
                 wait(name, format!("devices of {name} are not healthy"))
             }
             d => d,

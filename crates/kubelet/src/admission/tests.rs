@@ -73,7 +73,7 @@ impl World {
             allocatable: &Amounts::from([("cpu".into(), 2000), ("pods".into(), 2000), ("memory".into(), 1 << 40)]),
             used: &self.used,
             leaving: &self.leaving,
-            host_ports: &BTreeSet::from([("TCP".to_owned(), 80, "0.0.0.0".to_owned())]),
+            host_ports: &BTreeSet::from([HostPort { protocol: "TCP".into(), port: 80, ip: "0.0.0.0".into() }]),
             devices: &self.devices,
             pressure: self.pressure,
             planted_final_rejection: false,

@@ -1,15 +1,20 @@
 //! The node's CSINode: which CSI drivers are here, what they call the node, and how many volumes they take.
 //!
 //! It is written whole from what the drivers said; entries of drivers that are not here any more go when
-//! their drivers unregister, as upstream's.
+//! their drivers unregister, as upstream's. Where the node is in a driver's terms goes before that onto the Node, as
+//! labels, by which the scheduler finds it; they stay, since volumes rest on them. A driver that contradicts a label
+//! which is there is not entered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Time};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Time};
 use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use serde_json::{Value, json};
 
 use super::{Call, Fx, KubeletCore, Wake};
 use crate::volumes::CsiNodeInfo;
@@ -19,7 +24,11 @@ use crate::volumes::CsiNodeInfo;
 pub(super) enum Asked {
     Read,
     Written,
+    Labelled,
 }
+
+/// Annotation of the Node: what each driver calls it, as JSON.
+const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// What is known of the CSINode.
 #[derive(Debug, Default)]
@@ -41,6 +50,35 @@ impl CsiNodeState {
         self.drivers.remove(driver);
         self.due = true;
     }
+}
+
+/// The drivers whose topology does not contradict the Node's labels.
+fn agreed(drivers: &BTreeMap<String, CsiNodeInfo>, node: &Node) -> BTreeMap<String, CsiNodeInfo> {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let agrees = |(name, info): &(&String, &CsiNodeInfo)| {
+        let other = info.topology.iter().find(|(k, v)| labels.get(*k).is_some_and(|there| there != *v));
+        if let Some((key, value)) = other {
+            tracing::error!(driver = name, key, value, "the driver's topology contradicts a label of the node");
+        }
+        other.is_none()
+    };
+    drivers.iter().filter(agrees).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// What is to be changed about the Node, if anything is.
+fn node_patch(drivers: &BTreeMap<String, CsiNodeInfo>, node: &Node) -> Option<Value> {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let missing: BTreeMap<&String, &String> =
+        drivers.values().flat_map(|d| &d.topology).filter(|(k, _)| !labels.contains_key(*k)).collect();
+    let ids: BTreeMap<&String, &String> = drivers.iter().map(|(name, d)| (name, &d.node_id)).collect();
+    let there: BTreeMap<String, String> =
+        node.annotation(NODE_IDS).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let same = there.iter().eq(ids.iter().map(|(k, v)| (*k, *v)));
+    if missing.is_empty() && same {
+        return None;
+    }
+    let text = if ids.is_empty() { Value::Null } else { json!(json!(ids).to_string()) };
+    Some(json!({"metadata": {"labels": missing, "annotations": {NODE_IDS: text}}}))
 }
 
 fn entries(drivers: &BTreeMap<String, CsiNodeInfo>) -> Vec<CSINodeDriver> {
@@ -72,10 +110,15 @@ impl KubeletCore {
         let Some(node) = self.node.seen.clone() else { return };
         let name = &self.config.node_name;
         let s = &mut self.csi_node;
-        let (asked, request) = match &s.seen {
-            None => (Asked::Read, ApiRequest::get(&CSINode::resource(), "", name)),
-            Some(seen) => {
-                let wanted = entries(&s.drivers);
+        let drivers = agreed(&s.drivers, &node);
+        let (asked, request) = match (&s.seen, node_patch(&drivers, &node)) {
+            (_, Some(patch)) => {
+                let node = Node::resource();
+                (Asked::Labelled, ApiRequest::patch(&node, "", name, "", ContentType::MergePatch, &patch))
+            }
+            (None, None) => (Asked::Read, ApiRequest::get(&CSINode::resource(), "", name)),
+            (Some(seen), None) => {
+                let wanted = entries(&drivers);
                 if seen.as_ref().is_some_and(|n| n.spec.drivers == wanted) || (seen.is_none() && wanted.is_empty()) {
                     s.due = false;
                     return;
@@ -111,6 +154,17 @@ impl KubeletCore {
     pub(super) fn csi_node_answered(&mut self, now: Time, asked: Asked, result: Result<ApiResponse, ApiError>) {
         let s = &mut self.csi_node;
         s.call = None;
+        if asked == Asked::Labelled {
+            match result.and_then(|r| r.json::<Node>()) {
+                Ok(node) => self.node_written(node),
+                Err(error) => {
+                    tracing::warn!(%error, "the node's topology is not on it");
+                    s.retry_at = now + Duration::from_secs(1);
+                    self.wake(now + Duration::from_secs(1), Wake::CsiNode);
+                }
+            }
+            return;
+        }
         match result.and_then(|r| r.json::<CSINode>()) {
             Ok(node) => s.seen = Some(Some(node)),
             Err(e) if e.is_not_found() && asked == Asked::Read => s.seen = Some(None),

@@ -6,6 +6,7 @@
 //! completed change of the same pod: after each change the runtime is listed again first.
 
 mod csi_node;
+mod growth;
 mod kill;
 mod lane;
 mod node;
@@ -75,6 +76,7 @@ enum PodOp {
     Lane(String),
     Kill(String),
     Volume(String, Option<VolumeKind>),
+    Grow(Box<crate::volumes::Expanding>),
     Probe(String, ProbeKind),
     RemovePod,
     DropRecord,
@@ -92,6 +94,7 @@ enum Call {
     LeaseGet,
     LeasePut,
     CsiNode(csi_node::Asked),
+    Grown(growth::ClaimName, Uid),
 }
 
 /// Why to wake up.
@@ -184,6 +187,7 @@ pub struct KubeletCore {
     node: NodeState,
     planted_final_rejection: bool,
     planted_desired_state_alone: bool,
+    growths: growth::Growths,
     csi_node: CsiNodeState,
 }
 
@@ -235,6 +239,7 @@ impl KubeletCore {
             node: NodeState::default(),
             planted_final_rejection: false,
             planted_desired_state_alone: false,
+            growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
         }
@@ -702,6 +707,10 @@ impl KubeletCore {
     ) {
         match call {
             Call::Status(uid) => self.status_answered(now, &uid, result),
+            Call::Grown(claim, uid) => {
+                self.growth_told(now, claim, &uid, result);
+                self.dirty.insert(uid);
+            }
             Call::Mirror(key) => self.mirror_answered(now, &key, result),
             Call::Delete(uid) => self.delete_answered(now, &uid, result),
             Call::CsiNode(asked) => self.csi_node_answered(now, asked, result),

@@ -1,6 +1,6 @@
 //! The Node object and its Lease: registered once, kept current, renewed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
@@ -13,6 +13,44 @@ use std::time::Duration;
 use super::worker::Admission;
 use super::{Call, Fx, KubeletCore, Wake};
 use crate::status::node as status;
+
+/// What this kubelet has said of its volumes in use, and what of it may still reach the API server.
+///
+/// A write rests on the revision that it was computed from, so it can land only while the Node is still at that
+/// revision. Writes of an earlier life of this kubelet may still be under way until this life has written once.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// This life has written; nothing of an earlier one can land any more.
+    heard: bool,
+    /// The revision that is known, and the volumes that every write resting on it names.
+    resting_on: u64,
+    named: Option<BTreeSet<String>>,
+}
+
+impl Said {
+    /// A write is sent that rests on a revision.
+    fn sends(&mut self, revision: u64, names: &BTreeSet<String>) {
+        if self.resting_on != revision {
+            (self.resting_on, self.named) = (revision, None);
+        }
+        self.named = Some(match self.named.take() {
+            Some(before) => before.intersection(names).cloned().collect(),
+            None => names.clone(),
+        });
+    }
+
+    /// The Node is known at a revision.
+    fn sees(&mut self, revision: u64) {
+        if self.resting_on != revision {
+            (self.resting_on, self.named) = (revision, None);
+        }
+    }
+
+    /// A volume that the known revision names in use stays named, whatever is still under way.
+    pub fn stands(&self, id: &str) -> bool {
+        self.heard && self.named.as_ref().is_none_or(|names| names.contains(id))
+    }
+}
 
 /// What the core keeps about its Node.
 #[derive(Debug, Default)]
@@ -27,6 +65,7 @@ pub(super) struct NodeState {
     retry_at: Time,
     /// The Node as last seen in the watch or in a reply, whichever is newer.
     pub seen: Option<Arc<Node>>,
+    pub said: Said,
     sent_at: Time,
     /// Conditions that events were told of, and how they were.
     told: BTreeMap<String, bool>,
@@ -72,6 +111,7 @@ impl KubeletCore {
             _ => true,
         };
         if newer {
+            self.node.said.sees(cached.as_ref().map_or(0, |n| n.revision()));
             self.node.seen = cached;
             self.staged_due = true;
         }
@@ -80,6 +120,15 @@ impl KubeletCore {
         self.dirty.extend(
             self.workers.iter().filter(|(_, w)| w.admission != Admission::Admitted).map(|(uid, _)| uid.clone()),
         );
+    }
+
+    /// The Node as a write of ours left it.
+    pub(super) fn node_written(&mut self, node: Node) {
+        if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
+            self.node.said.sees(node.revision());
+            self.node.seen = Some(Arc::new(node));
+            self.staged_due = true;
+        }
     }
 
     /// Brings the Node's labels and status up to date.
@@ -127,6 +176,7 @@ impl KubeletCore {
         if !status::differs(&old, &new) && !stale {
             return;
         }
+        self.node.said.sends(node.revision(), &new.volumes_in_use.iter().flatten().cloned().collect());
         let patch = json!({
             "metadata": {"uid": node.uid(), "resourceVersion": node.metadata.resource_version},
             "status": new,
@@ -208,6 +258,7 @@ impl KubeletCore {
                         self.node.labels_done = true;
                         self.node.sent_at = now;
                         self.node.seen = reply.json::<Node>().ok().map(Arc::new).or(self.node.seen.take());
+                        self.node.said.heard = true;
                         self.dirty.extend(self.workers.keys().cloned());
                     }
                     Err(e) if e.is_already_exists() => self.node.registered = true,
@@ -236,10 +287,8 @@ impl KubeletCore {
                         self.node.sent_at = now;
                         // What changed meanwhile is still to be told.
                         self.node.dirty = true;
-                        if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
-                            self.node.seen = Some(Arc::new(node));
-                            self.staged_due = true;
-                        }
+                        self.node.said.heard = true;
+                        self.node_written(node);
                     }
                     // The watch brings what others wrote, and this is computed anew.
                     Err(e) if e.is_conflict() => {
@@ -283,7 +332,7 @@ impl KubeletCore {
                     }
                 }
             }
-            Call::Status(_) | Call::Delete(_) | Call::Mirror(_) | Call::CsiNode(_) => {}
+            Call::Status(_) | Call::Delete(_) | Call::Mirror(_) | Call::CsiNode(_) | Call::Grown(..) => {}
         }
     }
 

@@ -61,6 +61,10 @@ struct Entry {
     error: Option<String>,
     refresh_at: Time,
     call: Option<CallId>,
+    /// When the request was sent whose reply is the value.
+    asked_at: Time,
+    /// When the last request was sent.
+    sent_at: Time,
     /// Pods to look at when it changes.
     users: BTreeSet<Uid>,
 }
@@ -139,10 +143,12 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok(None),
         }
     }
-    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady> {
-        match self.get(SourceKey::Attachment(name.into()))? {
-            Value::Attachment(v) => Ok(v),
-            _ => Ok(None),
+    fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
+        let key = SourceKey::Attachment(name.into());
+        let asked_at = self.cache.entries.get(&key).map(|e| e.asked_at).unwrap_or_default();
+        match self.get(key)? {
+            Value::Attachment(v) => Ok((v, asked_at)),
+            _ => Ok((None, asked_at)),
         }
     }
     fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
@@ -194,6 +200,7 @@ impl SourceCache {
             }
             let call = fx.api(request(&key));
             entry.call = Some(call);
+            entry.sent_at = now;
             self.calls.insert(call, key);
         }
         again
@@ -230,10 +237,8 @@ impl SourceCache {
             }),
             (Ok(reply), SourceKey::Volume(_)) => parse(reply, |v| (Value::Volume(Some(v)), MAX_AGE)),
             (Ok(reply), SourceKey::CsiDriver(_)) => parse(reply, |v| (Value::CsiDriver(Some(v)), MAX_AGE)),
-            (Ok(reply), SourceKey::Attachment(_)) => parse(reply, |v: Arc<VolumeAttachment>| {
-                let attached = v.status.as_ref().is_some_and(|s| s.attached);
-                (Value::Attachment(Some(v)), if attached { MAX_AGE } else { SOON })
-            }),
+            // Asked for only until the volume is there; then, the newer the better.
+            (Ok(reply), SourceKey::Attachment(_)) => parse(reply, |v| (Value::Attachment(Some(v)), SOON)),
             (Ok(reply), SourceKey::Token { expiration_s, .. }) => reply
                 .json::<TokenRequest>()
                 .map_err(|e| e.to_string())
@@ -251,6 +256,7 @@ impl SourceCache {
         match parsed {
             Ok((value, age)) => {
                 entry.value = Some(value);
+                entry.asked_at = entry.sent_at;
                 entry.error = None;
                 entry.refresh_at = now + age;
             }
@@ -261,6 +267,13 @@ impl SourceCache {
             }
         }
         Some(entry.users.clone())
+    }
+
+    /// What is known of it is old: it is read again when it is wanted next.
+    pub fn stale(&mut self, key: &SourceKey) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.refresh_at = Time::default();
+        }
     }
 
     /// Forgets what only this pod used.

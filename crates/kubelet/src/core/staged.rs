@@ -1,16 +1,17 @@
 //! Volumes of the node as a whole: what [`StagedVolumes`](crate::volumes::StagedVolumes) asks for is started here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::Time;
+use carrack_types::volume::digest;
 
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
 use crate::records::VOLUME_PREFIX;
-use crate::volumes::{StageAction, Staging};
+use crate::volumes::{StageAction, Staging, Told};
 
 fn record_name(id: &str) -> String {
-    format!("{VOLUME_PREFIX}{}", crate::volumes::digest(id))
+    format!("{VOLUME_PREFIX}{}", digest(id))
 }
 
 impl KubeletCore {
@@ -41,15 +42,20 @@ impl KubeletCore {
             return;
         }
         let known = self.users_known();
-        let told = self.node.seen.as_ref().and_then(|n| n.status.as_ref()).and_then(|s| s.volumes_in_use.clone());
+        let status = self.node.seen.as_ref().and_then(|n| n.status.as_ref());
+        let told = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
+        let attached: BTreeSet<String> =
+            status.iter().flat_map(|s| s.volumes_attached.iter().flatten()).map(|a| a.name.clone()).collect();
         let mut node = std::mem::take(&mut self.volumes.node);
-        let told = told.unwrap_or_default();
+        let said = &self.node.said;
+        let uses = self.volumes.uses();
+        let of = |id: &str| uses.get(id).copied().unwrap_or_default();
         let actions = node.step(
             now,
             known,
-            |id| self.volumes.is_wanted(id),
-            |id| self.volumes.is_used(id) && !self.planted_desired_state_alone,
-            |id| told.iter().any(|t| t == id),
+            |id| of(id).wanted,
+            |id| of(id).there && !self.planted_desired_state_alone,
+            |id| Told { in_use: told.iter().any(|t| t == id) && said.stands(id), attached: attached.contains(id) },
         );
         for action in actions {
             let (id, op) = match action.clone() {

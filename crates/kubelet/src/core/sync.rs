@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
+use carrack_types::fit;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -139,7 +140,7 @@ impl KubeletCore {
             if other.stopping.is_some() {
                 pod::add(&mut leaving, &requests);
             }
-            ports.extend(admission::host_ports(&other.pod));
+            ports.extend(fit::host_ports_of(&other.pod));
         }
         let bound_at = w
             .pod
@@ -350,11 +351,13 @@ impl KubeletCore {
         let place = self.place(pod_ips);
         let view = SourceView::new(&self.sources);
         let actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
+        let grown = self.volumes.grown(uid, &view);
         let (wanted, _) = view.finish();
         if let Some(at) = self.sources.want(now, uid, wanted, fx) {
             self.wake_pod(at, uid);
         }
         self.volume_actions(uid, actions, fx);
+        self.start_growth(now, uid, grown, fx);
         // Volumes that were resolved just now are recorded before anything is done about them.
         self.recorded(now, uid, w, fx);
     }
@@ -468,6 +471,7 @@ impl KubeletCore {
                     }
                 }
             }
+            PodOp::Grow(expanding) => self.growth_done(now, uid, &w.pod.clone(), &expanding, &outcome, fx),
             PodOp::Probe(container, kind) => self.probe_done(now, w, &container, kind, id, outcome, fx),
             PodOp::RemovePod => {
                 w.remove_op = None;

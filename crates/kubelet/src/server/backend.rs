@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::stats::Summary;
+use super::stats::{Summary, VolumeStats};
 use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
 
@@ -62,6 +62,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What the node and its pods use.
     fn stats(&self) -> Answer<'_, Summary>;
+
+    /// How full the volumes of drivers are.
+    fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// How often which probe was answered how, since the kubelet started.
     fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {

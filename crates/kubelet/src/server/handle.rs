@@ -75,7 +75,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::StatsSummary => reply::json(&backend.stats().await?),
         Route::Metrics => {
             let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
-            Ok(reply::metrics(page + &metrics::runtime(&backend.runtime_operations())))
+            let volumes = backend.volumes().await?;
+            Ok(reply::metrics(page + &metrics::runtime(&backend.runtime_operations()) + &metrics::volumes(&volumes)))
         }
         Route::ResourceMetrics => {
             let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();

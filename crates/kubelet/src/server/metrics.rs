@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
-use super::stats::{CpuStats, MemoryStats, Summary};
+use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
 
 /// Counts requests by method, first part of the path, and status code.
@@ -103,6 +103,37 @@ pub(super) fn runtime(operations: &[(&'static str, u64, std::time::Duration)]) -
         let labels = [("operation_type", *operation)];
         page.sample(&format!("{name}_sum"), &labels, took.as_secs_f64());
         page.sample(&format!("{name}_count"), &labels, count);
+    }
+    page.0
+}
+
+/// What `/metrics` says of claims' volumes. Several pods may have one; it is told once.
+pub(super) fn volumes(all: &[VolumeStats]) -> String {
+    let mut page = Page::default();
+    let of: BTreeMap<(&str, &str), &VolumeStats> = all
+        .iter()
+        .filter_map(|v| v.pvc_ref.as_ref().map(|claim| ((claim.namespace.as_str(), claim.name.as_str()), v)))
+        .collect();
+    type Value = fn(&VolumeStats) -> Option<u64>;
+    let families: [(&str, &str, Value); 7] = [
+        ("available_bytes", "Number of available bytes in the volume", |v| v.fs.available_bytes),
+        ("capacity_bytes", "Capacity in bytes of the volume", |v| v.fs.capacity_bytes),
+        ("used_bytes", "Number of used bytes in the volume", |v| v.fs.used_bytes),
+        ("inodes", "Maximum number of inodes in the volume", |v| v.fs.inodes),
+        ("inodes_free", "Number of free inodes in the volume", |v| v.fs.inodes_free),
+        ("inodes_used", "Number of used inodes in the volume", |v| v.inodes_used),
+        ("health_status_abnormal", "Whether the volume's driver finds something wrong with it, 0 or 1", |v| {
+            v.volume_health_stats.map(|h| u64::from(h.abnormal))
+        }),
+    ];
+    for (name, help, value) in families {
+        let name = format!("kubelet_volume_stats_{name}");
+        page.family(&name, "gauge", &format!("[ALPHA] {help}"));
+        for ((namespace, claim), volume) in &of {
+            if let Some(value) = value(volume) {
+                page.sample(&name, &[("namespace", namespace), ("persistentvolumeclaim", claim)], value);
+            }
+        }
     }
     page.0
 }

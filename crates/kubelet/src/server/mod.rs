@@ -45,7 +45,8 @@ use tokio_rustls::TlsAcceptor;
 pub use backend::{Answer, Backend, ExecOutput, Streams};
 pub use settings::Settings;
 pub use stats::{
-    ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats, Summary,
+    ClaimReference, ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
+    Summary, VolumeHealth, VolumeStats,
 };
 
 use crate::config::ServingTls;

@@ -32,9 +32,10 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// Kubernetes' reading of a boolean parameter: there, and not `false` or `0`.
+    /// Kubernetes' reading of a boolean parameter: there, and neither `0` nor `false` in whatever case (Python's client
+    /// writes `False`).
     pub(super) fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| !matches!(value, "false" | "0"))
+        self.get(name).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 }
 

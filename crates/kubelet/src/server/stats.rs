@@ -53,6 +53,45 @@ pub struct PodStats {
     /// Network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
+    /// Volumes of drivers; others are part of the node's disk.
+    #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// How full a volume is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeStats {
+    /// Its file system.
+    #[serde(flatten)]
+    pub fs: FsStats,
+    /// Used inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes_used: Option<u64>,
+    /// Its name in the pod.
+    pub name: String,
+    /// Its claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pvc_ref: Option<ClaimReference>,
+    /// What its driver says of its health.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_health_stats: Option<VolumeHealth>,
+}
+
+/// Names a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClaimReference {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+}
+
+/// What a driver says of a volume's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeHealth {
+    /// Something is wrong with it.
+    pub abnormal: bool,
 }
 
 /// What went over a network interface.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use carrack_types::resource::Object as _;
+use carrack_types::volume::attachment_name;
 use k8s_openapi::api::core::v1::Pod;
-use sha2::{Digest as _, Sha256};
 
 use super::origin::{Driver, SecretName};
 use super::staged::{Attached, Secrets, StageInputs};
@@ -27,20 +27,6 @@ impl Inputs {
     pub fn confirm_only() -> Self {
         Self { stage: StageInputs { confirm_only: true, ..StageInputs::default() }, ..Self::default() }
     }
-}
-
-/// Name of the VolumeAttachment of a CSI volume on a node
-/// (<https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/volume-attachment-v1/>; the name is
-/// what attach/detach controllers give it: a digest of volume handle, driver and node).
-#[must_use]
-pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", digest(&format!("{handle}{driver}{node}")))
-}
-
-/// SHA-256 in hexadecimal digits.
-#[must_use]
-pub fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Gathers what a driver has to be told about a pod's volume.
@@ -83,7 +69,7 @@ pub(super) fn inputs(
                 }
             } else if about.as_ref().and_then(|s| s.attach_required) != Some(false) {
                 out.stage.attached = attached(handle, driver, config, sources)?;
-                if let Attached::With(context) = &out.stage.attached {
+                if let Attached::With { context, .. } = &out.stage.attached {
                     out.publish_context.clone_from(context);
                 }
             }
@@ -110,8 +96,9 @@ fn attached(
     config: &NodeConfig,
     sources: &dyn PayloadSources,
 ) -> Result<Attached, NotReady> {
-    let name = attachment_name(handle, driver, &config.node_name);
-    let Some(attachment) = sources.attachment(&name)? else {
+    let name = attachment_name(driver, handle, &config.node_name);
+    let (attachment, read_at) = sources.attachment(&name)?;
+    let Some(attachment) = attachment else {
         return Ok(Attached::Waiting(format!("volume attachment is being waited for: {name}")));
     };
     let status = attachment.status.as_ref();
@@ -121,10 +108,14 @@ fn attached(
     if attachment.is_deleting() || !status.is_some_and(|s| s.attached) {
         return Ok(Attached::Waiting(format!("volume is not attached yet, says {name}")));
     }
-    Ok(Attached::With(status.and_then(|s| s.attachment_metadata.clone()).unwrap_or_default()))
+    Ok(Attached::With { context: status.and_then(|s| s.attachment_metadata.clone()).unwrap_or_default(), read_at })
 }
 
-fn secrets(name: Option<&SecretName>, sources: &dyn PayloadSources) -> Result<Secrets, NotReady> {
+/// The entries of a secret; none where none is named.
+///
+/// # Errors
+/// [`NotReady`] while it is not read or not there.
+pub(super) fn secrets(name: Option<&SecretName>, sources: &dyn PayloadSources) -> Result<Secrets, NotReady> {
     let Some((namespace, name)) = name else { return Ok(Secrets::default()) };
     let Some(secret) = sources.secret(namespace, name)? else {
         return Err(NotReady::Failed(format!("secret \"{name}\" not found in namespace {namespace}")));

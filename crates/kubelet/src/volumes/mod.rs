@@ -16,6 +16,7 @@
 //! Volumes of drivers go two ways: made ready for the node ([`staged`]), then published to each pod.
 
 mod driver;
+mod growth;
 pub mod origin;
 mod payload;
 pub mod staged;
@@ -24,13 +25,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::Time;
+use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
-pub use driver::digest;
+pub use growth::Expanding;
 pub use origin::{Driver, Origin};
 pub use payload::{FileEntry, PayloadSources, files};
-pub use staged::{Secrets, StageAction, StagedVolumes, Staging};
+pub use staged::{Secrets, StageAction, StagedVolumes, Staging, Told};
 
 use crate::amount;
 use crate::config::NodeConfig;
@@ -214,6 +216,15 @@ struct State {
     failures: u32,
 }
 
+/// What pods have to do with a volume of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// A pod wants it.
+    pub wanted: bool,
+    /// A pod's part of it is or may be there.
+    pub there: bool,
+}
+
 /// Volumes of all pods, and of the node.
 #[derive(Clone, Debug, Default)]
 pub struct Volumes {
@@ -290,7 +301,7 @@ fn stage_path(origin: &Origin, config: &NodeConfig) -> String {
         Driver::Csi { .. } if origin.block => format!("{plugins}/csi/volumeDevices/staging/{name}"),
         // Of a fixed length, whatever the handle is.
         Driver::Csi { driver, handle, .. } => {
-            format!("{plugins}/csi/{driver}/{}/globalmount", driver::digest(handle))
+            format!("{plugins}/csi/{driver}/{}/globalmount", digest(handle))
         }
         Driver::Flex { driver, .. } => format!("{plugins}/flexvolume/{driver}/mounts/{name}"),
         _ => format!("{plugins}/local-volume/mounts/{name}"),
@@ -382,26 +393,24 @@ impl Volumes {
         }
     }
 
-    /// Whether a pod wants a volume of the node.
+    /// What pods have to do with the volumes of the node, by unique name.
     #[must_use]
-    pub fn is_wanted(&self, id: &str) -> bool {
-        self.parts_of(id).any(|(_, v)| v.wants)
-    }
-
-    /// Whether a pod's part of a volume of the node is or may be there.
-    #[must_use]
-    pub fn is_used(&self, id: &str) -> bool {
-        self.parts_of(id).any(|(_, v)| v.op.is_some() || v.actual != Actual::Absent)
+    pub fn uses(&self) -> BTreeMap<&str, Use> {
+        let mut uses: BTreeMap<&str, Use> = BTreeMap::new();
+        for v in self.pods.values().flat_map(BTreeMap::values) {
+            if let Some(id) = v.published.as_ref().and_then(|p| p.id.as_deref()) {
+                let of = uses.entry(id).or_default();
+                of.wanted |= v.wants;
+                of.there |= v.op.is_some() || v.actual != Actual::Absent;
+            }
+        }
+        uses
     }
 
     /// Pods with a part in a volume of the node.
     pub fn users(&self, id: &str) -> Vec<Uid> {
-        self.parts_of(id).map(|(uid, _)| uid.clone()).collect()
-    }
-
-    fn parts_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (&'a Uid, &'a State)> {
-        let part = move |v: &&State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
-        self.pods.iter().flat_map(move |(uid, volumes)| volumes.values().filter(part).map(move |v| (uid, v)))
+        let part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
+        self.pods.iter().filter(|(_, volumes)| volumes.values().any(part)).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// What to do for a pod whose volumes are wanted.
@@ -422,6 +431,8 @@ impl Volumes {
             if state.op.is_some() || state.retry_at > now {
                 continue;
             }
+            // From here on it waits for something else, or fails anew: a time that has passed wakes nobody.
+            state.retry_at = Time::default();
             let journal = self.journals.entry(uid.clone()).or_default();
             match drivers_part(pod, v, config, sources, state, journal, &mut self.node) {
                 Ok(None) => {}
@@ -595,6 +606,11 @@ fn drivers_part(
     if state.since > journal.1 {
         return Ok(Some(Part::Unready));
     }
+    // What is there needs nothing more to be read for it.
+    if state.actual == Actual::Mounted {
+        state.error = None;
+        return Ok(Some(Part::Unready));
+    }
     let inputs = match driver::inputs(pod, &published, config, sources) {
         // The record and the disk are enough to go on with what was there before a restart.
         Err(_) if state.actual == Actual::Uncertain => driver::Inputs::confirm_only(),
@@ -606,18 +622,12 @@ fn drivers_part(
             staged::Progress::Staged(s) => staging = Some(*s),
             staged::Progress::Pending => return Ok(Some(Part::Unready)),
             staged::Progress::Failed(error) => {
-                if state.actual != Actual::Mounted {
-                    state.error = Some(error);
-                    // The node's volume is tried again, and tells its users.
-                    state.retry_at = Time::default();
-                }
+                state.error = Some(error);
+                // The node's volume is tried again, and tells its users.
+                state.retry_at = Time::default();
                 return Ok(Some(Part::Unready));
             }
         }
-    }
-    if state.actual == Actual::Mounted {
-        state.error = None;
-        return Ok(Some(Part::Unready));
     }
     let kind = match &published.origin.driver {
         Driver::HostPath { path_type, .. } => VolumeKind::HostPath { path_type: path_type.clone() },

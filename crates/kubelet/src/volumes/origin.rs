@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use carrack_types::resource::Object as _;
+use carrack_types::volume::csi_unique_name;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume,
 };
@@ -111,9 +112,7 @@ impl Origin {
         match &self.driver {
             Driver::Local { .. } => Some(format!("kubernetes.io/local-volume/{}", self.spec_name)),
             Driver::Flex { driver, .. } => Some(format!("flexvolume-{driver}/{}", self.spec_name)),
-            Driver::Csi { driver, handle, ephemeral: false, .. } => {
-                Some(format!("kubernetes.io/csi/{driver}^{handle}"))
-            }
+            Driver::Csi { driver, handle, ephemeral: false, .. } => Some(csi_unique_name(driver, handle)),
             Driver::Csi { .. } | Driver::HostPath { .. } | Driver::Nfs { .. } => None,
         }
     }

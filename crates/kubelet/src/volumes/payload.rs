@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
     ServiceAccountTokenProjection, Volume,
@@ -53,11 +54,11 @@ pub trait PayloadSources {
     /// # Errors
     /// When it is not known.
     fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady>;
-    /// An attachment.
+    /// An attachment, and when it was asked for.
     ///
     /// # Errors
     /// When it is not known.
-    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady>;
+    fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady>;
     /// A token of the pod's service account.
     ///
     /// # Errors

@@ -3,9 +3,13 @@
 //! ```text
 //!          wanted          recorded, in use told       no user, surely
 //!  absent ───────▶ record ─────────────────▶ stage ─▶ staged ─────────▶ unstage ─▶ drop record
-//!                             attached             ▲        │ failed        │
+//!                             and attached         ▲        │ failed        │
 //!                                                  └backoff─┴───────────────┘
 //! ```
+//!
+//! A volume that the control plane attaches is staged only when one and the same revision of the Node names it both in
+//! use and attached, and no write of this kubelet can come after that revision without the volume: whoever detaches
+//! begins with a write that rests on the Node not naming it in use. The attachment itself is read after that.
 //!
 //! The record comes before the first call to the driver, and goes after the last. A volume has a user
 //! as long as any pod's part of it is or may be there; what a restarted kubelet finds in its records
@@ -57,8 +61,13 @@ pub enum Attached {
     NotNeeded,
     /// Not yet; the text says what is waited for.
     Waiting(String),
-    /// With what the attacher says about it.
-    With(BTreeMap<String, String>),
+    /// It is.
+    With {
+        /// What the attacher says about it.
+        context: BTreeMap<String, String>,
+        /// When this was asked for. An answer to an older question may be about an attachment that has ended since.
+        read_at: Time,
+    },
 }
 
 /// What a driver needs besides the record.
@@ -102,6 +111,17 @@ struct State {
     error: Option<String>,
     retry_at: Time,
     failures: u32,
+    /// Since when the control plane has been bound to leave it where it is.
+    held_since: Option<Time>,
+}
+
+/// What the Node says about a volume, in one revision that no write of this kubelet can still come after unseen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// `volumesInUse` names it: whoever detaches finds that, since a detach begins with a write that rests on it.
+    pub in_use: bool,
+    /// `volumesAttached` names it: no detach has begun.
+    pub attached: bool,
 }
 
 /// Something to do about a volume of the node.
@@ -134,6 +154,21 @@ pub struct StagedVolumes {
     volumes: BTreeMap<String, State>,
 }
 
+impl State {
+    /// Whether it may be made ready: nobody else takes it away meanwhile, and what is known of its attachment is of the
+    /// one that cannot end now.
+    fn held(&mut self, told: Told, now: Time) -> bool {
+        let needed = matches!(self.inputs.attached, Attached::With { .. } | Attached::Waiting(_));
+        let stays = !self.staging.origin.attachable() || (told.in_use && (told.attached || !needed));
+        self.held_since = if stays { self.held_since.or(Some(now)) } else { None };
+        match (&self.inputs.attached, self.held_since) {
+            (_, None) | (Attached::Waiting(_), _) => false,
+            (Attached::With { read_at, .. }, Some(since)) => *read_at >= since,
+            (Attached::NotNeeded, Some(_)) => true,
+        }
+    }
+}
+
 impl StagedVolumes {
     /// Takes over a record.
     pub fn restore(&mut self, staging: Staging) {
@@ -146,6 +181,7 @@ impl StagedVolumes {
             error: None,
             retry_at: Time::default(),
             failures: 0,
+            held_since: None,
         };
         self.volumes.entry(staging.id).or_insert(state);
     }
@@ -161,6 +197,7 @@ impl StagedVolumes {
             error: None,
             retry_at: Time::default(),
             failures: 0,
+            held_since: None,
         });
         v.inputs = inputs;
         match (&v.actual, &v.error, &v.inputs.attached) {
@@ -184,7 +221,7 @@ impl StagedVolumes {
         self.volumes.get(id).map(|v| &v.staging)
     }
 
-    /// What to do now. `told` says that the node's status names a volume as in use; `users_known`,
+    /// What to do now. `told` says what the Node says of a volume; `users_known`,
     /// that every pod of this node has been heard of, so that no user is missing from `used` and `wanted`.
     pub fn step(
         &mut self,
@@ -192,10 +229,11 @@ impl StagedVolumes {
         users_known: bool,
         wanted: impl Fn(&str) -> bool,
         used: impl Fn(&str) -> bool,
-        told: impl Fn(&str) -> bool,
+        told: impl Fn(&str) -> Told,
     ) -> Vec<StageAction> {
         let mut actions = Vec::new();
         self.volumes.retain(|id, v| {
+            let held = v.held(told(id), now);
             if v.op.is_some() || v.retry_at > now {
                 return true;
             }
@@ -204,10 +242,7 @@ impl StagedVolumes {
                 let ready = v.actual == Actual::Staged;
                 if behind {
                     actions.push(StageAction::Record(Box::new(v.staging.clone())));
-                } else if !ready
-                    && !matches!(v.inputs.attached, Attached::Waiting(_))
-                    && (!v.staging.origin.attachable() || told(id))
-                {
+                } else if !ready && held {
                     actions.push(StageAction::Stage(Box::new(v.staging.clone()), v.inputs.clone()));
                 }
                 return true;

@@ -14,6 +14,8 @@ struct Fixed {
     config_map: Option<BTreeMap<String, String>>,
     broken: Option<NotReady>,
     objects: Vec<serde_json::Value>,
+    /// When attachments were asked for.
+    read_at: Time,
 }
 
 impl Fixed {
@@ -56,8 +58,8 @@ impl PayloadSources for Fixed {
     fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady> {
         self.read("CSIDriver", "", name)
     }
-    fn attachment(&self, name: &str) -> Result<Option<Arc<VolumeAttachment>>, NotReady> {
-        self.read("VolumeAttachment", "", name)
+    fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
+        Ok((self.read("VolumeAttachment", "", name)?, self.read_at))
     }
     fn token(&self, _: &Pod, _: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
         Ok("token".into())
@@ -73,7 +75,7 @@ fn pod(volumes: serde_json::Value) -> Pod {
 }
 
 fn data(k: &str, v: &str) -> Fixed {
-    Fixed { config_map: Some(BTreeMap::from([(k.into(), v.into())])), broken: None, objects: Vec::new() }
+    Fixed { config_map: Some(BTreeMap::from([(k.into(), v.into())])), ..Fixed::default() }
 }
 
 /// Runs a wanted pod's actions to their success; returns how many there were.
@@ -238,9 +240,12 @@ fn claims_are_used_only_where_they_surely_are_the_pods() {
 }
 
 /// What the node's volumes ask for, by name, when everything that is asked is done at once.
-fn ask(v: &mut Volumes, next: &mut u64, known: bool, told: bool) -> Vec<&'static str> {
+fn ask(v: &mut Volumes, next: &mut u64, known: bool, in_use: bool) -> Vec<&'static str> {
+    let told = Told { in_use, attached: false };
     let mut node = std::mem::take(&mut v.node);
-    let actions = node.step(Time(0), known, |id| v.is_wanted(id), |id| v.is_used(id), |_| told);
+    let uses = v.uses();
+    let of = |id: &str| uses.get(id).copied().unwrap_or_default();
+    let actions = node.step(Time(0), known, |id| of(id).wanted, |id| of(id).there, |_| told);
     let names = actions.iter().map(|a| match a {
         StageAction::Record(_) => "record",
         StageAction::Stage(..) => "stage",

@@ -99,6 +99,7 @@ async fn what_cannot_be_prepared_is_told() {
         read_only: false,
         serial: None,
         boot_order: None,
+        tuning: Default::default(),
     };
     let mut pod = Pod::start();
     let mut spec = bare();

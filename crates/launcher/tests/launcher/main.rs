@@ -3,4 +3,5 @@
 
 mod guest;
 mod lifecycle;
+mod machine;
 mod pod;

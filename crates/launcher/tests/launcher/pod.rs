@@ -1,9 +1,12 @@
 //! A launcher as it runs in a pod: the first process of its own process namespace, in a network namespace of
 //! its own, with the three shared directories. Everything is gone when it is dropped.
 
+use carrack_launcher::board::Board;
 use carrack_launcher::client::{self, ClientError, Watch};
 use carrack_launcher::proto::Call;
-use carrack_launcher::spec::{CpuSpec, DiskBus, DiskSource, DiskSpec, MachineSpec, MachineType, NoCloudSpec, Smbios};
+use carrack_launcher::spec::{
+    CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineSpec, MachineType, NoCloudSpec, Smbios,
+};
 use carrack_launcher::{Accel, Domain, Layout, Phase};
 use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
@@ -96,6 +99,12 @@ impl Pod {
         run.args(arguments(&self.layout, command)).stdin(Stdio::null()).status().expect("nsenter runs")
     }
 
+    /// What the launcher's `command` prints, run where it sees the same directories.
+    pub fn output_of(layout: &Layout, command: &[&str]) -> String {
+        let output = Command::new(program()).args(arguments(layout, command)).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     pub async fn call(&self, call: Call) -> Result<Domain, ClientError> {
         client::call(&self.layout.command_socket(), call, PATIENCE).await
     }
@@ -156,10 +165,18 @@ impl Pod {
 
 fn arguments(layout: &Layout, command: &[&str]) -> Vec<String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let mut arguments: Vec<String> = command.iter().map(|&part| part.to_owned()).collect();
-    arguments.extend(["--uid".to_owned(), layout.uid.clone(), "--sockets-dir".to_owned(), path(&layout.sockets)]);
-    arguments.extend(["--public-dir".to_owned(), path(&layout.public)]);
-    arguments.extend(["--private-dir".to_owned(), path(&layout.private)]);
+    // Before the command's own: what follows a `--` is not for the launcher.
+    let (name, own) = command.split_at(command.len().min(1));
+    let mut arguments: Vec<String> = name.iter().map(|&part| part.to_owned()).collect();
+    arguments.extend([
+        "--uid".to_owned(),
+        layout.uid.clone(),
+        "--sockets-dir".to_owned(),
+        path(&layout.sockets),
+        "--public-dir".to_owned(),
+    ]);
+    arguments.extend([path(&layout.public), "--private-dir".to_owned(), path(&layout.private)]);
+    arguments.extend(own.iter().map(|&part| part.to_owned()));
     arguments
 }
 
@@ -212,6 +229,7 @@ pub fn bare() -> MachineSpec {
         balloon: true,
         rng: true,
         start_paused: false,
+        board: Board::default(),
     }
 }
 
@@ -227,12 +245,14 @@ pub fn demo(dir: &Path, user_data: &str) -> MachineSpec {
         read_only: false,
         serial: None,
         boot_order: None,
+        tuning: DiskTuning::default(),
     };
     let seed = NoCloudSpec {
         user_data: user_data.to_owned(),
         network_data: None,
         instance_id: "demo.default".to_owned(),
         local_hostname: "from-meta-data".to_owned(),
+        ..NoCloudSpec::default()
     };
     let disks = vec![
         disk("containerdisk", DiskSource::Ephemeral { path: image }),

@@ -18,12 +18,16 @@ use crate::layout::Layout;
 /// How long one call of a network tool may take.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
-/// Removes links and rules. Returns how many.
+/// Removes links and rules, and the bridge between several nodes where there is one. Returns how many.
 ///
 /// # Errors
 /// A tool is missing or refused, or a link stays.
-pub async fn remove(layout: &Layout) -> io::Result<usize> {
-    Ok(remove_links(&layout.bridge()).await? + remove_rules(&layout.cni_network()).await?)
+pub async fn remove(layout: &Layout, nodes_bridge: Option<&str>) -> io::Result<usize> {
+    let between_nodes = match nodes_bridge {
+        Some(bridge) => remove_links(bridge).await?,
+        None => 0,
+    };
+    Ok(between_nodes + remove_links(&layout.bridge()).await? + remove_rules(&layout.cni_network()).await?)
 }
 
 async fn remove_links(bridge: &str) -> io::Result<usize> {

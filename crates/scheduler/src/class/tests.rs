@@ -77,12 +77,25 @@ fn answers(decider: &mut Decider, pod: &Arc<Pod>) -> (Vec<NodeId>, String, Vec<(
     (fitting, refusals, scores)
 }
 
+/// What every node says to pods of all shapes.
+fn answers_by_name(decider: &mut Decider) -> Vec<String> {
+    let profile = Arc::new(Profile::default());
+    (0..12)
+        .flat_map(|shape| [(shape, 0), (shape, 1)])
+        .map(|(shape, app)| {
+            let info = decider.cluster.read(pod("asking", shape, app));
+            format!("{:?}", decider.answers(Question { pod: &info, profile: &profile, nominated: &nobody }))
+        })
+        .collect()
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Node(u8, Option<u8>, u8, bool),
     NodeGone(u8),
     Place(u8, u8, u8, u8),
     PodGone(u8),
+    Renumber,
     Ask(u8, u8),
 }
 
@@ -92,6 +105,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..6_u8).prop_map(Step::NodeGone),
         4 => (0..20_u8, 0..12_u8, 0..2_u8, 0..6_u8).prop_map(|(p, s, a, n)| Step::Place(p, s, a, n)),
         2 => (0..20_u8).prop_map(Step::PodGone),
+        1 => Just(Step::Renumber),
         4 => (0..12_u8, 0..2_u8).prop_map(|(s, a)| Step::Ask(s, a)),
     ];
     prop::collection::vec(step, 1..60)
@@ -171,6 +185,12 @@ proptest! {
                     let mut bound = (*pod(&format!("p{p}"), shape, app)).clone();
                     bound.spec.as_mut().expect("a spec").node_name = Some(format!("n{n}"));
                     decider.cluster.set_pod(&Arc::new(bound));
+                }
+                Step::Renumber => {
+                    let before: Vec<String> = answers_by_name(&mut decider);
+                    decider.cluster = std::mem::take(&mut decider.cluster).renumbered();
+                    decider.forget_classes();
+                    prop_assert_eq!(before, answers_by_name(&mut decider));
                 }
                 Step::PodGone(p) => drop(decider.cluster.remove_pod(&format!("p{p}"))),
                 Step::Ask(shape, app) => {

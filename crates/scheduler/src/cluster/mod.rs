@@ -473,6 +473,31 @@ impl Cluster {
         // Terms that choose namespaces by labels may mean other pods now.
         self.epoch += u64::from(before);
     }
+    /// How many names, sets of labels and terms were given numbers, of whatever is there or was there once.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        let tables = &self.tables;
+        tables.kinds.len() + tables.terms.len() + tables.values.len() + tables.images.len()
+    }
+    /// The same cluster with numbers for names that are in use alone. Pods that were read before must be read again, and
+    /// what was computed from it be computed anew.
+    #[must_use]
+    pub fn renumbered(self) -> Self {
+        let Self { tables, objects, nodes, placed, .. } = self;
+        let mut fresh = Self { objects: objects.unused(), ..Self::default() };
+        fresh.tables.namespaces = tables.namespaces;
+        for object in nodes.iter().filter_map(|node| node.node.clone()) {
+            fresh.set_node(object);
+        }
+        for node in &nodes {
+            for (uid, seat) in &node.pods {
+                let info = fresh.read(seat.info.pod.clone());
+                let assumed = placed.get(uid).is_some_and(|p| p.assumed);
+                fresh.place(Seat { info, started: seat.started }, &node.name, assumed);
+            }
+        }
+        fresh
+    }
     /// Whatever was computed must be computed anew.
     pub fn start_over(&mut self) {
         self.epoch += 1;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_engine::Time;
+use carrack_types::fit::HostPort;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use crate::amounts::{Amounts, Sums};
-use crate::pod_info::{HostPort, PodInfo};
+use crate::pod_info::PodInfo;
 use crate::tables::{Labels, NO_VALUE, TopologyId, ValueId};
 
 /// Number of a node; one that is gone gives its number to another.

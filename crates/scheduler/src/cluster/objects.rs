@@ -63,6 +63,10 @@ impl Objects {
             self.used.remove(&key);
         }
     }
+    /// The same before any pod was placed.
+    pub(super) fn unused(self) -> Self {
+        Self { used: BTreeMap::new(), ..self }
+    }
     /// How many placed pods use a claim.
     #[must_use]
     pub fn claim_users(&self, namespace: &str, name: &str) -> u32 {

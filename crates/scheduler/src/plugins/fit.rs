@@ -1,9 +1,10 @@
 //! Whether what a pod asks for is left on a node, and how well it uses it: NodePorts, NodeResourcesFit and
-//! NodeResourcesBalancedAllocation.
+//! NodeResourcesBalancedAllocation. What fits beside what is asked of [`carrack_types::fit`], as by the kubelet.
+
+use carrack_types::fit::{self, HostPort};
 
 use crate::amounts::{CPU, EPHEMERAL, MEMORY};
 use crate::framework::MAX_SCORE;
-use crate::pod_info::HostPort;
 use crate::profile::FitStrategy;
 use crate::tables::Tables;
 use crate::{NodeInfo, Plugin, PodInfo, Profile, Refusal};
@@ -90,7 +91,7 @@ impl Fit {
             for other in hypothesis.without {
                 used -= i128::from(other.requests.get(*id));
             }
-            if i128::from(*amount) > i128::from(whole) - used {
+            if !fit::fits((*amount).into(), used, whole.into()) {
                 refuse(format!("Insufficient {name}"), *amount <= whole);
             }
         }
@@ -98,10 +99,9 @@ impl Fit {
     }
 
     fn port_clashes(&self, pod: &PodInfo, node: &NodeInfo, hypothesis: &Hypothesis<'_>) -> bool {
-        let clash = |taken: &HostPort| pod.host_ports.iter().any(|p| p.clashes(taken));
-        let gone = |taken: &HostPort| hypothesis.without.iter().any(|other| other.host_ports.contains(taken));
-        node.ports.iter().any(|taken| clash(taken) && !gone(taken))
-            || hypothesis.with.iter().any(|other| other.host_ports.iter().any(clash))
+        let gone = |taken: &&HostPort| hypothesis.without.iter().any(|other| other.host_ports.contains(taken));
+        let there = node.ports.iter().filter(|taken| !gone(taken));
+        fit::taken(&pod.host_ports, there.chain(hypothesis.with.iter().flat_map(|other| &other.host_ports))).is_some()
     }
 
     /// The scores of both plugins that score resources, with their weights.
@@ -192,7 +192,8 @@ pub struct Hypothesis<'a> {
     pub without: &'a [std::sync::Arc<PodInfo>],
 }
 
-fn is_ignored(name: &str, profile: &Profile) -> bool {
+/// Whether NodeResourcesFit leaves a resource alone.
+pub(crate) fn is_ignored(name: &str, profile: &Profile) -> bool {
     profile.ignored_resources.iter().any(|n| n == name)
         || name.split_once('/').is_some_and(|(group, _)| profile.ignored_groups.iter().any(|g| g == group))
 }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use crate::cluster::{NodeChange, ObjectName};
+use crate::plugins::fit::is_ignored;
 use crate::plugins::node::facts;
 use crate::tables::TermKind;
-use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile};
+use crate::{Cluster, NodeInfo, Plugin, PluginSet, PodInfo, Profile};
 
 /// Something that changed.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub enum Event {
     NodeGone,
     /// A pod has a node now, or other labels there.
     PodPlaced(Arc<PodInfo>),
-    /// A pod takes nothing any more.
-    PodGone(Arc<PodInfo>),
+    /// A pod takes nothing any more of the node of this name, or nothing is kept for it there any more.
+    PodGone(Arc<PodInfo>, Arc<str>),
     /// A claim.
     Claim(ObjectName),
     /// A volume or a storage class.
@@ -32,6 +33,33 @@ pub enum Event {
 }
 
 impl Event {
+    /// The node whose room it gives back.
+    #[must_use]
+    pub fn room_of(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::PodGone(_, node) => Some(node),
+            _ => None,
+        }
+    }
+    /// Upstream's name of it (framework/events.go). Changes of namespaces and of what extenders know have none there.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Node(_, change) if change.added => "NodeAdd",
+            Self::Node(_, change) if change.allocatable => "NodeUpdateNodeAllocatable",
+            Self::Node(_, change) if change.labels => "NodeUpdateNodeLabel",
+            Self::Node(_, change) if change.taints => "NodeUpdateNodeTaint",
+            Self::Node(..) => "NodeUpdate",
+            Self::NodeGone => "NodeDelete",
+            Self::PodPlaced(_) => "AssignedPodAdd",
+            Self::PodGone(..) => "AssignedPodDelete",
+            Self::Claim(_) => "PersistentVolumeClaimUpdate",
+            Self::Volume => "PersistentVolumeUpdate",
+            Self::Csi => "CSINodeUpdate",
+            Self::Namespace => "NamespaceUpdate",
+            Self::Extender => "ForceActivate",
+        }
+    }
     /// Plugins that want to hear of it. Nobody knows what an extender wants to hear.
     #[must_use]
     pub fn plugins(&self) -> PluginSet {
@@ -52,7 +80,7 @@ impl Event {
             ],
             Self::NodeGone => &[PodTopologySpread, Extender],
             Self::PodPlaced(_) => &[PodTopologySpread, InterPodAffinity, Extender],
-            Self::PodGone(_) => &[
+            Self::PodGone(..) => &[
                 NodePorts,
                 NodeResourcesFit,
                 VolumeRestrictions,
@@ -71,14 +99,29 @@ impl Event {
     }
 }
 
-/// Whether an event may help a pod that these plugins refused.
-#[must_use]
-pub fn helps(refused_by: PluginSet, pod: &PodInfo, event: &Event, cluster: &Cluster) -> bool {
-    let heard_by = event.plugins();
-    refused_by.iter().filter(|plugin| heard_by.has(*plugin)).any(|plugin| hint(plugin, pod, event, cluster))
+/// A pod that waits.
+#[derive(Clone, Copy)]
+pub struct Waiting<'a> {
+    /// The pod.
+    pub pod: &'a PodInfo,
+    /// Its plugins.
+    pub profile: &'a Profile,
+    /// Those that refused it.
+    pub refused_by: PluginSet,
+    /// Pods that are nominated to the event's node.
+    pub nominated: &'a [Arc<PodInfo>],
 }
 
-fn hint(plugin: Plugin, pod: &PodInfo, event: &Event, cluster: &Cluster) -> bool {
+/// Whether an event may help a pod. For pods that are alike (`Row::alike`) the answer is the same, unless one is nominated to the event's
+/// node.
+#[must_use]
+pub fn helps(waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {
+    let heard_by = event.plugins();
+    waiting.refused_by.iter().filter(|plugin| heard_by.has(*plugin)).any(|plugin| hint(plugin, waiting, event, cluster))
+}
+
+fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {
+    let pod = waiting.pod;
     match event {
         Event::Node(name, change) => node_hint(plugin, pod, name, *change, cluster),
         Event::PodPlaced(other) => match plugin {
@@ -91,10 +134,11 @@ fn hint(plugin: Plugin, pod: &PodInfo, event: &Event, cluster: &Cluster) -> bool
             }),
             _ => true,
         },
-        Event::PodGone(other) => match plugin {
+        Event::PodGone(other, node) => match plugin {
             Plugin::NodePorts => other.host_ports.iter().any(|p| pod.host_ports.iter().any(|own| own.clashes(p))),
             // A place among the pods is given back too.
-            Plugin::NodeResourcesFit | Plugin::Extender => true,
+            Plugin::NodeResourcesFit => cluster.named(node).is_some_and(|node| has_room(waiting, node, cluster)),
+            Plugin::Extender => true,
             Plugin::VolumeRestrictions => {
                 let shared = other.claims.iter().any(|c| pod.claims.contains(c));
                 other.namespace() == pod.namespace() && shared || crate::plugins::volumes::disks_clash(pod, other)
@@ -110,6 +154,26 @@ fn hint(plugin: Plugin, pod: &PodInfo, event: &Event, cluster: &Cluster) -> bool
         }
         _ => true,
     }
+}
+
+/// Whether a node has room for a pod beside those that are nominated to it, perhaps without less important ones.
+fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
+    let Waiting { pod, profile, nominated, .. } = waiting;
+    if facts(pod, node, profile).refusal.is_some() {
+        return false;
+    }
+    let beside = || nominated.iter().filter(|p| p.priority >= pod.priority && p.uid != pod.uid);
+    let fits = |stays: &dyn Fn(&PodInfo) -> bool| {
+        let there = || node.pods.values().map(|seat| &seat.info).filter(|p| stays(p)).chain(beside());
+        let pods = i64::try_from(there().count()).unwrap_or(i64::MAX);
+        let enough = |id: u32, amount: i64| {
+            let used: i128 = there().map(|p| i128::from(p.requests.get(id))).sum();
+            carrack_types::fit::fits(amount.into(), used, node.allocatable.get(id).into())
+                || is_ignored(cluster.tables.resources.name(id), profile)
+        };
+        pods < node.most_pods && pod.requests.iter().all(|(id, amount)| enough(id, amount))
+    };
+    fits(&|_| true) || fits(&|other| other.priority >= pod.priority)
 }
 
 fn node_hint(plugin: Plugin, pod: &PodInfo, name: &str, change: NodeChange, cluster: &Cluster) -> bool {

@@ -23,7 +23,8 @@ use carrack_engine::Time;
 
 use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile};
 
-pub use events::{Event, helps};
+pub use events::Event;
+use events::{Waiting, helps};
 use rows::Rows;
 pub use rows::{Place, Row};
 
@@ -70,10 +71,28 @@ pub struct SchedulingQueue {
     /// Events since the oldest pod in flight was popped, with the number of the first.
     events: VecDeque<Event>,
     first_event: u64,
+    /// How many came into which part, and why.
+    incoming: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+/// Why a pod comes into a part of the queue, where no event of the cluster brings it: upstream's names.
+mod why {
+    pub const NEW: &str = "UnschedulablePodAdd";
+    pub const CHANGED: &str = "PodUpdate";
+    pub const UNGATED: &str = "PodUpdatePodSchedulingGatesEliminated";
+    pub const REFUSED: &str = "ScheduleAttemptFailure";
+    pub const BACKOFF_OVER: &str = "BackoffComplete";
+    pub const WAITED_LONG: &str = "UnschedulableTimeout";
+    pub const HURRIED: &str = "ForceActivate";
 }
 
 fn gates(pod: &PodInfo) -> usize {
     pod.spec().and_then(|s| s.scheduling_gates.as_ref()).map_or(0, Vec::len)
+}
+
+/// The node that a pod's status names.
+fn written_nomination(pod: &PodInfo) -> Option<&str> {
+    pod.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
 }
 
 impl SchedulingQueue {
@@ -87,15 +106,19 @@ impl SchedulingQueue {
         row.failed + self.patience.first_backoff.saturating_mul(1 << doublings).min(self.patience.max_backoff)
     }
 
+    fn put(&mut self, row: Row, why: &'static str) {
+        *self.incoming.entry((row.place.name(), why)).or_default() += 1;
+        self.rows.put(row);
+    }
+
     /// A pod came, or changed. One that is in flight stays so; its next attempt sees what it has become.
     pub fn set(&mut self, pod: Arc<PodInfo>, profile: Arc<Profile>, now: Time) {
         let uid = pod.uid.clone();
         let gated = gates(&pod) > 0 && profile.gates;
         let Some(mut row) = self.rows.take(&uid) else {
-            let nominated = pod.pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
             let row = Row {
                 // A nomination that outlived the scheduler that made it counts until the pod's first attempt.
-                nominated: nominated.filter(|n| !n.is_empty()).map(Arc::from),
+                nominated: written_nomination(&pod).map(Arc::from),
                 pod,
                 profile,
                 place: if gated { Place::Gated } else { Place::Active },
@@ -106,11 +129,10 @@ impl SchedulingQueue {
                 failed: now,
                 refused_by: PluginSet::default(),
             };
-            self.rows.put(row);
-            return;
+            return self.put(row, why::NEW);
         };
         let old = std::mem::replace(&mut row.pod, pod);
-        let was_active = row.place == Place::Active;
+        let before = row.place;
         row.profile = profile;
         let changed = old.shape != row.pod.shape
             || old.kind != row.pod.kind
@@ -123,10 +145,11 @@ impl SchedulingQueue {
             place => place,
         };
         // An update does not lose a pod its place among those that came with it.
-        if row.place == Place::Active && !was_active {
-            row.entered = now;
+        if row.place == before {
+            return self.rows.put(row);
         }
-        self.rows.put(row);
+        row.entered = if row.place == Place::Active { now } else { row.entered };
+        self.put(row, if before == Place::Gated { why::UNGATED } else { why::CHANGED });
     }
     /// Where a row goes whose wait was ended by an event.
     fn after_event(&self, row: &Row, now: Time) -> Place {
@@ -134,10 +157,10 @@ impl SchedulingQueue {
         if until <= now { Place::Active } else { Place::Backoff { until, failed: false } }
     }
     /// A pod went, or was bound.
-    pub fn remove(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+    pub fn remove(&mut self, uid: &str) -> Option<Row> {
         let row = self.rows.take(uid)?;
         self.trim();
-        Some(row.pod)
+        Some(row)
     }
     /// Takes the next pod. It is in flight until [`Self::remove`], [`Self::unschedulable`] or [`Self::retry`].
     pub fn pop(&mut self, now: Time) -> Option<Row> {
@@ -173,13 +196,12 @@ impl SchedulingQueue {
         row.entered = now;
         let missed = since_event < self.first_event;
         let heard = self.events.iter().skip(usize::try_from(since_event.saturating_sub(self.first_event)).unwrap_or(0));
-        let helped =
-            missed || refused_by.is_empty() || heard.into_iter().any(|e| helps(refused_by, &row.pod, e, cluster));
+        let helped = missed || refused_by.is_empty() || heard.into_iter().any(|e| self.helps(&row, e, cluster));
         row.place = match helped {
             true => Place::Backoff { until: self.backoff_end(&row), failed: false },
             false => Place::Unschedulable { since: now },
         };
-        self.rows.put(row);
+        self.put(row, why::REFUSED);
         self.trim();
     }
     /// Something went wrong on the way: it is tried again after a while.
@@ -192,28 +214,36 @@ impl SchedulingQueue {
         row.entered = now;
         row.refused_by = PluginSet::default();
         row.place = Place::Backoff { until: self.backoff_end(&row), failed: true };
-        self.rows.put(row);
+        self.put(row, why::REFUSED);
         self.trim();
     }
     /// A pod that waits is tried again soon.
     pub fn hurry(&mut self, uid: &str, now: Time) {
         if let Some(mut row) = self.rows.take(uid) {
-            if matches!(row.place, Place::Unschedulable { .. }) {
-                row.place = self.after_event(&row, now);
-                row.entered = now;
+            if !matches!(row.place, Place::Unschedulable { .. }) {
+                return self.rows.put(row);
             }
-            self.rows.put(row);
+            row.place = self.after_event(&row, now);
+            row.entered = now;
+            self.put(row, why::HURRIED);
         }
     }
     /// The cluster changed.
     pub fn happened(&mut self, event: Event, now: Time, cluster: &Cluster) {
-        let heard_by = event.plugins();
-        for uid in self.rows.unschedulable(heard_by) {
-            let helped = self.rows.get(&uid).is_some_and(|row| helps(row.refused_by, &row.pod, &event, cluster));
-            if helped && let Some(mut row) = self.rows.take(&uid) {
+        self.happened_to_others("", event, now, cluster);
+    }
+    /// The cluster changed, and one pod knows of it already.
+    pub fn happened_to_others(&mut self, knows: &str, event: Event, now: Time, cluster: &Cluster) {
+        for uid in self.helped(&event, cluster) {
+            // Somebody may be there twice.
+            let waits = self.rows.get(&uid).is_some_and(|row| matches!(row.place, Place::Unschedulable { .. }));
+            if waits
+                && *uid != *knows
+                && let Some(mut row) = self.rows.take(&uid)
+            {
                 row.place = self.after_event(&row, now);
                 row.entered = now;
-                self.rows.put(row);
+                self.put(row, event.name());
             }
         }
         if self.rows.in_flight() > 0 {
@@ -223,6 +253,31 @@ impl SchedulingQueue {
                 self.first_event += 1;
             }
         }
+    }
+    /// Unschedulable pods that an event may help. Of pods that are alike one is asked, and those that are nominated to
+    /// the event's node, for which there is room that the others don't have.
+    fn helped(&self, event: &Event, cluster: &Cluster) -> Vec<Arc<str>> {
+        let mut helped = Vec::new();
+        for uids in self.rows.alike(event.plugins()) {
+            let elsewhere = |row: &&Row| event.room_of().is_none_or(|node| row.nominated.as_ref() != Some(node));
+            let one = uids.iter().find_map(|uid| self.rows.get(uid).filter(elsewhere));
+            if one.is_some_and(|row| self.helps(row, event, cluster)) {
+                helped.extend(uids.iter().cloned());
+            }
+        }
+        if let Some(node) = event.room_of() {
+            let nominees = self.rows.nominated_to(node).filter_map(|pod| self.rows.get(&pod.uid));
+            let nominees = nominees.filter(|row| matches!(row.place, Place::Unschedulable { .. }));
+            helped.extend(nominees.filter(|row| self.helps(row, event, cluster)).map(|row| row.pod.uid.clone()));
+        }
+        helped
+    }
+    fn helps(&self, row: &Row, event: &Event, cluster: &Cluster) -> bool {
+        let nominated: Vec<Arc<PodInfo>> =
+            event.room_of().map(|node| self.rows.nominated_to(node).cloned().collect()).unwrap_or_default();
+        let waiting =
+            Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
+        helps(waiting, event, cluster)
     }
     /// Forgets events that all pods in flight have been told of.
     fn trim(&mut self) {
@@ -235,12 +290,14 @@ impl SchedulingQueue {
     fn flush(&mut self, now: Time) {
         while let Some(uid) = self.rows.due(now, MAX_UNSCHEDULABLE) {
             let Some(mut row) = self.rows.take(&uid) else { break };
+            let why =
+                if matches!(row.place, Place::Unschedulable { .. }) { why::WAITED_LONG } else { why::BACKOFF_OVER };
             row.place = match row.place {
                 Place::Unschedulable { .. } => self.after_event(&row, now),
                 _ => Place::Active,
             };
             row.entered = now;
-            self.rows.put(row);
+            self.put(row, why);
         }
     }
     /// When the next pod is due that waits for its time.
@@ -255,6 +312,16 @@ impl SchedulingQueue {
         let old = std::mem::replace(&mut row.nominated, node);
         self.rows.put(row);
         old
+    }
+    /// Pods that are not in flight are nominated to where their status says, whoever wrote it.
+    pub fn take_nominations_as_written(&mut self) {
+        let differs = |row: &Row| row.nominated.as_deref() != written_nomination(&row.pod);
+        let waits = |row: &&Row| !matches!(row.place, Place::InFlight { .. }) && differs(row);
+        let uids: Vec<Arc<str>> = self.rows.iter().filter(waits).map(|row| row.pod.uid.clone()).collect();
+        for uid in uids {
+            let written = self.rows.get(&uid).and_then(|row| written_nomination(&row.pod)).map(Arc::from);
+            self.nominate(&uid, written);
+        }
     }
     /// Pods that are nominated to a node.
     pub fn nominated_to<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
@@ -274,18 +341,49 @@ impl SchedulingQueue {
         self.rows.get(uid)
     }
     /// All pods.
-    pub fn iter(&self) -> impl Iterator<Item = &Row> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Row> {
         self.rows.iter()
+    }
+    /// Reads all pods again. Whoever is in flight may have missed something then.
+    pub fn reread(&mut self, mut read: impl FnMut(&Arc<PodInfo>) -> Arc<PodInfo>) {
+        let uids: Vec<Arc<str>> = self.rows.iter().map(|row| row.pod.uid.clone()).collect();
+        for uid in uids {
+            if let Some(mut row) = self.rows.take(&uid) {
+                row.pod = read(&row.pod);
+                self.rows.put(row);
+            }
+        }
+        self.first_event += self.events.len() as u64 + 1;
+        self.events.clear();
     }
     /// How many wait where.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.rows.counts()
     }
-    /// How many unschedulable pods each plugin has refused.
+    /// How many unschedulable pods each plugin has refused, by the name of their profile.
     #[must_use]
-    pub fn refused(&self) -> BTreeMap<Plugin, usize> {
-        self.rows.refused()
+    pub fn refused(&self) -> BTreeMap<(Plugin, &str), usize> {
+        let mut refused = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| matches!(row.place, Place::Unschedulable { .. })) {
+            for plugin in row.refused_by.iter() {
+                *refused.entry((plugin, row.profile.scheduler_name.as_str())).or_default() += 1;
+            }
+        }
+        refused
+    }
+    /// How many pods came into which part of it, and why.
+    pub fn incoming(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        self.incoming.iter().map(|((queue, event), count)| (*queue, *event, *count))
+    }
+    /// How many events of each name are kept for pods in flight.
+    #[must_use]
+    pub fn kept_events(&self) -> BTreeMap<&'static str, usize> {
+        let mut kept = BTreeMap::new();
+        for event in &self.events {
+            *kept.entry(event.name()).or_default() += 1;
+        }
+        kept
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use carrack_engine::Time;
 
 use super::Counts;
-use crate::{Plugin, PluginSet, PodInfo, Profile};
+use crate::{PluginSet, PodInfo, Profile};
 
 /// Where a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,19 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// The part of the queue, by upstream's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Backoff { .. } => "backoff",
+            Self::Unschedulable { .. } => "unschedulable",
+            Self::Gated => "gated",
+            Self::InFlight { .. } => "inflight",
+        }
+    }
+}
+
 /// A pod in the queue.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -61,6 +74,17 @@ pub struct Row {
     pub nominated: Option<Arc<str>>,
 }
 
+/// Pods with the same one are helped by the same events.
+pub(super) type Alike = (PluginSet, u32, Arc<[u8]>, Option<Arc<str>>);
+
+impl Row {
+    fn alike(&self) -> Alike {
+        // What claims and disks an event is about differs from pod to pod.
+        let own = self.pod.has_volumes.then(|| self.pod.uid.clone());
+        (self.refused_by, self.pod.kind, self.pod.shape.clone(), own)
+    }
+}
+
 type ActiveKey = (Reverse<i32>, Time, Arc<str>);
 
 #[derive(Debug, Default)]
@@ -71,7 +95,7 @@ pub(super) struct Rows {
     backoff: BTreeSet<(Time, Arc<str>)>,
     impatient: BTreeSet<ActiveKey>,
     unschedulable: BTreeSet<(Time, Arc<str>)>,
-    refused: BTreeMap<Plugin, usize>,
+    alike: BTreeMap<Alike, BTreeSet<Arc<str>>>,
     nominees: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     renominated: Vec<Arc<str>>,
     gated: usize,
@@ -101,6 +125,16 @@ impl Rows {
                 set.remove(&value);
             }
         }
+        fn file<K: Ord>(map: &mut BTreeMap<K, BTreeSet<Arc<str>>>, key: K, uid: Arc<str>, add: bool) {
+            if add {
+                map.entry(key).or_default().insert(uid);
+            } else if let Some(uids) = map.get_mut(&key) {
+                uids.remove(&uid);
+                if uids.is_empty() {
+                    map.remove(&key);
+                }
+            }
+        }
         let step = |count: usize| if add { count + 1 } else { count.saturating_sub(1) };
         match row.place {
             Place::Active => keep(&mut self.active, active_key(row), add),
@@ -111,20 +145,14 @@ impl Rows {
                 }
             }
             Place::Unschedulable { since } => {
-                keep(&mut self.unschedulable, (since, uid), add);
-                for plugin in row.refused_by.iter() {
-                    let count = self.refused.entry(plugin).or_default();
-                    *count = step(*count);
-                }
+                keep(&mut self.unschedulable, (since, uid.clone()), add);
+                file(&mut self.alike, row.alike(), uid, add);
             }
             Place::Gated => self.gated = step(self.gated),
             Place::InFlight { .. } => self.in_flight = step(self.in_flight),
         }
         if let Some(node) = &row.nominated {
-            keep(self.nominees.entry(node.clone()).or_default(), row.pod.uid.clone(), add);
-            if self.nominees.get(node).is_some_and(BTreeSet::is_empty) {
-                self.nominees.remove(node);
-            }
+            file(&mut self.nominees, node.clone(), row.pod.uid.clone(), add);
             if self.renominated.last() != Some(node) {
                 self.renominated.push(node.clone());
             }
@@ -133,7 +161,7 @@ impl Rows {
     pub fn get(&self, uid: &str) -> Option<&Row> {
         self.rows.get(uid)
     }
-    pub fn iter(&self) -> impl Iterator<Item = &Row> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Row> {
         self.rows.values()
     }
     /// The next pod to pop: an active one, or one that only gives others precedence.
@@ -151,12 +179,9 @@ impl Rows {
         let left_over = self.unschedulable.first().map(|(since, _)| *since + most);
         waits.into_iter().chain(left_over).min()
     }
-    /// Pods that wait for an event, if some of these plugins refused any of them.
-    pub fn unschedulable(&self, plugins: PluginSet) -> Vec<Arc<str>> {
-        if !self.refused.iter().any(|(plugin, count)| *count > 0 && plugins.has(*plugin)) {
-            return Vec::new();
-        }
-        self.unschedulable.iter().map(|(_, uid)| uid.clone()).collect()
+    /// Pods that wait for an event and that some of these plugins refused, those together that are alike.
+    pub fn alike(&self, plugins: PluginSet) -> impl Iterator<Item = &BTreeSet<Arc<str>>> {
+        self.alike.iter().filter(move |((refused_by, ..), _)| refused_by.meets(plugins)).map(|(_, uids)| uids)
     }
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -167,9 +192,6 @@ impl Rows {
     }
     pub fn renominated(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.renominated)
-    }
-    pub fn refused(&self) -> BTreeMap<Plugin, usize> {
-        self.refused.clone()
     }
     pub fn counts(&self) -> Counts {
         Counts {

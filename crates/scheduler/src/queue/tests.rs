@@ -16,6 +16,11 @@ fn pod(cluster: &mut Cluster, uid: &str, priority: i32, gated: bool) -> Arc<PodI
     cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")))
 }
 
+fn node(name: &str) -> Arc<k8s_openapi::api::core::v1::Node> {
+    let object = json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "1", "pods": "10"}}});
+    Arc::new(serde_json::from_value(object).expect("a node"))
+}
+
 fn fit() -> PluginSet {
     PluginSet::of(Refusal::resolvable(Plugin::NodeResourcesFit, "x").plugin)
 }
@@ -59,9 +64,13 @@ fn unschedulable_pods_wait_for_what_helps_and_back_off() {
     q.unschedulable("a", fit(), at(0), &cluster);
     q.happened(Event::Namespace, at(100), &cluster);
     assert!(q.pop(at(200)).is_none(), "nothing changed that could help");
-    q.happened(Event::PodGone(other.clone()), at(200), &cluster);
+    let gone = Event::PodGone(other, "n".into());
+    q.happened(gone.clone(), at(200), &cluster);
+    assert!(q.pop(at(200)).is_none(), "of a node that does not exist");
+    cluster.set_node(node("n"));
+    q.happened(gone.clone(), at(200), &cluster);
     q.pop(at(200)).expect("the backoff is long over");
-    q.happened(Event::PodGone(other), at(200), &cluster);
+    q.happened(gone, at(200), &cluster);
     q.unschedulable("a", fit(), at(200), &cluster);
     assert_eq!(q.next_due(), Some(at(202)), "it went while the pod was in flight");
     q.pop(at(200)).expect("nobody else waits, so neither does it");
@@ -108,6 +117,7 @@ proptest! {
         1 => (0..20_u8).prop_map(Step::Later),
     ], 1..80)) {
         let mut cluster = Cluster::default();
+        cluster.set_node(node("n"));
         let mut q = SchedulingQueue::default();
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
         let mut now = at(0);
@@ -136,7 +146,7 @@ proptest! {
                 Step::Nominate(p, n) => drop(q.nominate(&format!("p{p}"), n.map(|n| format!("n{n}").into()))),
                 Step::Helps => {
                     let gone = pod(&mut cluster, "gone", 0, false);
-                    q.happened(Event::PodGone(gone), now, &cluster);
+                    q.happened(Event::PodGone(gone, "n".into()), now, &cluster);
                 }
                 Step::Later(s) => now = now + Duration::from_secs(s.into()),
             }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use carrack_engine::{Effects, Time};
 
-use super::Scheduler;
 use super::preempt::Proposal;
+use super::{Out, Scheduler};
 use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_victims};
 use crate::queue::Row;
 use crate::{FitError, Found, NodeId, Plugin, Refusal};
@@ -52,7 +52,7 @@ impl Scheduler {
         asks(|e| &e.filter_verb) || asks(|e| &e.prioritize_verb)
     }
 
-    pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
+    pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
         match self.look(&row, true) {
             Found::Node(node, plan) => self.reserve(now, row, node, plan, fx),
             Found::Nobody(error) => self.nobody(now, row, *error, fx),
@@ -66,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    fn ask_filter(&mut self, now: Time, mut asking: Asking, from: usize, fx: &mut Effects<Ask>) {
+    fn ask_filter(&mut self, now: Time, mut asking: Asking, from: usize, fx: &mut Effects<Out>) {
         if asking.nodes.is_empty() {
             let error =
                 FitError { nodes: self.decider.cluster.len(), refusals: asking.refusals, ..FitError::default() };
@@ -84,16 +84,16 @@ impl Scheduler {
         self.asking = Some(asking);
     }
 
-    fn send_filter(&self, extender: usize, row: &Row, nodes: &BTreeSet<Arc<str>>, fx: &mut Effects<Ask>) -> u64 {
+    fn send_filter(&self, extender: usize, row: &Row, nodes: &BTreeSet<Arc<str>>, fx: &mut Effects<Out>) -> u64 {
         let config = &self.config.extenders[extender];
         let named = nodes.iter().filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
         let body = config.filter_args(&row.pod.pod, named);
         let id = fx.fresh();
-        fx.own(Ask { id, extender, verb: config.filter_verb.clone(), body });
+        fx.own(Out::Extender(Ask { id, extender, verb: config.filter_verb.clone(), body }));
         id
     }
 
-    fn ask_scores(&mut self, now: Time, mut asking: Asking, fx: &mut Effects<Ask>) {
+    fn ask_scores(&mut self, now: Time, mut asking: Asking, fx: &mut Effects<Out>) {
         let mut calls = BTreeMap::new();
         for extender in self.asks(&asking.row, |e| &e.prioritize_verb) {
             let config = &self.config.extenders[extender];
@@ -101,7 +101,7 @@ impl Scheduler {
             let named = nodes.filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
             let body = config.filter_args(&asking.row.pod.pod, named);
             let id = fx.fresh();
-            fx.own(Ask { id, extender, verb: config.prioritize_verb.clone(), body });
+            fx.own(Out::Extender(Ask { id, extender, verb: config.prioritize_verb.clone(), body }));
             calls.insert(id, extender);
         }
         if calls.is_empty() {
@@ -111,8 +111,17 @@ impl Scheduler {
         self.asking = Some(asking);
     }
 
+    /// Gives up the cycle under way, and those that wait for their turn: somebody else decides now.
+    pub(super) fn stop_asking(&mut self, now: Time) {
+        let waiting = std::mem::take(&mut self.to_ask).into_iter().map(|(_, _, uid)| uid);
+        let asking = self.asking.take().map(|asking| asking.row.pod.uid.clone());
+        for uid in waiting.chain(asking) {
+            self.queue.retry(&uid, now);
+        }
+    }
+
     /// An extender answered, or did not.
-    pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Ask>) {
+    pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Out>) {
         if let Some(uid) = self.binds.remove(&answer.id) {
             return self.binder_answered(now, &uid, answer.result, fx);
         }
@@ -170,7 +179,7 @@ impl Scheduler {
         mut asking: Asking,
         extender: usize,
         result: Result<Bytes, String>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         match result.and_then(|body| read_filter(&body)) {
             Ok(filtered) => {
@@ -193,7 +202,7 @@ impl Scheduler {
     }
 
     /// All have spoken: the best of what is left, if the plugins still accept it.
-    fn settle(&mut self, now: Time, asking: Asking, scores: &BTreeMap<Arc<str>, i64>, fx: &mut Effects<Ask>) {
+    fn settle(&mut self, now: Time, asking: Asking, scores: &BTreeMap<Arc<str>, i64>, fx: &mut Effects<Out>) {
         let row = asking.row;
         let cluster = &self.decider.cluster;
         let ids: Vec<NodeId> = asking.nodes.iter().filter_map(|name| cluster.find(name)).collect();
@@ -218,7 +227,7 @@ impl Scheduler {
         from: usize,
         seen: Seen,
         error: Box<FitError>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         let preempting = self.asks(&row, |e| &e.preempt_verb);
         let filtering = self.asks(&row, |e| &e.filter_verb);
@@ -242,7 +251,7 @@ impl Scheduler {
                 let victims = proposals.iter().map(|p| (p.node.to_string(), p.named())).collect();
                 let body = config.preempt_args(&row.pod.pod, &victims);
                 let id = fx.fresh();
-                fx.own(Ask { id, extender, verb: config.preempt_verb.clone(), body });
+                fx.own(Out::Extender(Ask { id, extender, verb: config.preempt_verb.clone(), body }));
                 id
             };
             let stage = Stage::Victims { extender, call, by_filter, proposals, error };

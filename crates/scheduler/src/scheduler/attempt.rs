@@ -8,13 +8,14 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{Call, Scheduler, path_of};
-use crate::extender::Ask;
+use super::{Call, Out, Scheduler, path_of};
+use crate::decide::Laps;
+use crate::metrics::{Point, Status};
 use crate::queue::Row;
-use crate::{Decider, Ended, FitError, Found, NodeId, Plugin, PluginSet, PodInfo, Question};
+use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, PodInfo, Question};
 
 impl Scheduler {
-    pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
+    pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
         if self.must_ask(&row) {
             if self.asking.is_some() {
                 // One at a time: extenders that were written for upstream expect that.
@@ -33,7 +34,17 @@ impl Scheduler {
     /// Asks the plugins.
     pub(super) fn look(&mut self, row: &Row, list: bool) -> Found {
         let preferred: Option<NodeId> = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name));
-        self.with_question(row, |decider, question, rng| decider.find(question, preferred, list, rng))
+        let begun = (self.decider.laps.stopwatch)();
+        let found = self.with_question(row, |decider, question, rng| decider.find(question, preferred, list, rng));
+        let Laps { stopwatch, filter, score } = self.decider.laps;
+        let (profile, metrics) = (row.profile.scheduler_name.as_str(), &mut self.metrics);
+        metrics.algorithm(stopwatch().saturating_sub(begun));
+        let status = if matches!(found, Found::Nobody(_)) { Status::Unschedulable } else { Status::Success };
+        metrics.point(Point::Filter, profile, status, filter);
+        if status == Status::Success {
+            metrics.point(Point::Score, profile, status, score);
+        }
+        found
     }
 
     /// Asks the decider about a pod, with the pod's own nomination out of its way.
@@ -63,7 +74,7 @@ impl Scheduler {
     }
 
     /// No node takes a pod.
-    pub(super) fn nobody(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
+    pub(super) fn nobody(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Out>) {
         if !row.profile.preemption || error.nodes == 0 {
             return self.refused(now, &row, error, None, fx);
         }
@@ -77,7 +88,7 @@ impl Scheduler {
         row: &Row,
         error: FitError,
         nominated: Option<Arc<str>>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         let message = error.to_string();
         let refused_by: PluginSet = error.refusals.keys().map(|refusal| refusal.plugin).collect();
@@ -85,14 +96,26 @@ impl Scheduler {
         self.metrics.attempt(Ended::Unschedulable, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
         self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message.clone()), fx);
-        self.queue.nominate(&row.pod.uid, nominated.clone());
         self.tell(now, &pod, "Unschedulable", &message, nominated.as_deref(), fx);
         self.queue.unschedulable(&row.pod.uid, refused_by, now, &self.decider.cluster);
+        self.renominate(now, &row.pod.uid, nominated);
         self.touch_renominated();
     }
 
+    /// Says to which node a pod is nominated. Where that was another one before, others may want the room there; itself
+    /// has looked at it.
+    pub(super) fn renominate(&mut self, now: Time, uid: &str, node: Option<Arc<str>>) {
+        let kept = node.clone();
+        let Some(before) = self.queue.nominate(uid, node).filter(|before| Some(before) != kept.as_ref()) else {
+            return;
+        };
+        if let Some(pod) = self.queue.get(uid).map(|row| row.pod.clone()) {
+            self.queue.happened_to_others(uid, Event::PodGone(pod, before), now, &self.decider.cluster);
+        }
+    }
+
     /// Something went wrong, other than that no node takes the pod: it is tried again.
-    pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Ask>) {
+    pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Out>) {
         self.metrics.attempt(Ended::Error, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
         self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message), fx);
@@ -113,7 +136,7 @@ impl Scheduler {
         reason: &str,
         message: &str,
         nominated: Option<&str>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         let status = pod.status.as_ref();
         let known = status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| {
@@ -124,6 +147,9 @@ impl Scheduler {
         });
         let before = status.and_then(|s| s.nominated_node_name.as_deref()).filter(|n| !n.is_empty());
         if known && before == nominated {
+            return;
+        }
+        if !self.told.is_news(&path_of(pod), pod, [reason, message, nominated.unwrap_or_default()]) {
             return;
         }
         let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [{

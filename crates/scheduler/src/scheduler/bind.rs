@@ -16,9 +16,10 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use super::{Call, Scheduler};
+use super::{Call, Out, Planted, Scheduler};
 use crate::cluster::{ObjectName, Objects};
 use crate::extender::{Ask, Extender, read_bind};
+use crate::metrics::{Point, Status};
 use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound};
 use crate::pod_info::node_of;
 use crate::queue::Row;
@@ -36,6 +37,8 @@ pub struct Flight {
     pub node: Arc<str>,
     plan: Plan,
     stage: Stage,
+    /// When this stage began.
+    since: Time,
     timer: Option<TimerId>,
     /// The pod as last heard of.
     pub latest: Option<Arc<Pod>>,
@@ -67,7 +70,7 @@ pub enum Step {
 }
 
 impl Scheduler {
-    pub(super) fn reserve(&mut self, now: Time, row: Row, node: NodeId, plan: Plan, fx: &mut Effects<Ask>) {
+    pub(super) fn reserve(&mut self, now: Time, row: Row, node: NodeId, plan: Plan, fx: &mut Effects<Out>) {
         let Some(name) = self.decider.cluster.node(node).map(|n| n.name.clone()) else {
             return self.queue.retry(&row.pod.uid, now);
         };
@@ -76,7 +79,7 @@ impl Scheduler {
         self.queue.nominate(&uid, None);
         self.decider.cluster.assume(row.pod.clone(), node);
         self.happened(now, Event::PodPlaced(row.pod.clone()));
-        let flight = Flight { row, node: name, plan, stage: Stage::Writing(0), timer: None, latest: None };
+        let flight = Flight { row, node: name, plan, stage: Stage::Writing(0), since: now, timer: None, latest: None };
         if !flight.plan.is_empty() {
             return self.write_claims(now, uid, flight, fx);
         }
@@ -89,7 +92,7 @@ impl Scheduler {
         }
     }
 
-    fn write_claims(&mut self, now: Time, uid: Arc<str>, mut flight: Flight, fx: &mut Effects<Ask>) {
+    fn write_claims(&mut self, now: Time, uid: Arc<str>, mut flight: Flight, fx: &mut Effects<Out>) {
         let mut requests = Vec::new();
         let objects = &mut self.decider.cluster.objects;
         for (claim, volume) in &flight.plan.bindings {
@@ -135,7 +138,7 @@ impl Scheduler {
         self.claims_written(now, &uid, fx);
     }
 
-    fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         if let Some(flight) = self.flights.get_mut(uid).filter(|f| f.stage == Stage::Writing(0)) {
             flight.stage = Stage::Waiting;
             self.claims_bound(now, uid, fx);
@@ -143,7 +146,7 @@ impl Scheduler {
     }
 
     /// Claims or volumes changed: some pods may have waited for that.
-    pub(super) fn volumes_changed(&mut self, now: Time, fx: &mut Effects<Ask>) {
+    pub(super) fn volumes_changed(&mut self, now: Time, fx: &mut Effects<Out>) {
         let waiting: Vec<Arc<str>> =
             self.flights.iter().filter(|(_, f)| f.stage == Stage::Waiting).map(|(uid, _)| uid.clone()).collect();
         for uid in waiting {
@@ -151,7 +154,7 @@ impl Scheduler {
         }
     }
 
-    fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let claims = &self.decider.cluster.objects.claims;
         let bound = |name: &ObjectName| claims.get(name).is_some_and(|claim| is_bound(claim));
@@ -173,9 +176,14 @@ impl Scheduler {
         }
     }
 
-    fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
+        if !flight.plan.is_empty() {
+            let took = now.since(flight.since);
+            self.metrics.point(Point::PreBind, &flight.row.profile.scheduler_name, Status::Success, took);
+        }
         flight.stage = Stage::Binding;
+        flight.since = now;
         let (pod, node) = (&flight.row.pod, &*flight.node);
         let binder = self.config.extenders.iter().position(|e| !e.bind_verb.is_empty() && e.is_interested(&pod.pod));
         if let Some(extender) = binder {
@@ -183,7 +191,7 @@ impl Scheduler {
             let verb = self.config.extenders[extender].bind_verb.clone();
             let id = fx.fresh();
             self.binds.insert(id, pod.uid.clone());
-            return fx.own(Ask { id, extender, verb, body });
+            return fx.own(Out::Extender(Ask { id, extender, verb, body }));
         }
         let body = json!({"apiVersion": "v1", "kind": "Binding",
             "metadata": {"namespace": pod.namespace(), "name": pod.name(), "uid": &*pod.uid},
@@ -199,7 +207,7 @@ impl Scheduler {
         now: Time,
         uid: &str,
         result: Result<bytes::Bytes, String>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         if !self.flights.get(uid).is_some_and(|f| f.stage == Stage::Binding) {
             return;
@@ -220,7 +228,7 @@ impl Scheduler {
         uid: &str,
         step: Step,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match (step, flight.stage, result) {
@@ -232,14 +240,16 @@ impl Scheduler {
                 self.forget(now, uid, Some(&format!("binding volumes: {error}")), fx);
             }
             (Step::Bind, Stage::Binding, Ok(_)) => self.bound(now, uid, fx),
-            (Step::Bind, Stage::Binding, Err(error)) if error.is_unknown() || error.is_conflict() => {
-                // It may have taken effect, now or before: only the pod itself can tell.
+            (Step::Bind, Stage::Binding, Err(error))
+                if error.is_unknown() || error.is_conflict() || error.is_not_found() =>
+            {
+                // It may have taken effect, now or before, or the pod may be gone: only the pod itself can tell.
                 tracing::warn!(uid, node = &*flight.node, %error, "a binding's outcome is unknown");
                 self.check(uid, fx);
             }
             (Step::Bind, Stage::Binding, Err(error)) => {
                 let message = format!("binding to node {} failed: {error}", flight.node);
-                self.forget(now, uid, (!error.is_not_found()).then_some(&message), fx);
+                self.forget(now, uid, Some(&message), fx);
             }
             (Step::Check, Stage::Checking, Ok(reply)) => match reply.json::<Pod>() {
                 Ok(live) if live.uid() != uid => self.vanished(now, uid),
@@ -265,17 +275,17 @@ impl Scheduler {
         }
     }
 
-    fn check(&mut self, uid: &str, fx: &mut Effects<Ask>) {
+    fn check(&mut self, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         flight.stage = Stage::Checking;
         let pod = &flight.row.pod;
         let id = fx.api(ApiRequest::get(&Pod::resource(), pod.namespace(), pod.name()));
         self.calls.insert(id, Call::Flight(pod.uid.clone(), Step::Check));
     }
-    fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         self.set_timer(now + CHECK_RETRY, uid, fx);
     }
-    fn set_timer(&mut self, at: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn set_timer(&mut self, at: Time, uid: &str, fx: &mut Effects<Out>) {
         if let Some(flight) = self.flights.get_mut(uid) {
             let timer = fx.timer(at);
             flight.timer = Some(timer);
@@ -283,7 +293,7 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn flight_due(&mut self, now: Time, uid: &str, timer: TimerId, fx: &mut Effects<Ask>) {
+    pub(super) fn flight_due(&mut self, now: Time, uid: &str, timer: TimerId, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get(uid).filter(|f| f.timer == Some(timer)) else { return };
         match flight.stage {
             Stage::Writing(_) | Stage::Waiting => {
@@ -296,9 +306,13 @@ impl Scheduler {
     }
 
     /// The API server says that a pod is bound.
-    fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
+    fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let first = matches!(flight.stage, Stage::Binding) || flight.timer.is_none();
+        if flight.stage == Stage::Binding {
+            let took = now.since(flight.since);
+            self.metrics.point(Point::Bind, &flight.row.profile.scheduler_name, Status::Success, took);
+        }
         flight.stage = Stage::Bound;
         if first {
             let (row, node) = (flight.row.clone(), flight.node.clone());
@@ -306,7 +320,7 @@ impl Scheduler {
         }
         self.set_timer(now + CONFIRM, uid, fx);
     }
-    fn tell_bound(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Ask>) {
+    fn tell_bound(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Out>) {
         let pod = &row.pod;
         let message = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
         self.recorder.record(now, EventRecord::normal(&*pod.pod, "Scheduled", message), fx);
@@ -315,7 +329,7 @@ impl Scheduler {
     }
 
     /// The watch shows that a pod in flight is bound, wherever.
-    pub(super) fn confirmed(&mut self, now: Time, flight: Flight, pod: &Pod, fx: &mut Effects<Ask>) {
+    pub(super) fn confirmed(&mut self, now: Time, flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
         self.release_volumes(&flight);
         // The watch may be faster than the reply.
         if matches!(flight.stage, Stage::Binding | Stage::Checking) {
@@ -326,9 +340,20 @@ impl Scheduler {
         }
     }
 
-    /// A pod is not there any more, or another one has its name.
+    /// A pod is not there any more, or another one has its name. What the watch has still to tell of it is older.
     fn vanished(&mut self, now: Time, uid: &str) {
+        self.vanished.insert(uid.into());
         self.drop_pod(now, uid);
+    }
+
+    /// Somebody else decides now: pods whose binding was not sent yet go back into the queue. What became of the others
+    /// is still learnt.
+    pub(super) fn stop_reserving(&mut self, now: Time, fx: &mut Effects<Out>) {
+        let early = |f: &Flight| matches!(f.stage, Stage::Writing(_) | Stage::Waiting);
+        let uids: Vec<Arc<str>> = self.flights.iter().filter(|(_, f)| early(f)).map(|(uid, _)| uid.clone()).collect();
+        for uid in uids {
+            self.forget(now, &uid, None, fx);
+        }
     }
 
     pub(super) fn release_volumes(&mut self, flight: &Flight) {
@@ -338,13 +363,11 @@ impl Scheduler {
     }
 
     /// Takes back what was reserved, and puts the pod back into the queue.
-    fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Ask>) {
+    fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.remove(uid) else { return };
         self.release_volumes(&flight);
-        if self.decider.cluster.is_assumed(uid)
-            && let Some(seat) = self.decider.cluster.remove_pod(uid)
-        {
-            self.happened(now, Event::PodGone(seat.info));
+        if self.decider.cluster.is_assumed(uid) && self.planted_bug != Some(Planted::LeakedAssumptions) {
+            self.unseat(now, uid);
         }
         if let Some(latest) = &flight.latest {
             let info = self.decider.cluster.read(latest.clone());

@@ -1,12 +1,16 @@
 //! The core: hears of pods, nodes and what else matters, takes pods from the queue, and sees each through to its binding.
 //!
 //! A pod in flight has a row in the queue and, once a node was chosen, a [`Flight`] here. Both end together.
+//!
+//! One of several schedulers leads. Who ceases to lead puts back what it has not sent yet, learns what became of the
+//! rest, and goes on hearing everything, so that it can go on at once when it leads again.
 
 mod ask;
 mod attempt;
 mod bind;
 mod news;
 mod preempt;
+mod told;
 mod watch;
 
 use std::cmp::Reverse;
@@ -20,10 +24,11 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::extender::{Answer, Ask};
-use crate::{Cluster, Config, Decider, Metrics, Profile, SchedulingQueue};
+use crate::{Cluster, Config, Decider, Metrics, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
 use bind::Flight;
+use told::Told;
 use watch::Informers;
 
 /// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
@@ -43,6 +48,37 @@ enum Call {
     Renounce { pod: String },
 }
 
+/// Names are numbered anew when there are so many, and so many times the objects that there are.
+const LEAST_NAMES: usize = 20_000;
+const NAMES_PER_OBJECT: usize = 8;
+
+/// What the scheduler observes beyond the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum In {
+    /// An extender's answer.
+    Extender(Answer),
+    /// Somebody wants its metrics, under this number.
+    Scrape(u64),
+}
+
+/// What the scheduler does beyond the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Out {
+    /// Asks an extender.
+    Extender(Ask),
+    /// Its metrics, for who asked under this number, in the text form that Prometheus reads.
+    Scraped(u64, String),
+}
+
+/// A bug that the simulator must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A pod that could not be bound is still counted on its node.
+    LeakedAssumptions,
+    /// Pods that wait are not told that another one went.
+    DeafQueue,
+}
+
 /// The scheduler.
 pub struct Scheduler {
     profiles: BTreeMap<String, Arc<Profile>>,
@@ -60,12 +96,18 @@ pub struct Scheduler {
     to_ask: BTreeSet<(Reverse<i32>, Time, Arc<str>)>,
     /// Victims whose deletion was asked for and not yet seen, with the pod that they make room for.
     doomed: BTreeMap<Arc<str>, Arc<str>>,
+    told: Told,
+    /// Pods that a live read has shown to be gone, until the watch shows it too.
+    vanished: BTreeSet<Arc<str>>,
     metrics: Metrics,
     recorder: EventRecorder,
     elector: Option<LeaderElector>,
+    /// Whether it led when it last looked.
+    led: bool,
     wake: Option<(TimerId, Time)>,
     rng: Rng,
     planted: Option<preempt::StoredNominations>,
+    planted_bug: Option<Planted>,
 }
 
 impl Scheduler {
@@ -76,7 +118,7 @@ impl Scheduler {
             config.profiles.iter().map(|p| (p.scheduler_name.clone(), Arc::new(p.clone()))).collect::<BTreeMap<_, _>>();
         Self {
             profiles,
-            informers: Informers::new(&rng),
+            informers: Informers::new(&rng, !config.extenders.is_empty()),
             queue: SchedulingQueue::new(config.patience),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
@@ -86,13 +128,17 @@ impl Scheduler {
             asking: None,
             to_ask: BTreeSet::new(),
             doomed: BTreeMap::new(),
+            told: Told::default(),
+            vanished: BTreeSet::new(),
             metrics: Metrics::default(),
             recorder: EventRecorder::new("default-scheduler", rng.fork("events")),
             elector: None,
+            led: false,
             wake: None,
             rng,
             config,
             planted: None,
+            planted_bug: None,
         }
     }
     /// Schedules only while this elector leads.
@@ -101,12 +147,34 @@ impl Scheduler {
         self.elector = Some(elector);
         self
     }
+    /// Has the time that work takes measured, for metrics alone.
+    #[must_use]
+    pub fn with_stopwatch(mut self, stopwatch: Stopwatch) -> Self {
+        self.decider.laps.stopwatch = stopwatch;
+        self
+    }
     /// Puts back the bug of the fourth incident: nominations are stored beside the queue, updates of pods in flight put
     /// them back into it, and preemption does not ask extenders. The simulator must find it.
     #[must_use]
     pub fn with_planted_stored_nominations(mut self) -> Self {
         self.planted = Some(preempt::StoredNominations::default());
         self
+    }
+    /// Puts in a bug that the simulator must find.
+    #[must_use]
+    pub fn with_planted(mut self, bug: Planted) -> Self {
+        self.planted_bug = Some(bug);
+        self
+    }
+    /// Up to which revisions it has heard of pods and nodes; none before it has heard of all of them once.
+    #[must_use]
+    pub fn heard_up_to(&self) -> Option<(u64, u64)> {
+        self.informers.synced().then(|| self.informers.revisions())
+    }
+    /// Whether it acted when it last looked.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        self.led
     }
     /// What it counts on the nodes, for the simulator's invariants.
     #[must_use]
@@ -127,8 +195,16 @@ impl Scheduler {
     #[must_use]
     pub fn metrics(&self) -> String {
         let cluster = &self.decider.cluster;
-        let assumed = cluster.assumed().count();
-        self.metrics.text(self.queue.counts(), &self.queue.refused(), cluster.len(), cluster.pods(), assumed)
+        self.metrics.text(&Shown {
+            queue: self.queue.counts(),
+            refused: self.queue.refused(),
+            incoming: self.queue.incoming().filter(|(queue, ..)| *queue != "inflight").collect(),
+            events: self.queue.kept_events(),
+            nodes: cluster.len(),
+            pods: cluster.pods(),
+            assumed: cluster.assumed().count(),
+            leads: self.elector.as_ref().map(|_| (self.config.lease.1.as_str(), self.led)),
+        })
     }
     /// What was counted.
     #[must_use]
@@ -141,8 +217,43 @@ impl Scheduler {
         self.profiles.get(name.filter(|n| !n.is_empty()).unwrap_or(crate::DEFAULT_SCHEDULER_NAME))
     }
 
-    fn schedule(&mut self, now: Time, fx: &mut Effects<Ask>) {
-        if !self.informers.synced() || self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
+    /// Whether it may act: nobody else does.
+    fn leads(&self, now: Time) -> bool {
+        self.elector.as_ref().is_none_or(|elector| elector.leading(now))
+    }
+    /// Another one may act from now on.
+    fn step_down(&mut self, now: Time, fx: &mut Effects<Out>) {
+        tracing::info!("the leader lease was lost; others schedule until it is won again");
+        self.led = false;
+        self.stop_asking(now);
+        self.stop_reserving(now, fx);
+    }
+    /// It may act. Nominations are what whoever led before wrote.
+    fn take_over(&mut self) {
+        self.led = true;
+        self.queue.take_nominations_as_written();
+        self.touch_renominated();
+    }
+
+    /// Forgets names that nobody has any more, before they become too many: each Job brings labels of its own.
+    fn forget_names(&mut self) {
+        let cluster = &mut self.decider.cluster;
+        let in_use = cluster.pods() + cluster.len() + self.queue.iter().len();
+        if cluster.names() < LEAST_NAMES + NAMES_PER_OBJECT * in_use {
+            return;
+        }
+        let before = cluster.names();
+        *cluster = std::mem::take(cluster).renumbered();
+        self.queue.reread(|pod| cluster.read(pod.pod.clone()));
+        for flight in self.flights.values_mut() {
+            flight.row.pod = cluster.read(flight.row.pod.pod.clone());
+        }
+        tracing::debug!(before, after = cluster.names(), "names were numbered anew");
+        self.decider.forget_classes();
+    }
+
+    fn schedule(&mut self, now: Time, fx: &mut Effects<Out>) {
+        if !self.informers.synced() || !self.led {
             return;
         }
         loop {
@@ -168,7 +279,7 @@ impl Scheduler {
         }
     }
 
-    fn answered(&mut self, now: Time, call: Call, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Ask>) {
+    fn answered(&mut self, now: Time, call: Call, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Out>) {
         match call {
             Call::Flight(uid, step) => self.flight_answered(now, &uid, step, result, fx),
             Call::Condition { pod } | Call::Renounce { pod } => {
@@ -176,6 +287,7 @@ impl Scheduler {
                     && !error.is_not_found()
                 {
                     tracing::warn!(pod, %error, "the pod's status could not be written");
+                    self.told.forget(&pod);
                 }
             }
             Call::Mark(victim) => self.marked(now, *victim, result, fx),
@@ -194,10 +306,13 @@ impl Scheduler {
 }
 
 impl Core for Scheduler {
-    type In = Answer;
-    type Out = Ask;
+    type In = In;
+    type Out = Out;
 
-    fn step(&mut self, now: Time, input: Input<Answer>, fx: &mut Effects<Ask>) {
+    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
+        if self.led && !self.leads(now) {
+            self.step_down(now, fx);
+        }
         if matches!(input, Input::Start) {
             self.informers.start(fx);
             if let Some(elector) = &mut self.elector {
@@ -218,14 +333,15 @@ impl Core for Scheduler {
                         self.answered(now, call, result, fx);
                     }
                 }
-                Input::Own(answer) => self.extender_answered(now, answer, fx),
+                Input::Own(In::Extender(answer)) => self.extender_answered(now, answer, fx),
+                Input::Own(In::Scrape(id)) => fx.own(Out::Scraped(id, self.metrics())),
                 _ => {}
             }
         }
-        if self.elector.as_ref().is_some_and(|e| e.lost(now)) {
-            fx.exit("scheduler: the leader lease was lost");
-            return;
+        if !self.led && self.leads(now) {
+            self.take_over();
         }
+        self.forget_names();
         self.schedule(now, fx);
     }
 }
@@ -233,3 +349,6 @@ impl Core for Scheduler {
 fn path_of(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace(), pod.name())
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,14 +7,13 @@ use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::Scheduler;
 use super::watch::{News, follow};
-use crate::extender::Ask;
+use super::{Out, Planted, Scheduler};
 use crate::pod_info::node_of;
 use crate::{Event, NodeChange, Seat};
 
 impl Scheduler {
-    pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Ask>) {
+    pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Out>) {
         let objects = &mut self.decider.cluster.objects;
         let event = match news {
             News::Pod(deltas) => return deltas.iter().for_each(|delta| self.pod_changed(now, delta, fx)),
@@ -77,10 +76,13 @@ impl Scheduler {
     }
 
     pub(super) fn happened(&mut self, now: Time, event: Event) {
+        if self.planted_bug == Some(Planted::DeafQueue) && event.room_of().is_some() {
+            return;
+        }
         self.queue.happened(event, now, &self.decider.cluster);
     }
 
-    fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Ask>) {
+    fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Out>) {
         let pod = match delta {
             Delta::Added(pod) => pod,
             Delta::Updated(old, pod) => {
@@ -89,9 +91,15 @@ impl Scheduler {
                 }
                 pod
             }
-            Delta::Removed(pod) => return self.pod_gone(now, pod.uid()),
+            Delta::Removed(pod) => {
+                self.told.forget(&super::path_of(pod));
+                return self.pod_gone(now, pod.uid());
+            }
         };
         let uid = pod.uid();
+        if self.vanished.contains(uid) {
+            return;
+        }
         if pod.is_deleting() || is_terminal(pod) {
             self.doomed.remove(uid);
         }
@@ -114,14 +122,24 @@ impl Scheduler {
             let info = self.decider.cluster.read(pod.clone());
             self.queue.set(info, profile, now);
         } else {
-            self.queue.remove(uid);
+            self.dequeue(now, uid);
         }
     }
 
-    fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Ask>) {
+    /// A pod waits no more. Room that was kept for it is free for others.
+    fn dequeue(&mut self, now: Time, uid: &str) {
+        if let Some(row) = self.queue.remove(uid)
+            && let Some(node) = row.nominated
+        {
+            self.happened(now, Event::PodGone(row.pod, node));
+        }
+    }
+
+    fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Out>) {
         let uid = pod.uid();
         let before = self.decider.cluster.pod(uid).cloned();
-        self.queue.remove(uid);
+        let node: Arc<str> = self.decider.cluster.node_of(uid).unwrap_or_default().into();
+        self.dequeue(now, uid);
         if let Some(flight) = self.flights.remove(uid) {
             self.confirmed(now, flight, pod, fx);
         }
@@ -130,11 +148,11 @@ impl Scheduler {
             return;
         }
         match (before, self.decider.cluster.pod(uid).map(|seat| seat.info.clone())) {
-            (Some(Seat { info, .. }), None) => self.happened(now, Event::PodGone(info)),
+            (Some(Seat { info, .. }), None) => self.happened(now, Event::PodGone(info, node)),
             (before, Some(info)) => {
                 // Smaller, or differently labelled, than it was.
                 if let Some(Seat { info, .. }) = before {
-                    self.happened(now, Event::PodGone(info));
+                    self.happened(now, Event::PodGone(info, node));
                 }
                 self.happened(now, Event::PodPlaced(info));
             }
@@ -144,6 +162,7 @@ impl Scheduler {
 
     fn pod_gone(&mut self, now: Time, uid: &str) {
         self.doomed.remove(uid);
+        self.vanished.remove(uid);
         self.drop_pod(now, uid);
     }
 
@@ -152,12 +171,18 @@ impl Scheduler {
         if let Some(planted) = &mut self.planted {
             planted.forget(uid);
         }
-        self.queue.remove(uid);
+        self.dequeue(now, uid);
         if let Some(flight) = self.flights.remove(uid) {
             self.release_volumes(&flight);
         }
-        if let Some(seat) = self.decider.cluster.remove_pod(uid) {
-            self.happened(now, Event::PodGone(seat.info));
+        self.unseat(now, uid);
+    }
+
+    /// A pod takes nothing of its node any more.
+    pub(super) fn unseat(&mut self, now: Time, uid: &str) {
+        let node: Option<Arc<str>> = self.decider.cluster.node_of(uid).map(Arc::from);
+        if let (Some(seat), Some(node)) = (self.decider.cluster.remove_pod(uid), node) {
+            self.happened(now, Event::PodGone(seat.info, node));
         }
     }
 

@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::ask::Seen;
 use super::attempt::status_patch;
-use super::{Call, Scheduler, path_of};
-use crate::extender::Ask;
+use super::{Call, Out, Scheduler, path_of};
+use crate::metrics::{Point, Status};
 use crate::queue::Row;
 use crate::text::unavailable;
 use crate::{Cluster, FitError, Found, PodInfo};
@@ -84,7 +84,7 @@ impl StoredNominations {
 }
 
 impl Scheduler {
-    pub(super) fn preempt(&mut self, now: Time, row: Row, mut error: FitError, seen: Seen, fx: &mut Effects<Ask>) {
+    pub(super) fn preempt(&mut self, now: Time, row: Row, mut error: FitError, seen: Seen, fx: &mut Effects<Out>) {
         if let Err(why) = self.may_preempt(&row) {
             error.preemption = format!("preemption: {why}");
             let keeps = row.nominated.clone();
@@ -92,7 +92,12 @@ impl Scheduler {
         }
         let asks = self.must_ask(&row) && self.planted.is_none();
         let most = if asks { MOST_PROPOSALS } else { 1 };
+        let begun = (self.decider.laps.stopwatch)();
         let found = self.with_question(&row, |decider, question, _| decider.candidates(question, most));
+        let took = (self.decider.laps.stopwatch)().saturating_sub(begun);
+        let status = if found.is_ok() { Status::Success } else { Status::Unschedulable };
+        self.metrics.preempts();
+        self.metrics.point(Point::PostFilter, &row.profile.scheduler_name, status, took);
         let candidates = match found {
             Ok(candidates) => candidates,
             Err(_) if self.planted.is_some() => return self.nominate_as_in_1_14(now, row, error, fx),
@@ -119,7 +124,7 @@ impl Scheduler {
 
     /// The fourth incident: a node that the plugins alone accept is taken for one that can be made free, and the
     /// nomination is stored, whatever has become of the pod in the meantime.
-    fn nominate_as_in_1_14(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
+    fn nominate_as_in_1_14(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Out>) {
         let Found::List(nodes, _) = self.look(&row, true) else { return self.refused(now, &row, error, None, fx) };
         let name = nodes.first().and_then(|id| self.decider.cluster.node(*id)).map(|n| n.name.clone());
         if let (Some(planted), Some(name)) = (&mut self.planted, name) {
@@ -149,14 +154,14 @@ impl Scheduler {
         row: &Row,
         mut error: FitError,
         why: &str,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         error.preemption = format!("preemption: {why}.");
         self.refused(now, row, error, None, fx);
     }
 
     /// Deletes the victims and nominates the pod.
-    pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Ask>) {
+    pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Out>) {
         self.metrics.preempted(proposal.victims.len());
         for pod in proposal.victims {
             if self.doomed.contains_key(&pod.uid) || pod.is_terminating() {
@@ -181,7 +186,7 @@ impl Scheduler {
     }
 
     /// Less important pods look for another node than the one that is being made free for this one.
-    fn renounce_lower(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Ask>) {
+    fn renounce_lower(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Out>) {
         let lower: Vec<Arc<PodInfo>> =
             self.queue.nominated_to(node).filter(|p| p.priority < row.pod.priority).cloned().collect();
         for pod in lower {
@@ -199,10 +204,14 @@ impl Scheduler {
         now: Time,
         victim: Victim,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         match result {
             Err(error) if error.is_not_found() => {
+                self.doomed.remove(&victim.pod.uid);
+            }
+            // Who leads now decides anew about victims.
+            _ if !self.leads(now) => {
                 self.doomed.remove(&victim.pod.uid);
             }
             // The mark is for people; without it the pod goes all the same.
@@ -213,7 +222,6 @@ impl Scheduler {
                 self.calls.insert(fx.api(request), Call::Evict(Box::new(victim)));
             }
         }
-        tracing::trace!(?now, "victim marked");
     }
 
     pub(super) fn evicted(
@@ -221,16 +229,17 @@ impl Scheduler {
         now: Time,
         victim: Victim,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Ask>,
+        fx: &mut Effects<Out>,
     ) {
         let Err(error) = result else { return };
         self.doomed.remove(&victim.pod.uid);
-        if error.is_not_found() || error.is_conflict() {
+        if error.is_not_found() || error.is_conflict() || !self.leads(now) {
             return;
         }
         tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");
         // The node may never become free: the pod looks again.
-        let renounced = self.queue.nominate(&victim.for_pod, None);
+        let renounced = self.queue.get(&victim.for_pod).and_then(|row| row.nominated.clone());
+        self.renominate(now, &victim.for_pod, None);
         self.queue.hurry(&victim.for_pod, now);
         self.touch_renominated();
         if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {

@@ -13,6 +13,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 
 use crate::cluster::{ObjectName, name_of};
+use crate::trim::trim;
 
 macro_rules! informers {
     ($($field:ident: $kind:ident),* $(,)?) => {
@@ -28,7 +29,7 @@ macro_rules! informers {
             ),*
         }
         impl Informers {
-            pub fn new(rng: &Rng) -> Self {
+            fn of_all(rng: &Rng) -> Self {
                 Self {
                     $($field: Informer::new($kind::resource(), Selector::all(), rng.fork(stringify!($field)))),*
                 }
@@ -51,6 +52,21 @@ macro_rules! informers {
             }
         }
     };
+}
+
+impl Informers {
+    /// Informers that have not started. With `whole_pods`, all of a pod is kept, and not only what plugins look at.
+    pub fn new(rng: &Rng, whole_pods: bool) -> Self {
+        let mut all = Self::of_all(rng);
+        if !whole_pods {
+            all.pods = all.pods.trimmed_by(trim);
+        }
+        all
+    }
+    /// Up to which revision pods and nodes are known.
+    pub fn revisions(&self) -> (u64, u64) {
+        (self.pods.revision(), self.nodes.revision())
+    }
 }
 
 informers! {

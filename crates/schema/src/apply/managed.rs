@@ -1,8 +1,13 @@
 //! `metadata.managedFields`: who owns what, decoded as far as needed.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::set::Set;
+use super::text;
 
 /// What made somebody a manager of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,6 +17,9 @@ pub enum Operation {
     /// Any other write.
     Update,
 }
+
+const APPLY: &str = "Apply";
+const UPDATE: &str = "Update";
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,25 +49,33 @@ pub(super) struct Entry {
 /// A set, decoded when it is first needed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fields {
-    Json(Value),
+    /// As it is stored.
+    Text(Box<str>),
     Set(Set),
 }
 
 impl Fields {
     pub(super) fn set_mut(&mut self) -> &mut Set {
-        if let Fields::Json(json) = self {
-            *self = Fields::Set(Set::trusted(std::mem::take(json)));
+        if let Fields::Text(text) = self {
+            *self = Fields::Set(decoded(text));
         }
         match self {
             Fields::Set(set) => set,
             // It was made a set above.
-            Fields::Json(_) => unreachable!(),
+            Fields::Text(_) => unreachable!(),
+        }
+    }
+
+    pub(super) fn to_set(&self) -> Set {
+        match self {
+            Fields::Text(text) => decoded(text),
+            Fields::Set(set) => set.clone(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Fields::Json(json) => json.as_object().is_none_or(Map::is_empty),
+            Fields::Text(text) => &**text == "{}",
             Fields::Set(set) => set.is_empty(),
         }
     }
@@ -67,10 +83,49 @@ impl Fields {
     /// Whether a set has a member in common with this one.
     pub(super) fn meet(&self, set: &Set) -> bool {
         match self {
-            Fields::Json(json) => set.meets(json),
+            Fields::Text(text) => {
+                text::meets(text, set).unwrap_or_else(|text::Odd| !set.intersection(&decoded(text)).is_empty())
+            }
             Fields::Set(own) => !set.intersection(own).is_empty(),
         }
     }
+
+    /// Adds a set.
+    fn add(&mut self, set: Set) {
+        if let Fields::Text(text) = self {
+            if text::holds(text, &set) == Ok(true) {
+                return;
+            }
+            if let Ok(both) = text::add(text, &set) {
+                *self = Fields::Text(both.into());
+                return;
+            }
+        }
+        self.set_mut().add(set);
+    }
+}
+
+/// What is stored, whoever wrote it.
+fn decoded(text: &str) -> Set {
+    text::read(text).or_else(|text::Odd| serde_json::from_str(text).map(Set::trusted)).unwrap_or_default()
+}
+
+/// An entry as it is stored.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Stored<'t> {
+    #[serde(borrow)]
+    manager: Cow<'t, str>,
+    #[serde(borrow)]
+    operation: Cow<'t, str>,
+    #[serde(borrow)]
+    api_version: Cow<'t, str>,
+    #[serde(borrow)]
+    subresource: Cow<'t, str>,
+    #[serde(borrow)]
+    time: Cow<'t, str>,
+    #[serde(borrow, rename = "fieldsV1")]
+    fields_v1: Option<&'t RawValue>,
 }
 
 /// The managers of an object.
@@ -88,16 +143,11 @@ impl Managed {
         Some(Managed { entries: entries.collect::<Option<_>>()? })
     }
 
-    /// Takes what is stored, which was written here.
+    /// Takes what is stored, which [`Self::into_text`] wrote.
     #[must_use]
-    pub fn stored(json: Value) -> Managed {
-        let Value::Array(list) = json else { return Managed::default() };
-        Managed {
-            entries: list
-                .into_iter()
-                .filter_map(|entry| Entry::read(entry, &|json| Some(Fields::Json(json))))
-                .collect(),
-        }
+    pub fn stored(text: &str) -> Managed {
+        let list: Vec<Stored<'_>> = serde_json::from_str(text).unwrap_or_default();
+        Managed { entries: list.into_iter().map(Entry::of_stored).collect() }
     }
 
     /// Whether nobody is known to own anything.
@@ -106,10 +156,16 @@ impl Managed {
         self.entries.is_empty()
     }
 
+    /// As `metadata.managedFields`, in the form of a JSON tree.
+    #[must_use]
+    pub fn into_json(self) -> Option<Value> {
+        serde_json::from_str(&self.into_text()?).ok()
+    }
+
     /// As `metadata.managedFields`: appliers first, then by time and name. None when nobody owns
     /// anything.
     #[must_use]
-    pub fn into_json(mut self) -> Option<Value> {
+    pub fn into_text(mut self) -> Option<String> {
         if self.entries.is_empty() {
             return None;
         }
@@ -122,7 +178,13 @@ impl Managed {
                 &b.subresource,
             ))
         });
-        Some(self.entries.into_iter().map(Entry::into_json).collect())
+        let mut out = String::with_capacity(2048);
+        for (place, entry) in self.entries.iter().enumerate() {
+            out.push(if place == 0 { '[' } else { ',' });
+            entry.write(&mut out);
+        }
+        out.push(']');
+        Some(out)
     }
 
     /// Where the writer's own entry is. Appliers are the same in every version.
@@ -140,7 +202,7 @@ impl Managed {
         match self.find(who, Operation::Update) {
             Some(at) => {
                 let entry = &mut self.entries[at];
-                entry.fields.set_mut().add(set);
+                entry.fields.add(set);
                 who.now.clone_into(&mut entry.time);
             }
             None => self.entries.push(Entry::of(who, Operation::Update, set)),
@@ -178,8 +240,8 @@ impl Entry {
                 ("operation", Value::String(text)) => {
                     has_operation = true;
                     entry.operation = match text.as_str() {
-                        "Apply" => Operation::Apply,
-                        "Update" => Operation::Update,
+                        APPLY => Operation::Apply,
+                        UPDATE => Operation::Update,
                         _ => return None,
                     };
                 }
@@ -194,25 +256,44 @@ impl Entry {
         (has_operation && has_type).then_some(entry)
     }
 
-    fn into_json(self) -> Value {
-        let mut map = Map::new();
-        let mut text = |key: &str, value: String| {
+    fn of_stored(stored: Stored<'_>) -> Entry {
+        Entry {
+            manager: stored.manager.into_owned(),
+            operation: if stored.operation == APPLY { Operation::Apply } else { Operation::Update },
+            api_version: stored.api_version.into_owned(),
+            subresource: stored.subresource.into_owned(),
+            time: stored.time.into_owned(),
+            fields: Fields::Text(stored.fields_v1.map_or("{}", RawValue::get).into()),
+        }
+    }
+
+    /// Fields in the order of the alphabet, as everywhere in what is stored.
+    fn write(&self, out: &mut String) {
+        let text = |name: &str, value: &str, out: &mut String| {
             if !value.is_empty() {
-                map.insert(key.to_owned(), Value::String(value));
+                out.push_str(name);
+                text::string(value, out);
             }
         };
-        text("manager", self.manager);
-        text("operation", format!("{:?}", self.operation));
-        text("apiVersion", self.api_version);
-        text("subresource", self.subresource);
-        text("time", self.time);
-        text("fieldsType", "FieldsV1".to_owned());
-        let fields = match self.fields {
-            Fields::Json(json) => json,
-            Fields::Set(set) => set.into_json(),
+        out.push('{');
+        if !self.api_version.is_empty() {
+            text("\"apiVersion\":", &self.api_version, out);
+            out.push(',');
+        }
+        out.push_str("\"fieldsType\":\"FieldsV1\",\"fieldsV1\":");
+        match &self.fields {
+            Fields::Text(text) => out.push_str(text),
+            Fields::Set(set) => text::write(set, out),
+        }
+        text(",\"manager\":", &self.manager, out);
+        let operation = match self.operation {
+            Operation::Apply => APPLY,
+            Operation::Update => UPDATE,
         };
-        map.insert("fieldsV1".to_owned(), fields);
-        Value::Object(map)
+        text(",\"operation\":", operation, out);
+        text(",\"subresource\":", &self.subresource, out);
+        text(",\"time\":", &self.time, out);
+        out.push('}');
     }
 
     /// How a conflict names the manager.

@@ -12,7 +12,7 @@
 //!
 //! [`set`] has the algebra of sets of fields, [`view`] what a schema says about owning, [`compare`],
 //! [`merge`] and [`check`] work on values under that view, [`managed`] is the list itself. All of it
-//! is pure; a set is decoded only if a write touches it.
+//! is pure; a set is decoded only if a write takes something out of it ([`text`] does the rest).
 //!
 //! Behaviour follows `sigs.k8s.io/structured-merge-diff` and
 //! `k8s.io/apimachinery/pkg/util/managedfields`;
@@ -23,6 +23,7 @@ mod compare;
 mod managed;
 mod merge;
 mod set;
+mod text;
 mod view;
 
 use serde_json::{Map, Value, json};
@@ -116,7 +117,7 @@ pub fn update(old: &Object, new: &Object, kind: &Kind<'_>, managed: &mut Managed
     if changes.is_empty() {
         return false;
     }
-    lose(managed, old, new, &changes, kind, who.api_version, None);
+    lose(managed, old, new, &changes, kind, who, Spared::Updater);
     let gained = std::mem::take(&mut changes.changed);
     if !gained.is_empty() {
         managed.give(who, gained);
@@ -161,7 +162,16 @@ fn strip(set: &mut Set) {
     }
 }
 
-/// Takes what changed from those who owned it, but for the entry `but`. Drops entries in versions
+/// Whose entry is the writer's own when others lose what it changes.
+#[derive(Clone, Copy, PartialEq)]
+enum Spared {
+    /// The applier's, who has said already all that it owns.
+    Applier,
+    /// The updater's, who is given what it changes afterwards, and so loses only what it removes.
+    Updater,
+}
+
+/// Takes what changed from those who owned it, but for the writer. Drops entries in versions
 /// that are not served any more.
 fn lose(
     managed: &mut Managed,
@@ -169,16 +179,17 @@ fn lose(
     new: &Object,
     changes: &Changes,
     kind: &Kind<'_>,
-    api_version: &str,
-    but: Option<(&str, &str)>,
+    who: &Writer<'_>,
+    spared: Spared,
 ) {
     let mut gone = false;
-    for entry in &mut managed.entries {
-        if but.is_some_and(|(manager, subresource)| is_applier(entry, manager, subresource)) {
+    let own = if spared == Spared::Updater { managed.find(who, Operation::Update) } else { None };
+    for (place, entry) in managed.entries.iter_mut().enumerate() {
+        if spared == Spared::Applier && is_applier(entry, who.manager, who.subresource) {
             continue;
         }
         let other;
-        let changes = match at_version(entry, api_version, kind, old, new) {
+        let changes = match at_version(entry, who.api_version, kind, old, new) {
             None => {
                 gone = true;
                 entry.fields = Fields::Set(Set::default());
@@ -190,7 +201,8 @@ fn lose(
                 &other
             }
         };
-        for lost in [&changes.changed, &changes.removed] {
+        let changed = (own != Some(place)).then_some(&changes.changed);
+        for lost in changed.into_iter().chain([&changes.removed]) {
             if !lost.is_empty() && entry.fields.meet(lost) {
                 entry.fields.set_mut().subtract(lost);
                 gone = true;
@@ -339,7 +351,7 @@ pub fn apply(
             return Err(ApplyError::Conflict(left));
         }
     }
-    lose(&mut managed, live, &object, &changes, kind, who.api_version, Some((who.manager, who.subresource)));
+    lose(&mut managed, live, &object, &changes, kind, who, Spared::Applier);
     if changes.is_empty()
         && last == claims
         && !last_time.is_empty()
@@ -362,10 +374,7 @@ fn prune(merged: Object, managed: &Managed, last: &Set, schema: &Schema) -> Obje
     let last = named(last);
     let mut owned = Set::default();
     for entry in &managed.entries {
-        owned.add(match &entry.fields {
-            Fields::Set(set) => set.clone(),
-            Fields::Json(json) => Set::trusted(json.clone()),
-        });
+        owned.add(entry.fields.to_set());
     }
     let all = named(&merge::claimed(&merged, node));
     let mut without_last = merged.clone();
@@ -393,10 +402,7 @@ fn conflicts(
 ) -> Vec<(String, Set)> {
     let mut found = Vec::new();
     for entry in managed.entries.iter().filter(|entry| !is_applier(entry, who.manager, who.subresource)) {
-        let set = match &entry.fields {
-            Fields::Set(set) => set.clone(),
-            Fields::Json(json) => Set::trusted(json.clone()),
-        };
+        let set = entry.fields.to_set();
         let common = match at_version(entry, who.api_version, kind, live, object) {
             None => continue,
             Some(None) => set.intersection(&changes.changed),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{Fields, each, set, set_text, text, with_new};
+use super::fields::{Fields, at, each, set, set_text, text, with_new};
 
 pub(super) fn service(object: &mut Fields) {
     with_new(object, "spec", |spec| {
@@ -29,11 +29,19 @@ pub(super) fn service(object: &mut Fields) {
             return;
         }
         set_text(spec, "internalTrafficPolicy", "Cluster");
-        if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+        let outside = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+        if outside || matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
             set_text(spec, "externalTrafficPolicy", "Cluster");
         }
         if kind == "LoadBalancer" {
             set(spec, "allocateLoadBalancerNodePorts", true);
         }
+    });
+    at(object, &["status", "loadBalancer"], |balancer| {
+        each(balancer, "ingress", |ingress| {
+            if !text(ingress, "ip").is_empty() {
+                set_text(ingress, "ipMode", "VIP");
+            }
+        });
     });
 }

@@ -1,20 +1,178 @@
-//! Which rules each built-in kind has.
+//! Which rules each built-in kind has: rows where a table says it, functions where not.
 
 use serde_json::Value;
 
 use super::access::{Errors, Place};
+use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{
-    admission, configuration, crd, limits, names, networking, pod, rbac, required, service, storage, workloads,
+    admission, autoscaling, configuration, crd, jobs, limits, names, networking, pod, pod_update, rbac, required,
+    service, storage, workloads,
 };
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
+
+/// Group, kind, and their rows.
+type OfKind<T> = (&'static str, &'static str, &'static [T]);
+
+/// Kinds whose rules are rows alone, or rows besides a function.
+const TABLE: &[OfKind<Row>] = &[
+    ("", "Namespace", &[("spec.finalizers[]", Demand::Form(names::qualified_name))]),
+    (
+        "",
+        "Node",
+        &[
+            ("spec.podCIDRs", Demand::Ranges),
+            ("spec.taints[].key", Demand::Required),
+            ("spec.taints[].key", Demand::Form(names::qualified_name)),
+            ("spec.taints[].value", Demand::Form(names::label_value)),
+            ("spec.taints[].effect", Demand::Required),
+            ("spec.taints[].effect", Demand::OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"])),
+        ],
+    ),
+    ("", "ServiceAccount", &[("secrets[].name", Demand::Form(names::dns1123_subdomain))]),
+    ("", "Binding", &[("target.name", Demand::Required), ("target.kind", Demand::OneOf(&["", "Node"]))]),
+    ("apps", "ControllerRevision", &[("data", Demand::Needed("data is mandatory")), ("revision", Demand::NotNegative)]),
+    (
+        "authentication.k8s.io",
+        "TokenRequest",
+        &[("spec.expirationSeconds", Demand::AtLeast(600, "may not specify a duration less than 10 minutes"))],
+    ),
+    (
+        "coordination.k8s.io",
+        "Lease",
+        &[
+            ("spec.leaseDurationSeconds", Demand::AtLeast(1, "must be greater than 0")),
+            ("spec.leaseTransitions", Demand::NotNegative),
+            ("spec.strategy", Demand::OneOf(&["OldestEmulationVersion"])),
+        ],
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        &[
+            ("spec.matchingPrecedence", Demand::Between(1, 10_000)),
+            ("spec.priorityLevelConfiguration.name", Demand::Required),
+            ("spec.priorityLevelConfiguration.name", Demand::Form(names::dns1123_subdomain)),
+            ("spec.distinguisherMethod.type", Demand::OneOf(&["ByNamespace", "ByUser"])),
+            ("spec.rules[].subjects", Demand::Required),
+            ("spec.rules[].subjects[].kind", Demand::OneOf(&["Group", "ServiceAccount", "User"])),
+            ("spec.rules[].resourceRules[].verbs", Demand::Required),
+            ("spec.rules[].resourceRules[].apiGroups", Demand::Required),
+            ("spec.rules[].resourceRules[].resources", Demand::Required),
+            ("spec.rules[].nonResourceRules[].verbs", Demand::Required),
+            ("spec.rules[].nonResourceRules[].nonResourceURLs", Demand::Required),
+        ],
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        &[
+            ("spec.type", Demand::OneOf(&["Exempt", "Limited"])),
+            ("spec.limited.nominalConcurrencyShares", Demand::NotNegative),
+            ("spec.limited.lendablePercent", Demand::Between(0, 100)),
+            ("spec.limited.limitResponse.type", Demand::OneOf(&["Queue", "Reject"])),
+            ("spec.limited.limitResponse.queuing.queues", Demand::AtLeast(1, "must be positive")),
+            ("spec.limited.limitResponse.queuing.handSize", Demand::AtLeast(1, "must be positive")),
+            ("spec.limited.limitResponse.queuing.queueLengthLimit", Demand::AtLeast(1, "must be positive")),
+        ],
+    ),
+    (
+        "node.k8s.io",
+        "RuntimeClass",
+        &[
+            ("handler", Demand::Required),
+            ("handler", Demand::Form(names::dns1123_label)),
+            ("scheduling.nodeSelector", Demand::Labels),
+        ],
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRole",
+        &[
+            (
+                "aggregationRule.clusterRoleSelectors",
+                Demand::Needed("at least one clusterRoleSelector required if aggregationRule is non-nil"),
+            ),
+            ("aggregationRule.clusterRoleSelectors[]", Demand::Selector),
+        ],
+    ),
+    ("scheduling.k8s.io", "PriorityClass", &[("preemptionPolicy", Demand::OneOf(&["PreemptLowerPriority", "Never"]))]),
+    (
+        "storage.k8s.io",
+        "CSIStorageCapacity",
+        &[
+            ("storageClassName", Demand::Required),
+            ("storageClassName", Demand::Form(names::dns1123_subdomain)),
+            ("nodeTopology", Demand::Selector),
+            ("capacity", Demand::Amount),
+            ("maximumVolumeSize", Demand::Amount),
+        ],
+    ),
+];
+
+/// What of some kinds never changes.
+const FIXED: &[OfKind<Fixed>] = &[
+    (
+        "",
+        "Node",
+        &[
+            ("spec.podCIDRs", Change::ForbiddenOnce("node updates may not change podCIDR except from \"\" to valid")),
+            (
+                "spec.providerID",
+                Change::ForbiddenOnce("node updates may not change providerID except from \"\" to valid"),
+            ),
+        ],
+    ),
+    ("", "Secret", &[("type", Change::Never)]),
+    ("apps", "ControllerRevision", &[("data", Change::Never)]),
+    ("discovery.k8s.io", "EndpointSlice", &[("addressType", Change::Never)]),
+    ("networking.k8s.io", "IPAddress", &[("spec.parentRef", Change::Never)]),
+    ("networking.k8s.io", "IngressClass", &[("spec.controller", Change::Never)]),
+    ("node.k8s.io", "RuntimeClass", &[("handler", Change::Never)]),
+    (
+        "scheduling.k8s.io",
+        "PriorityClass",
+        &[
+            ("value", Change::Forbidden("may not be changed in an update.")),
+            ("preemptionPolicy", Change::Forbidden("may not be changed in an update.")),
+        ],
+    ),
+    ("storage.k8s.io", "CSIStorageCapacity", &[("nodeTopology", Change::Never), ("storageClassName", Change::Never)]),
+];
+
+fn of<T>(table: &[OfKind<T>], info: &ResourceInfo) -> Option<&'static [T]> {
+    table.iter().find(|(group, kind, _)| *group == info.group && *kind == info.kind).map(|(.., rows)| *rows)
+}
 
 /// Checks a new object of a built-in kind.
 pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Errors {
     let mut errors = Errors::new();
     both(info, version, &Place::root(object), &mut errors);
-    if (info.group.as_ref(), info.kind.as_ref()) == ("certificates.k8s.io", "CertificateSigningRequest") {
-        limits::new_certificate_request(&Place::root(object).field("spec"), &mut errors);
+    let place = Place::root(object);
+    match (info.group.as_ref(), info.kind.as_ref()) {
+        ("", "Pod") => pod::create(&place, &mut errors),
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            limits::new_certificate_request(&place.field("spec"), &mut errors);
+        }
+        ("networking.k8s.io", "Ingress") => networking::new_ingress(&place, &mut errors),
+        _ => {}
+    }
+    errors
+}
+
+/// Checks a changed status of a built-in kind.
+pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors {
+    let mut errors = Errors::new();
+    let (new, old) = (Place::root(object), Place::root(old));
+    match (info.group.as_ref(), info.kind.as_ref()) {
+        ("", "Pod") => pod_update::update(&new, &old, "status", &mut errors),
+        ("", "Service") => service::status(&new, &mut errors),
+        ("", "Node") => changed_node(&new, &mut errors),
+        ("apps", kind) => workloads::status(kind, &new, &old, &mut errors),
+        ("", "ReplicationController") => workloads::status("ReplicationController", &new, &old, &mut errors),
+        ("batch", "Job") => jobs::status(&new, &old, &mut errors),
+        ("storage.k8s.io", "VolumeAttachment") => storage::attachment(&new, &mut errors),
+        _ => {}
     }
     errors
 }
@@ -24,7 +182,7 @@ pub(super) fn update(info: &ResourceInfo, version: &str, object: &Value, old: &V
     let mut errors = Errors::new();
     let (new, old) = (Place::root(object), Place::root(old));
     if (info.group.as_ref(), info.kind.as_ref()) == ("", "Pod") {
-        pod::update(&new, &old, subresource, &mut errors);
+        pod_update::update(&new, &old, subresource, &mut errors);
         return errors;
     }
     both(info, version, &new, &mut errors);
@@ -35,48 +193,45 @@ pub(super) fn update(info: &ResourceInfo, version: &str, object: &Value, old: &V
 /// What holds for new and changed objects.
 fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Errors) {
     let spec = object.field("spec");
+    let rows = of(TABLE, info);
+    if let Some(rows) = rows {
+        check(object, rows, errors);
+    }
     match (info.group.as_ref(), info.kind.as_ref()) {
-        ("", "Pod") => pod::create(object, errors),
-        ("", "PodTemplate") => pod::spec(&object.at(&["template", "spec"]), errors),
+        // A new pod and a changed one have rules of their own.
+        ("", "Pod") => {}
+        ("", "PodTemplate") => pod::template(&object.field("template"), errors),
         ("", "Service") => service::service(&spec, errors),
         ("", "ConfigMap") => configuration::config_map(object, errors),
         ("", "Secret") => configuration::secret(object, errors),
-        ("", "Namespace") => {
-            for finalizer in spec.texts("finalizers") {
-                errors.extend(
-                    names::qualified_name(finalizer).map(|p| FieldError::invalid("spec.finalizers", finalizer, p)),
-                );
-            }
-        }
         ("", "Node") => node(&spec, errors),
         ("", "Event") => event(object, errors),
+        ("", "Endpoints") => networking::endpoints(object, errors),
         ("", "PersistentVolume") => storage::volume(&spec, errors),
         ("", "PersistentVolumeClaim") => storage::claim(&spec, errors),
         ("storage.k8s.io", "StorageClass") => storage::class(object, errors),
+        ("storage.k8s.io", "VolumeAttributesClass") => storage::attributes_class(object, errors),
+        ("storage.k8s.io", "CSIDriver") => storage::csi_driver(object, errors),
+        ("storage.k8s.io", "CSINode") => storage::csi_node(object, errors),
+        ("storage.k8s.io", "VolumeAttachment") => storage::attachment(object, errors),
         ("", "ReplicationController") => workloads::replication_controller(object, errors),
         ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") => {
             workloads::set_of_pods(&info.kind, object, errors)
         }
-        ("batch", "Job") => workloads::job(&spec, errors),
-        ("batch", "CronJob") => workloads::cron_job(&spec, errors),
+        ("batch", "Job") => jobs::job(object, errors),
+        ("batch", "CronJob") => jobs::cron_job(object, errors),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => rbac::role(object, info.namespaced, errors),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
             rbac::binding(object, info.namespaced, errors)
         }
-        ("coordination.k8s.io", "Lease") => {
-            let field = "leaseDurationSeconds";
-            if let Some(number) = spec.number(field).filter(|n| *n <= 0) {
-                errors.push(FieldError::invalid(spec.path_of(field), number, "must be greater than 0"));
-            }
-            spec.not_negative("leaseTransitions", errors);
-        }
         ("scheduling.k8s.io", "PriorityClass") => priority_class(object, errors),
         ("policy", "PodDisruptionBudget") => limits::disruption_budget(&spec, errors),
-        ("autoscaling", "HorizontalPodAutoscaler") => limits::autoscaler(&spec, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::autoscaler(object, errors),
         ("", "ResourceQuota") => limits::quota(&spec, errors),
         ("", "LimitRange") => limits::limit_range(&spec, errors),
         ("certificates.k8s.io", "CertificateSigningRequest") => limits::certificate_request(&spec, errors),
         ("networking.k8s.io", "Ingress") => networking::ingress(object, errors),
+        ("networking.k8s.io", "IngressClass") => networking::ingress_class(object, errors),
         ("networking.k8s.io", "NetworkPolicy") => networking::policy(&spec, errors),
         ("networking.k8s.io", "IPAddress") => networking::address(object, errors),
         ("networking.k8s.io", "ServiceCIDR") => networking::service_range(&spec, errors),
@@ -93,6 +248,7 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
             kind @ ("ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding"),
         ) => admission::binding(object, kind == "MutatingAdmissionPolicyBinding", errors),
         ("apiregistration.k8s.io", "APIService") => admission::api_service(object, errors),
+        _ if rows.is_some() => {}
         _ => {
             if let Some(version) = info.versions.iter().find(|v| v.name == version) {
                 required::fields(object.value, version.schema(), "", errors);
@@ -103,34 +259,28 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
 
 /// What may not change.
 fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    if let Some(rows) = of(FIXED, info) {
+        held_to(new, old, rows, errors);
+    }
     match (info.group.as_ref(), info.kind.as_ref()) {
         ("", "Service") => service::changes(new, old, errors),
         ("", "ResourceQuota") => limits::quota_changes(new, old, errors),
-        ("discovery.k8s.io", "EndpointSlice") => networking::endpoint_slice_changes(new, old, errors),
-        ("networking.k8s.io", "IPAddress") => {
-            super::access::unchanged(&new.field("spec"), &old.field("spec"), errors);
-        }
         ("", "ConfigMap") => configuration::changes(new, old, &["data", "binaryData"], errors),
-        ("", "Secret") => {
-            super::access::unchanged(&new.field("type"), &old.field("type"), errors);
-            configuration::changes(new, old, &["data"], errors);
-        }
+        ("", "Secret") => configuration::changes(new, old, &["data"], errors),
+        ("", "Node") => changed_node(new, errors),
         ("", "PersistentVolumeClaim") => storage::claim_changes(new, old, errors),
         ("", "PersistentVolume") => storage::volume_changes(new, old, errors),
         ("storage.k8s.io", "StorageClass") => storage::class_changes(new, old, errors),
+        ("storage.k8s.io", "VolumeAttributesClass") => storage::attributes_class_changes(new, old, errors),
+        ("storage.k8s.io", "CSIDriver") => storage::csi_driver_changes(new, old, errors),
+        ("storage.k8s.io", "CSINode") => storage::csi_node_changes(new, old, errors),
+        ("storage.k8s.io", "VolumeAttachment") => storage::attachment_changes(new, old, errors),
         ("apps", kind) => workloads::changes(kind, new, old, errors),
-        ("batch", "Job") => workloads::job_changes(new, old, errors),
+        ("batch", "Job") => jobs::changes(new, old, errors),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
             if new.field("roleRef").value != old.field("roleRef").value =>
         {
             new.invalid("roleRef", "cannot change roleRef", errors);
-        }
-        ("scheduling.k8s.io", "PriorityClass") => {
-            for field in ["value", "preemptionPolicy"] {
-                if new.field(field).value != old.field(field).value {
-                    errors.push(FieldError::forbidden(field, "may not be changed in an update."));
-                }
-            }
         }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::changes(new, old, errors),
         _ => {}
@@ -138,20 +288,37 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
 }
 
 fn node(spec: &Place<'_>, errors: &mut Errors) {
-    let mut seen: Vec<(&str, &str)> = Vec::new();
-    for taint in spec.items("taints") {
-        if taint.needs_text("key", errors).is_some() {
-            taint.has_form("key", names::qualified_name, errors);
+    unique(
+        spec.items("taints"),
+        |taint| Some((taint.text("key"), taint.text("effect"))),
+        |taint| FieldError::duplicate(taint.path.clone(), taint.value.clone()),
+        errors,
+    );
+    let ranges = spec.texts("podCIDRs");
+    for (index, range) in ranges.iter().enumerate().filter(|(index, range)| ranges[..*index].contains(range)) {
+        errors.push(FieldError::duplicate(format!("{}[{index}]", spec.path_of("podCIDRs")), *range));
+    }
+    let families: Vec<bool> = ranges.iter().map(|range| range.contains(':')).collect();
+    if families.len() > 2 || matches!(families.as_slice(), [one, other] if one == other) {
+        spec.invalid("podCIDRs", "may specify no more than one CIDR for each IP family", errors);
+    }
+}
+
+fn changed_node(new: &Place<'_>, errors: &mut Errors) {
+    unique(
+        new.field("status").items("addresses"),
+        |address| Some((address.text("type"), address.text("address"))),
+        |address| FieldError::duplicate(address.path.clone(), address.value.clone()),
+        errors,
+    );
+    for list in ["capacity", "allocatable"] {
+        let place = new.field("status").field(list);
+        for (name, value) in place.map().into_iter().flatten() {
+            if super::demand::quantity(value).is_some_and(|amount| amount.is_negative()) {
+                let path = format!("{}.{name}", place.path);
+                errors.push(FieldError::invalid(path, value.clone(), super::demand::NOT_NEGATIVE));
+            }
         }
-        taint.has_form("value", names::label_value, errors);
-        if taint.needs_text("effect", errors).is_some() {
-            taint.one_of("effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], errors);
-        }
-        let identity = (taint.text("key"), taint.text("effect"));
-        if seen.contains(&identity) {
-            errors.push(FieldError::duplicate(taint.path.clone(), taint.value.clone()));
-        }
-        seen.push(identity);
     }
 }
 
@@ -177,9 +344,5 @@ fn priority_class(object: &Place<'_>, errors: &mut Errors) {
     if value > HIGHEST_OF_USERS && !system {
         let text = format!("maximum allowed value of a user defined priority is {HIGHEST_OF_USERS}");
         errors.push(FieldError::forbidden("value", text));
-    }
-    let policy = object.text("preemptionPolicy");
-    if !policy.is_empty() {
-        object.one_of("preemptionPolicy", &["PreemptLowerPriority", "Never"], errors);
     }
 }

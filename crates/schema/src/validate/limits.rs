@@ -1,29 +1,20 @@
-//! Quotas, limit ranges, disruption budgets, autoscalers, certificate requests.
+//! Quotas, limit ranges, disruption budgets, certificate requests.
 
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use super::access::{Errors, Place, unchanged};
+use super::demand::{NOT_NEGATIVE, quantity as amount};
 use super::{names, workloads};
 use crate::error::FieldError;
 
-const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-
-fn amount(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(text) => Quantity::parse(text).ok(),
-        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
-        _ => None,
-    }
-}
-
-/// A number, or a percentage.
-fn number_or_percent(spec: &Place<'_>, field: &str, errors: &mut Errors) {
+/// A number, or a percentage, which is no more than `most`.
+pub(super) fn number_or_percent(spec: &Place<'_>, field: &str, most: Option<u64>, errors: &mut Errors) {
     match spec.value.get(field) {
         Some(Value::String(text)) => {
             let digits = text.strip_suffix('%').filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()));
             match digits.map(str::parse::<u64>) {
-                Some(Ok(percent)) if percent <= 100 => {}
+                Some(Ok(percent)) if most.is_none_or(|most| percent <= most) => {}
                 Some(_) => spec.invalid(field, "must not be greater than 100%", errors),
                 None => spec.invalid(
                     field,
@@ -44,31 +35,12 @@ pub(super) fn disruption_budget(spec: &Place<'_>, errors: &mut Errors) {
             "minAvailable and maxUnavailable cannot be both set",
         ));
     }
-    number_or_percent(spec, "minAvailable", errors);
-    number_or_percent(spec, "maxUnavailable", errors);
+    number_or_percent(spec, "minAvailable", Some(100), errors);
+    number_or_percent(spec, "maxUnavailable", Some(100), errors);
     if spec.some("unhealthyPodEvictionPolicy").is_some() {
         spec.one_of("unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"], errors);
     }
     workloads::selector(&spec.field("selector"), errors);
-}
-
-pub(super) fn autoscaler(spec: &Place<'_>, errors: &mut Errors) {
-    let min = spec.number("minReplicas").unwrap_or(1);
-    if min < 1 {
-        spec.invalid("minReplicas", "must be greater than or equal to 1", errors);
-    }
-    let max = spec.number("maxReplicas").unwrap_or(0);
-    if max < 1 {
-        errors.push(FieldError::invalid(spec.path_of("maxReplicas"), max, "must be greater than 0"));
-    } else if max < min {
-        spec.invalid("maxReplicas", "must be greater than or equal to `minReplicas`", errors);
-    }
-    let target = spec.field("scaleTargetRef");
-    for field in ["kind", "name"] {
-        if target.needs_text(field, errors).is_some() {
-            target.has_form(field, names::path_segment, errors);
-        }
-    }
 }
 
 /// Names without a domain that a quota may limit.

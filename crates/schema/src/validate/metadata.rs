@@ -82,8 +82,13 @@ fn common(metadata: &Place<'_>, errors: &mut Errors) {
 
 /// Checks a map of labels.
 pub(super) fn labels(place: &Place<'_>, name: &str, errors: &mut Errors) {
-    let path = place.path_of(name);
-    for (key, value) in place.entries(name) {
+    label_map(&place.field(name), errors);
+}
+
+/// Checks labels at their own place.
+pub(super) fn label_map(place: &Place<'_>, errors: &mut Errors) {
+    let path = &place.path;
+    for (key, value) in place.map().into_iter().flatten() {
         if let Some(problem) = names::qualified_name(key) {
             errors.push(FieldError::invalid(path.clone(), key.as_str(), problem));
         }

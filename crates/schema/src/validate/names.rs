@@ -189,6 +189,41 @@ pub fn port_number(number: i64) -> Problem {
     (!(1..=65_535).contains(&number)).then(|| "must be between 1 and 65535, inclusive".to_owned())
 }
 
+/// The name of a CSI driver.
+#[must_use]
+pub fn csi_driver(text: &str) -> Problem {
+    if text.len() > MAX_LABEL { Some(too_long(MAX_LABEL)) } else { dns1123_subdomain(&text.to_lowercase()) }
+}
+
+/// The name of a header of HTTP.
+#[must_use]
+pub fn http_header(text: &str) -> Problem {
+    let good = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    (!good).then(|| {
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is \
+         '[-A-Za-z0-9]+')"
+            .to_owned()
+    })
+}
+
+/// The name of a kernel parameter, its parts divided by dots or slashes.
+#[must_use]
+pub fn sysctl(text: &str) -> Problem {
+    let part = |part: &str| {
+        shaped(
+            part,
+            is_lower_alphanumeric,
+            |b| is_lower_alphanumeric(b) || matches!(b, b'-' | b'_'),
+            is_lower_alphanumeric,
+        )
+    };
+    (text.len() > MAX_SUBDOMAIN || !text.split(['.', '/']).all(part)).then(|| {
+        "must have at most 253 characters and match regex \
+         ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
+            .to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +233,7 @@ mod tests {
         let long_label = "a".repeat(64);
         let long_domain = ["a"; 130].join(".");
         type Row<'a> = (&'a str, fn(&str) -> Problem, &'a [&'a str], &'a [&'a str]);
-        let table: [Row<'_>; 9] = [
+        let table: [Row<'_>; 12] = [
             ("label", dns1123_label, &["a", "1", "a-b", "0a"], &["", "-a", "a-", "A", "a.b", "a_b", "ä", &long_label]),
             (
                 "subdomain",
@@ -217,6 +252,9 @@ mod tests {
             ("value", label_value, &["", "a", "A_b.c"], &["-a", "a/b", "a b", &long_label]),
             ("key", config_key, &["a", ".a", "A_b-c.d"], &["", ".", "..", "..a", "a/b", "a b"]),
             ("env", environment_variable, &["A", "a.b-c", "1", " "], &["", "a=b", "ä", "a\n"]),
+            ("driver", csi_driver, &["a", "Disk.example.com"], &["", "a_b", &long_label]),
+            ("header", http_header, &["X-A", "a1"], &["", "a b", "a:"]),
+            ("sysctl", sysctl, &["kernel.shm_rmid", "net/ipv4/a", "a"], &["", "a..b", "A", "_a", "a."]),
             ("port", port_name, &["a", "http-80"], &["80", "a--b", "-a", "A", "aaaaaaaaaaaaaaaa", ""]),
         ];
         for (what, check, good, bad) in table {

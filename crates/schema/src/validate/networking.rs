@@ -4,12 +4,11 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::access::{Errors, Place, unchanged};
+use super::access::{Errors, Place};
+use super::demand::{Demand, NOT_A_RANGE, NOT_AN_ADDRESS, Row, check};
 use super::{names, workloads};
 use crate::error::FieldError;
 
-const NOT_AN_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-const NOT_A_RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 /// Most endpoints of a slice.
 const MAX_ENDPOINTS: usize = 1000;
@@ -108,6 +107,53 @@ pub(super) fn ingress(object: &Place<'_>, errors: &mut Errors) {
         }
     }
     spec.has_form("ingressClassName", names::dns1123_subdomain, errors);
+}
+
+/// A new ingress names its class in one way, not in both.
+pub(super) fn new_ingress(object: &Place<'_>, errors: &mut Errors) {
+    const OLD_WAY: &str = "kubernetes.io/ingress.class";
+    let annotations = object.at(&["metadata", "annotations"]);
+    if annotations.some(OLD_WAY).is_some() && object.field("spec").some("ingressClassName").is_some() {
+        annotations.invalid(OLD_WAY, "can not be set when the class field is also set", errors);
+    }
+}
+
+/// A class of ingresses.
+pub(super) fn ingress_class(object: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("spec.controller", Demand::Required),
+        ("spec.parameters.kind", Demand::Required),
+        ("spec.parameters.kind", Demand::Form(names::path_segment)),
+        ("spec.parameters.name", Demand::Required),
+        ("spec.parameters.name", Demand::Form(names::path_segment)),
+        ("spec.parameters.apiGroup", Demand::Form(names::dns1123_subdomain)),
+        ("spec.parameters.scope", Demand::OneOf(&["Cluster", "Namespace"])),
+    ];
+    check(object, ROWS, errors);
+    let spec = object.field("spec");
+    let controller = spec.text("controller");
+    if controller.len() > 250 {
+        errors.push(FieldError::too_long(spec.path_of("controller"), 250));
+    }
+    // A domain, then a path.
+    let (domain, path) = controller.split_once('/').unwrap_or((controller, ""));
+    if !controller.is_empty() && (names::dns1123_subdomain(domain).is_some() || path.is_empty()) {
+        let text = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        errors.push(FieldError::invalid(spec.path_of("controller"), controller, text));
+    }
+    let parameters = spec.field("parameters");
+    match parameters.text("scope") {
+        "Namespace" if parameters.text("namespace").is_empty() => {
+            let text = "`parameters.scope` is set to 'Namespace'";
+            errors.push(FieldError::required(parameters.path_of("namespace"), text));
+        }
+        "Namespace" => parameters.has_form("namespace", names::dns1123_label, errors),
+        "Cluster" if parameters.some("namespace").is_some() => {
+            let text = "`parameters.scope` is set to 'Cluster'";
+            errors.push(FieldError::forbidden(parameters.path_of("namespace"), text));
+        }
+        _ => {}
+    }
 }
 
 /// A port of a network policy: a number or a name.
@@ -256,6 +302,15 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
             };
             errors.extend(problem.map(|problem| FieldError::invalid(path, text, problem)));
         }
+        const ROWS: &[Row] = &[
+            ("nodeName", Demand::Form(names::dns1123_subdomain)),
+            ("hostname", Demand::Form(names::dns1123_label)),
+            ("hints.forZones[].name", Demand::Required),
+        ];
+        check(endpoint, ROWS, errors);
+        if let Some(topology) = endpoint.some("deprecatedTopology") {
+            super::metadata::label_map(&topology, errors);
+        }
     }
     let ports: Vec<Place<'_>> = object.items("ports").collect();
     if ports.len() > MAX_ADDRESSES {
@@ -272,11 +327,57 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
         if port.some("protocol").is_some() {
             port.one_of("protocol", &PROTOCOLS, errors);
         }
+        check(port, &[("appProtocol", Demand::Form(names::qualified_name))], errors);
     }
 }
 
-pub(super) fn endpoint_slice_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
-    unchanged(&new.field("addressType"), &old.field("addressType"), errors);
+/// The older form of endpoints.
+pub(super) fn endpoints(object: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("subsets[].ports[].port", Demand::Required),
+        ("subsets[].ports[].port", Demand::Port),
+        ("subsets[].ports[].name", Demand::Form(names::dns1123_label)),
+        ("subsets[].ports[].protocol", Demand::OneOf(&PROTOCOLS)),
+        ("subsets[].ports[].appProtocol", Demand::Form(names::qualified_name)),
+        ("subsets[].addresses[].ip", Demand::Required),
+        ("subsets[].addresses[].hostname", Demand::Form(names::dns1123_label)),
+        ("subsets[].addresses[].nodeName", Demand::Form(names::dns1123_subdomain)),
+        ("subsets[].notReadyAddresses[].ip", Demand::Required),
+    ];
+    check(object, ROWS, errors);
+    for subset in object.items("subsets") {
+        let addresses: Vec<Place<'_>> =
+            ["addresses", "notReadyAddresses"].iter().flat_map(|list| subset.items(list).collect::<Vec<_>>()).collect();
+        if addresses.is_empty() {
+            let text = "must specify `addresses` or `notReadyAddresses`";
+            errors.push(FieldError::required(subset.path.clone(), text));
+        }
+        for address in &addresses {
+            special(address, "ip", address.text("ip"), errors);
+        }
+        let ports: Vec<Place<'_>> = subset.items("ports").collect();
+        for port in ports.iter().filter(|port| ports.len() > 1 && port.text("name").is_empty()) {
+            errors.push(FieldError::required(port.path_of("name"), ""));
+        }
+    }
+}
+
+/// An address that can be an endpoint.
+fn special(place: &Place<'_>, field: &str, text: &str, errors: &mut Errors) {
+    if text.is_empty() {
+        return;
+    }
+    let problem = match text.parse::<IpAddr>() {
+        Err(_) => NOT_AN_ADDRESS.to_owned(),
+        Ok(address) if address.is_unspecified() => format!("may not be unspecified ({address})"),
+        Ok(address) if address.is_loopback() => "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned(),
+        Ok(IpAddr::V4(v4)) if v4.is_link_local() => {
+            "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()
+        }
+        Ok(address) if address.is_multicast() => "may not be in the multicast range (224.0.0.0/4, ff00::/8)".to_owned(),
+        Ok(_) => return,
+    };
+    errors.push(FieldError::invalid(place.path_of(field), text, problem));
 }
 
 pub(super) fn address(object: &Place<'_>, errors: &mut Errors) {

@@ -16,13 +16,84 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-pub(super) fn check(resources: &Place<'_>, errors: &mut Errors) {
-    for (kind, place) in [("limits", resources.field("limits")), ("requests", resources.field("requests"))] {
-        for (name, value) in resources.entries(kind) {
-            let path = format!("{}[{name}]", place.path);
-            resource_name(name, &path, errors);
-            amount(name, value, &path, errors);
+/// Checks names and amounts of resources; errors are found below `path`.
+pub(super) fn amounts(list: &Place<'_>, path: &str, errors: &mut Errors) {
+    for (name, value) in list.map().into_iter().flatten() {
+        let path = format!("{path}[{name}]");
+        resource_name(name, &path, errors);
+        amount(name, value, &path, errors);
+    }
+}
+
+/// Whether a name is one of huge pages of some size.
+fn is_huge(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// Adds up what containers ask for, as those count that run at the same time.
+fn asked(spec: &Place<'_>, resource: &str) -> Quantity {
+    let of = |container: &Place<'_>| {
+        let requests = container.at(&["resources", "requests"]);
+        Quantity::parse(requests.text(resource)).unwrap_or_default()
+    };
+    let mut sidecars = Quantity::default();
+    let mut most_at_start = Quantity::default();
+    for container in spec.items("initContainers") {
+        if container.text("restartPolicy") == "Always" {
+            sidecars += of(&container);
+        } else {
+            most_at_start = most_at_start.max(sidecars + of(&container));
         }
+    }
+    most_at_start.max(spec.items("containers").map(|container| of(&container)).sum::<Quantity>() + sidecars)
+}
+
+/// Holds the resources of containers against those of their pod.
+pub(super) fn within_pod(resources: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
+    let (requests, limits) = (resources.field("requests"), resources.field("limits"));
+    for name in ["cpu", "memory"] {
+        let (sum, own) = (asked(spec, name), requests.text(name));
+        if !own.is_empty() && Quantity::parse(own).is_ok_and(|own| own < sum) {
+            let text = format!("must be greater than or equal to aggregate container requests of {sum}");
+            errors.push(FieldError::invalid(format!("{}[{name}]", requests.path), own, text));
+        }
+        let Ok(most) = Quantity::parse(limits.text(name)) else { continue };
+        for (index, container) in spec.items("containers").enumerate() {
+            let limit = container.at(&["resources", "limits"]);
+            let limit = limit.text(name);
+            if Quantity::parse(limit).is_ok_and(|limit| limit > most) {
+                let path = format!("{}.containers[{index}][{name}].limits", resources.path);
+                let text = format!("must be less than or equal to pod limits of {most}");
+                errors.push(FieldError::invalid(path, limit, text));
+            }
+        }
+    }
+}
+
+pub(super) fn check(resources: &Place<'_>, errors: &mut Errors) {
+    if !resources.exists() {
+        return;
+    }
+    for kind in ["limits", "requests"] {
+        let list = resources.field(kind);
+        amounts(&list, &list.path, errors);
+    }
+    let named = |kind: &str, wanted: &dyn Fn(&str) -> bool| resources.entries(kind).any(|(name, _)| wanted(name));
+    for kind in ["limits", "requests"] {
+        let place = resources.field(kind);
+        for (name, value) in resources.entries(kind).filter(|(name, _)| is_huge(name)) {
+            let size =
+                name.strip_prefix("hugepages-").and_then(|size| Quantity::parse(size).ok()).map_or(0, Quantity::nanos);
+            let amount = value.as_str().and_then(|text| Quantity::parse(text).ok()).map_or(0, Quantity::nanos);
+            if size > 0 && amount % size != 0 {
+                let text = format!("{} is not positive integer multiple of {name}", value.as_str().unwrap_or_default());
+                errors.push(FieldError::invalid(format!("{}[{name}]", place.path), value.clone(), text));
+            }
+        }
+    }
+    let base = |name: &str| matches!(name, "cpu" | "memory");
+    if named("limits", &is_huge) && !named("limits", &base) && !named("requests", &base) {
+        errors.push(FieldError::forbidden(resources.path.clone(), "HugePages require cpu or memory"));
     }
     let limits = resources.field("limits");
     for (name, value) in resources.entries("requests") {

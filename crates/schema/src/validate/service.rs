@@ -1,79 +1,279 @@
 //! Services.
 
-use serde_json::Value;
+use std::net::IpAddr;
 
 use super::access::{Errors, Place};
-use super::{metadata, names};
+use super::demand::{Change, Demand, Row, changes as held_to, check, unique};
+use super::names;
 use crate::error::FieldError;
+
+const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+const AFFINITIES: &[&str] = &["ClientIP", "None"];
+const DISTRIBUTIONS: &[&str] = &["PreferClose", "PreferSameNode", "PreferSameZone"];
+const POLICIES: &[&str] = &["Cluster", "Local"];
+/// Longest time for which a client stays with an endpoint, in seconds.
+const MAX_AFFINITY_S: i64 = 86_400;
+
+const ROWS: &[Row] = &[
+    ("type", Demand::OneOf(TYPES)),
+    ("sessionAffinity", Demand::OneOf(AFFINITIES)),
+    ("selector", Demand::Labels),
+    ("ports[].name", Demand::Form(names::dns1123_label)),
+    ("ports[].port", Demand::Required),
+    ("ports[].port", Demand::Port),
+    ("ports[].protocol", Demand::OneOf(&["SCTP", "TCP", "UDP"])),
+    ("ports[].targetPort", Demand::Port),
+    ("ports[].appProtocol", Demand::Form(names::qualified_name)),
+    ("ports[].nodePort", Demand::Between(0, 65_535)),
+    ("ipFamilies[]", Demand::OneOf(&["IPv4", "IPv6"])),
+    ("ipFamilyPolicy", Demand::OneOf(&["PreferDualStack", "RequireDualStack", "SingleStack"])),
+    ("externalIPs[]", Demand::Address),
+    ("internalTrafficPolicy", Demand::OneOf(POLICIES)),
+    ("trafficDistribution", Demand::OneOf(DISTRIBUTIONS)),
+    ("loadBalancerClass", Demand::Form(names::qualified_name)),
+];
 
 pub(super) fn service(spec: &Place<'_>, errors: &mut Errors) {
     let kind = spec.text("type");
-    spec.one_of("type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], errors);
-    spec.one_of("sessionAffinity", &["ClientIP", "None"], errors);
-    metadata::labels(spec, "selector", errors);
+    check(spec, ROWS, errors);
     let headless = spec.text("clusterIP") == "None";
     let ports: Vec<Place<'_>> = spec.items("ports").collect();
     if ports.is_empty() && !headless && kind != "ExternalName" {
         errors.push(FieldError::required(spec.path_of("ports"), ""));
     }
+    if headless && matches!(kind, "LoadBalancer" | "NodePort") {
+        let text = format!("may not be set to 'None' for {kind} services");
+        errors.push(FieldError::invalid(spec.path_of("clusterIPs[0]"), "None", text));
+    }
     if kind == "ExternalName" {
-        if spec.needs_text("externalName", errors).is_some() {
-            spec.has_form("externalName", |name| names::dns1123_subdomain(name.trim_end_matches('.')), errors);
-        }
-        if !spec.text("clusterIP").is_empty() {
-            errors.push(FieldError::forbidden(spec.path_of("clusterIP"), "may not be set for ExternalName services"));
+        external_name(spec, errors);
+    }
+    for port in ports.iter().filter(|port| ports.len() > 1 && port.text("name").is_empty()) {
+        errors.push(FieldError::required(port.path_of("name"), ""));
+    }
+    unique(
+        ports.iter().cloned(),
+        |port| Some(port.text("name")).filter(|name| !name.is_empty()),
+        |port| FieldError::duplicate(port.path_of("name"), port.text("name")),
+        errors,
+    );
+    unique(
+        ports.iter().cloned(),
+        |port| Some((port.text("protocol"), port.number("port"))),
+        |port| FieldError::duplicate(port.path.clone(), port.value.clone()),
+        errors,
+    );
+    unique(
+        ports.iter().cloned(),
+        |port| port.number("nodePort").filter(|number| *number != 0).map(|number| (port.text("protocol"), number)),
+        |port| FieldError::duplicate(port.path_of("nodePort"), port.number("nodePort").unwrap_or(0)),
+        errors,
+    );
+    for port in ports.iter().filter(|port| kind == "ClusterIP" && port.number("nodePort").unwrap_or(0) != 0) {
+        errors.push(FieldError::forbidden(port.path_of("nodePort"), "may not be used when `type` is 'ClusterIP'"));
+    }
+    affinity(spec, errors);
+    addresses(spec, errors);
+    load_balancing(spec, kind, errors);
+    traffic(spec, kind, errors);
+}
+
+fn external_name(spec: &Place<'_>, errors: &mut Errors) {
+    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        let given = spec.field(field).value;
+        let is_set = !given.is_null() && given != "" && given.as_array().is_none_or(|list| !list.is_empty());
+        if is_set && !(field == "clusterIP" && spec.some("clusterIPs").is_some()) {
+            errors.push(FieldError::forbidden(spec.path_of(field), "may not be set for ExternalName services"));
         }
     }
-    let (mut seen_names, mut seen_ports): (Vec<&str>, Vec<(&str, i64)>) = (Vec::new(), Vec::new());
-    for port in &ports {
-        let name = port.text("name");
-        if name.is_empty() && ports.len() > 1 {
-            errors.push(FieldError::required(port.path_of("name"), ""));
-        } else if !name.is_empty() {
-            port.has_form("name", names::dns1123_label, errors);
-            if seen_names.contains(&name) {
-                errors.push(FieldError::duplicate(port.path_of("name"), name));
-            }
-            seen_names.push(name);
-        }
-        let number = port.number("port").unwrap_or(0);
-        errors.extend(names::port_number(number).map(|p| FieldError::invalid(port.path_of("port"), number, p)));
-        port.one_of("protocol", &["SCTP", "TCP", "UDP"], errors);
-        match port.value.get("targetPort") {
-            Some(Value::Number(target)) => {
-                let problem = names::port_number(target.as_i64().unwrap_or(0));
-                errors.extend(problem.map(|p| FieldError::invalid(port.path_of("targetPort"), target.clone(), p)));
-            }
-            Some(Value::String(target)) => {
-                errors.extend(
-                    names::port_name(target)
-                        .map(|p| FieldError::invalid(port.path_of("targetPort"), target.as_str(), p)),
-                );
-            }
-            _ => {}
-        }
-        if kind == "ClusterIP" && port.number("nodePort").is_some_and(|n| n != 0) {
-            errors.push(FieldError::forbidden(port.path_of("nodePort"), "may not be used when `type` is 'ClusterIP'"));
-        }
-        let identity = (port.text("protocol"), number);
-        if seen_ports.contains(&identity) {
-            errors.push(FieldError::duplicate(port.path.clone(), port.value.clone()));
-        }
-        seen_ports.push(identity);
-    }
-    let ip = spec.text("clusterIP");
-    if !ip.is_empty() && !headless && ip.parse::<std::net::IpAddr>().is_err() {
-        spec.invalid("clusterIP", "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", errors);
+    if spec.needs_text("externalName", errors).is_some() {
+        spec.has_form("externalName", |name| names::dns1123_subdomain(name.trim_end_matches('.')), errors);
     }
 }
 
-/// An address that was given stays, as long as the service has one.
+fn affinity(spec: &Place<'_>, errors: &mut Errors) {
+    let config = spec.field("sessionAffinityConfig");
+    match spec.text("sessionAffinity") {
+        "ClientIP" => {
+            let timeout = config.field("clientIP").number("timeoutSeconds");
+            let missing = [config.clone(), config.field("clientIP"), config.at(&["clientIP", "timeoutSeconds"])];
+            if let Some(place) = missing.into_iter().find(|place| !place.exists()) {
+                errors.push(FieldError::required(place.path, "when session affinity type is ClientIP"));
+            } else if let Some(seconds) = timeout.filter(|seconds| !(1..=MAX_AFFINITY_S).contains(seconds)) {
+                let text = format!("must be greater than 0 and less than {MAX_AFFINITY_S}");
+                errors.push(FieldError::invalid(format!("{}.clientIP.timeoutSeconds", config.path), seconds, text));
+            }
+        }
+        "None" if config.exists() => {
+            errors.push(FieldError::forbidden(config.path, "must not be set when session affinity is None"));
+        }
+        _ => {}
+    }
+}
+
+fn addresses(spec: &Place<'_>, errors: &mut Errors) {
+    let all = spec.texts("clusterIPs");
+    for (index, text) in all.iter().enumerate().filter(|(_, text)| **text != "None") {
+        if text.parse::<IpAddr>().is_err() {
+            let path = format!("{}[{index}]", spec.path_of("clusterIPs"));
+            errors.push(FieldError::invalid(path, *text, super::demand::NOT_AN_ADDRESS));
+        }
+    }
+    let primary = spec.text("clusterIP");
+    if all.is_empty() && !matches!(primary, "" | "None") && primary.parse::<IpAddr>().is_err() {
+        let path = spec.path_of("clusterIPs[0]");
+        errors.push(FieldError::invalid(path, primary, super::demand::NOT_AN_ADDRESS));
+    }
+    if all.len() > 2 {
+        let text = "may only hold up to 2 values";
+        spec.invalid("clusterIPs", text, errors);
+    }
+    let families = spec.texts("ipFamilies");
+    for (index, family) in families.iter().enumerate().filter(|(index, family)| families[..*index].contains(family)) {
+        errors.push(FieldError::duplicate(format!("{}[{index}]", spec.path_of("ipFamilies")), *family));
+    }
+    for (index, text) in spec.texts("externalIPs").into_iter().enumerate() {
+        let Ok(address) = text.parse::<IpAddr>() else { continue };
+        let path = format!("{}[{index}]", spec.path_of("externalIPs"));
+        let problem = if address.is_unspecified() {
+            format!("may not be unspecified ({address})")
+        } else if address.is_loopback() {
+            "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()
+        } else if is_link_local(address) {
+            "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()
+        } else if address.is_multicast() {
+            "may not be in the multicast range (224.0.0.0/4, ff00::/8)".to_owned()
+        } else {
+            continue;
+        };
+        errors.push(FieldError::invalid(path, text, problem));
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+fn load_balancing(spec: &Place<'_>, kind: &str, errors: &mut Errors) {
+    const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
+    let balances = kind == "LoadBalancer";
+    let ranges = spec.texts("loadBalancerSourceRanges");
+    if !ranges.is_empty() {
+        // Upstream writes this one with a capital letter.
+        let path = spec.path_of("LoadBalancerSourceRanges");
+        for (index, range) in ranges.iter().enumerate().filter(|(_, range)| !super::demand::is_range(range.trim())) {
+            errors.push(FieldError::invalid(format!("{path}[{index}]"), *range, super::demand::NOT_A_RANGE));
+        }
+        if !balances {
+            errors.push(FieldError::forbidden(path, ONLY));
+        }
+    }
+    for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+        if !balances && spec.some(field).is_some() {
+            errors.push(FieldError::forbidden(spec.path_of(field), ONLY));
+        }
+    }
+}
+
+fn traffic(spec: &Place<'_>, kind: &str, errors: &mut Errors) {
+    let policy = spec.text("externalTrafficPolicy");
+    let reached = matches!(kind, "LoadBalancer" | "NodePort")
+        || (kind == "ClusterIP" && spec.items("externalIPs").next().is_some());
+    match (reached, policy) {
+        (false, "") => {}
+        (false, _) => {
+            spec.invalid("externalTrafficPolicy", "may only be set for externally-accessible services", errors);
+        }
+        (true, "") => errors.push(FieldError::required(spec.path_of("externalTrafficPolicy"), "")),
+        (true, _) => spec.one_of("externalTrafficPolicy", POLICIES, errors),
+    }
+    let port = spec.number("healthCheckNodePort").unwrap_or(0);
+    if kind == "LoadBalancer" && policy == "Local" {
+        let path = spec.path_of("healthCheckNodePort");
+        if port == 0 {
+            errors.push(FieldError::required(path, ""));
+        } else {
+            errors.extend(names::port_number(port).map(|problem| FieldError::invalid(path, port, problem)));
+        }
+    } else if port != 0 {
+        let text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        spec.invalid("healthCheckNodePort", text, errors);
+    }
+    let needs = matches!(kind, "ClusterIP" | "LoadBalancer" | "NodePort");
+    if needs && spec.text("internalTrafficPolicy").is_empty() {
+        errors.push(FieldError::required(spec.path_of("internalTrafficPolicy"), ""));
+    }
+}
+
+/// An address that was given stays, as long as the service has one; and so do some more.
 pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     let (new, old) = (new.field("spec"), old.field("spec"));
+    let had = old.text("type") != "ExternalName" && new.text("type") != "ExternalName";
     let (was, is) = (old.text("clusterIP"), new.text("clusterIP"));
-    if old.text("type") != "ExternalName" && new.text("type") != "ExternalName" && !was.is_empty() && was != is {
+    if had && !was.is_empty() && was != is {
         let ips = new.field("clusterIPs");
         let shown = if ips.exists() { ips.value.clone() } else { serde_json::json!([is]) };
         errors.push(FieldError::invalid(new.path_of("clusterIPs[0]"), shown, "may not change once set"));
+    }
+    fn second<'a>(spec: &Place<'a>) -> Option<&'a str> {
+        spec.texts("clusterIPs").get(1).copied()
+    }
+    if let (true, Some(before), Some(now)) = (had, second(&old), second(&new))
+        && before != now
+    {
+        errors.push(FieldError::invalid(new.path_of("clusterIPs[1]"), now, "may not change once set"));
+    }
+    let families = [old.texts("ipFamilies"), new.texts("ipFamilies")];
+    if let ([before, ..], [now, ..]) = (families[0].as_slice(), families[1].as_slice())
+        && had
+        && was != "None"
+        && before != now
+    {
+        errors.push(FieldError::invalid(new.path_of("ipFamilies[0]"), *now, "may not change once set"));
+    }
+    let balances = |spec: &Place<'_>| spec.text("type") == "LoadBalancer";
+    if balances(&new) && balances(&old) {
+        let same = new.field("loadBalancerClass").value == old.field("loadBalancerClass").value;
+        if !same {
+            new.invalid("loadBalancerClass", "may not change once set", errors);
+        }
+        if [&new, &old].iter().all(|spec| spec.text("externalTrafficPolicy") == "Local") {
+            held_to(&new, &old, &[("healthCheckNodePort", Change::Forbidden("field is immutable"))], errors);
+        }
+    }
+}
+
+/// The status of a service: where its load balancer is.
+pub(super) fn status(object: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("status.loadBalancer.ingress[].ip", Demand::Address),
+        ("status.loadBalancer.ingress[].hostname", Demand::Form(names::dns1123_subdomain)),
+        ("status.loadBalancer.ingress[].ipMode", Demand::OneOf(&["Proxy", "VIP"])),
+    ];
+    check(object, ROWS, errors);
+    let balancer = object.at(&["status", "loadBalancer"]);
+    if object.field("spec").text("type") != "LoadBalancer" && balancer.items("ingress").next().is_some() {
+        let text = "may only be used when `spec.type` is 'LoadBalancer'";
+        errors.push(FieldError::forbidden(balancer.path_of("ingress"), text));
+        return;
+    }
+    for ingress in balancer.items("ingress") {
+        if ingress.text("hostname").parse::<IpAddr>().is_ok() {
+            ingress.invalid("hostname", "must be a DNS name, not an IP address", errors);
+        }
+        match (ingress.text("ip").is_empty(), ingress.text("ipMode").is_empty()) {
+            (true, false) => {
+                let text = "may not be specified when `ip` is not set";
+                errors.push(FieldError::forbidden(ingress.path_of("ipMode"), text));
+            }
+            (false, true) => {
+                let text = "must be specified when `ip` is set";
+                errors.push(FieldError::required(ingress.path_of("ipMode"), text));
+            }
+            _ => {}
+        }
     }
 }

@@ -167,9 +167,19 @@ fn pods_are_checked() {
         (
             "/spec/volumes",
             json!([{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]),
-            &["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"],
+            &[
+                "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
+                "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+            ],
         ),
-        ("/spec/volumes", json!([{"name": "v", "secret": {}}]), &["spec.volumes[0].secret.secretName: Required value"]),
+        (
+            "/spec/volumes",
+            json!([{"name": "v", "secret": {}}]),
+            &[
+                "spec.volumes[0].secret.secretName: Required value",
+                "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+            ],
+        ),
         (
             "/spec/containers/0/env",
             json!([{"name": "a=b"}]),
@@ -289,9 +299,9 @@ fn other_kinds_are_checked() {
         named(json!({"spec": {"type": "Odd", "ports": [{"port": 0}, {"port": 1, "name": "a"}]}})),
         &[
             "spec.type: Unsupported value: \"Odd\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\"",
-            "spec.ports[0].name: Required value",
             "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
             "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive",
+            "spec.ports[0].name: Required value",
         ],
     );
     refuses(
@@ -327,7 +337,7 @@ fn other_kinds_are_checked() {
         named(json!({"spec": {}})),
         &[
             "spec.accessModes: Required value: at least 1 access mode is required",
-            "spec.resources.requests[storage]: Required value",
+            "spec.resources[storage]: Required value",
         ],
     );
     refuses("storage.k8s.io", "StorageClass", global(json!({})), &["provisioner: Required value"]);
@@ -349,7 +359,7 @@ fn other_kinds_are_checked() {
         "networking.k8s.io",
         "IngressClass",
         global(json!({"spec": {"parameters": {"name": "x"}}})),
-        &["spec.parameters.kind: Required value"],
+        &["spec.controller: Required value", "spec.parameters.kind: Required value"],
     );
 }
 
@@ -565,4 +575,9 @@ fn definitions_are_checked() {
     }
 }
 
+mod causes;
 mod limits;
+mod pods;
+mod services;
+mod storage;
+mod workloads;

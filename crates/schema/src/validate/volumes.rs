@@ -1,135 +1,322 @@
-//! Volumes of pods.
+//! Volumes: what a pod or a PersistentVolume says about where one comes from.
 
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::names;
+use super::demand::{self, Demand, Row, check};
+use super::{names, storage};
 use crate::error::FieldError;
 
-/// Checks the volumes of a pod and gives their names.
-pub(super) fn check<'a>(spec: &Place<'a>, errors: &mut Errors) -> Vec<&'a str> {
-    let mut seen: Vec<&str> = Vec::new();
+/// Fields of a volume or of a PersistentVolume's spec that are sources, in the order in which the first counts.
+const SOURCES: [&str; 31] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "projected",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
+const HOST_PATH_TYPES: &[&str] =
+    &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+const CACHING_MODES: &[&str] = &["None", "ReadOnly", "ReadWrite"];
+const AZURE_KINDS: &[&str] = &["Dedicated", "Managed", "Shared"];
+const PULL_POLICIES: &[&str] = &["Always", "IfNotPresent", "Never"];
+
+/// What holds of every source, be it of a pod or of a PersistentVolume.
+const EVERYWHERE: &[Row] = &[
+    ("hostPath.path", Demand::Required),
+    ("hostPath.path", Demand::NoBacksteps),
+    ("hostPath.type", Demand::OneOf(HOST_PATH_TYPES)),
+    ("gcePersistentDisk.pdName", Demand::Required),
+    ("gcePersistentDisk.partition", Demand::Between(0, 255)),
+    ("awsElasticBlockStore.volumeID", Demand::Required),
+    ("awsElasticBlockStore.partition", Demand::Between(0, 255)),
+    ("nfs.server", Demand::Required),
+    ("nfs.path", Demand::Required),
+    ("nfs.path", Demand::Absolute),
+    ("iscsi.targetPortal", Demand::Required),
+    ("iscsi.iqn", Demand::Required),
+    ("iscsi.iqn", Demand::Form(iscsi_name)),
+    ("iscsi.initiatorName", Demand::Form(iscsi_name)),
+    ("iscsi.lun", Demand::Between(0, 255)),
+    ("glusterfs.endpoints", Demand::Required),
+    ("glusterfs.path", Demand::Required),
+    ("rbd.monitors", Demand::Required),
+    ("rbd.image", Demand::Required),
+    ("cinder.volumeID", Demand::Required),
+    ("cephfs.monitors", Demand::Required),
+    ("quobyte.registry", Demand::Needed("must be a host:port pair or multiple pairs separated by commas")),
+    ("quobyte.volume", Demand::Required),
+    ("flexVolume.driver", Demand::Required),
+    ("azureFile.secretName", Demand::Required),
+    ("azureFile.shareName", Demand::Required),
+    ("vsphereVolume.volumePath", Demand::Required),
+    ("photonPersistentDisk.pdID", Demand::Required),
+    ("portworxVolume.volumeID", Demand::Required),
+    ("azureDisk.diskName", Demand::Required),
+    ("azureDisk.diskURI", Demand::Required),
+    ("azureDisk.cachingMode", Demand::OneOf(CACHING_MODES)),
+    ("azureDisk.kind", Demand::OneOf(AZURE_KINDS)),
+    ("scaleIO.gateway", Demand::Required),
+    ("scaleIO.system", Demand::Required),
+    ("scaleIO.volumeName", Demand::Required),
+    ("local.path", Demand::Required),
+    ("local.path", Demand::NoBacksteps),
+    ("storageos.volumeName", Demand::Required),
+    ("storageos.volumeName", Demand::Form(names::dns1123_label)),
+    ("csi.driver", Demand::Required),
+    ("csi.driver", Demand::Form(names::csi_driver)),
+];
+
+/// What holds of the sources of a pod besides.
+const OF_PODS: &[Row] = &[
+    ("gitRepo.repository", Demand::Required),
+    ("gitRepo.directory", Demand::Relative),
+    ("secret.secretName", Demand::Required),
+    ("secret.defaultMode", Demand::Mode),
+    ("secret.items[].key", Demand::Required),
+    ("secret.items[].path", Demand::Required),
+    ("secret.items[].path", Demand::NotReserved),
+    ("secret.items[].mode", Demand::Mode),
+    ("configMap.name", Demand::Required),
+    ("configMap.defaultMode", Demand::Mode),
+    ("configMap.items[].key", Demand::Required),
+    ("configMap.items[].path", Demand::Required),
+    ("configMap.items[].path", Demand::NotReserved),
+    ("configMap.items[].mode", Demand::Mode),
+    ("persistentVolumeClaim.claimName", Demand::Required),
+    ("csi.nodePublishSecretRef.name", Demand::Required),
+    ("csi.nodePublishSecretRef.name", Demand::Form(names::dns1123_subdomain)),
+    ("image.pullPolicy", Demand::OneOf(PULL_POLICIES)),
+    ("downwardAPI.defaultMode", Demand::Mode),
+    ("projected.defaultMode", Demand::Mode),
+    ("projected.sources[].secret.name", Demand::Required),
+    ("projected.sources[].secret.items[].key", Demand::Required),
+    ("projected.sources[].secret.items[].path", Demand::Required),
+    ("projected.sources[].secret.items[].path", Demand::NotReserved),
+    ("projected.sources[].secret.items[].mode", Demand::Mode),
+    ("projected.sources[].configMap.name", Demand::Required),
+    ("projected.sources[].configMap.items[].key", Demand::Required),
+    ("projected.sources[].configMap.items[].path", Demand::Required),
+    ("projected.sources[].configMap.items[].path", Demand::NotReserved),
+    ("projected.sources[].configMap.items[].mode", Demand::Mode),
+    ("projected.sources[].serviceAccountToken.path", Demand::Required),
+    ("projected.sources[].serviceAccountToken.path", Demand::NotReserved),
+    (
+        "projected.sources[].serviceAccountToken.expirationSeconds",
+        Demand::AtLeast(600, "may not specify a duration less than 10 minutes"),
+    ),
+    ("projected.sources[].clusterTrustBundle.path", Demand::Required),
+    ("projected.sources[].clusterTrustBundle.path", Demand::NotReserved),
+    ("ephemeral.volumeClaimTemplate", Demand::Required),
+];
+
+/// What holds of the sources of a PersistentVolume besides.
+const OF_VOLUMES: &[Row] = &[
+    ("csi.volumeHandle", Demand::Required),
+    ("csi.controllerPublishSecretRef.name", Demand::Required),
+    ("csi.controllerPublishSecretRef.namespace", Demand::Required),
+    ("csi.controllerExpandSecretRef.name", Demand::Required),
+    ("csi.controllerExpandSecretRef.namespace", Demand::Required),
+    ("csi.nodePublishSecretRef.name", Demand::Required),
+    ("csi.nodePublishSecretRef.namespace", Demand::Required),
+    ("csi.nodeExpandSecretRef.name", Demand::Required),
+    ("csi.nodeExpandSecretRef.namespace", Demand::Required),
+    ("iscsi.secretRef.name", Demand::Required),
+];
+
+fn iscsi_name(text: &str) -> names::Problem {
+    const PREFIXES: [&str; 3] = ["iqn", "eui", "naa"];
+    (!PREFIXES.iter().any(|prefix| text.starts_with(prefix)))
+        .then(|| "must be valid format starting with iqn, eui, or naa".to_owned())
+}
+
+/// Checks the volumes of a pod and gives those that can be mounted, by name.
+pub(super) fn of_pod<'a>(spec: &Place<'a>, pod_name: &str, errors: &mut Errors) -> Vec<(&'a str, &'a Value)> {
+    let mut good: Vec<(&str, &Value)> = Vec::new();
     for volume in spec.items("volumes") {
+        let before = errors.len();
+        sources(&volume, &[EVERYWHERE, OF_PODS], errors);
+        semantics(&volume, pod_name, errors);
         if let Some(name) = volume.needs_text("name", errors) {
             volume.has_form("name", names::dns1123_label, errors);
-            if seen.contains(&name) {
+            if good.iter().any(|(other, _)| *other == name) {
                 errors.push(FieldError::duplicate(volume.path_of("name"), name));
             }
-            seen.push(name);
+            if errors.len() == before {
+                good.push((name, volume.value));
+            }
         }
-        source(&volume, errors);
     }
-    seen
+    good
 }
 
-fn source(volume: &Place<'_>, errors: &mut Errors) {
-    let sources: Vec<&String> = volume
-        .map()
-        .into_iter()
-        .flatten()
-        .filter(|(key, value)| *key != "name" && !value.is_null())
-        .map(|(key, _)| key)
-        .collect();
-    match sources.as_slice() {
-        [] => errors.push(FieldError::required(volume.path.clone(), "must specify a volume type")),
-        [_] => {}
-        [_, more @ ..] => {
-            for extra in more {
-                errors.push(FieldError::forbidden(volume.path_of(extra), "may not specify more than 1 volume type"));
-            }
-        }
-    }
-    for kind in sources {
-        let source = volume.field(kind);
-        match kind.as_str() {
-            "hostPath" => host_path(&source, errors),
-            "secret" => {
-                source.needs_text("secretName", errors);
-                items(&source, errors);
-            }
-            "configMap" => {
-                source.needs_text("name", errors);
-                items(&source, errors);
-            }
-            "downwardAPI" => items(&source, errors),
-            "persistentVolumeClaim" => drop(source.needs_text("claimName", errors)),
-            "projected" => projected(&source, errors),
-            "nfs" => {
-                source.needs_text("server", errors);
-                source.needs_text("path", errors);
-            }
-            "csi" => drop(source.needs_text("driver", errors)),
-            "flexVolume" => drop(source.needs_text("driver", errors)),
-            _ => {}
-        }
-    }
+/// Checks the source of a PersistentVolume's spec.
+pub(super) fn of_volume(spec: &Place<'_>, errors: &mut Errors) {
+    sources(spec, &[EVERYWHERE, OF_VOLUMES], errors);
 }
 
-fn host_path(source: &Place<'_>, errors: &mut Errors) {
-    const TYPES: [&str; 8] =
-        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-    if let Some(path) = source.needs_text("path", errors)
-        && path.split('/').any(|part| part == "..")
+/// Whether a field is one in which a PersistentVolume says where it comes from.
+pub(super) fn is_source(field: &str) -> bool {
+    SOURCES.contains(&field)
+}
+
+fn sources(place: &Place<'_>, tables: &[&[Row]], errors: &mut Errors) {
+    let mut first = None;
+    for kind in SOURCES.iter().filter(|kind| place.value.get(**kind).is_some_and(|value| !value.is_null())) {
+        if first.is_some() {
+            errors.push(FieldError::forbidden(place.path_of(kind), "may not specify more than 1 volume type"));
+        } else {
+            first = Some(*kind);
+        }
+    }
+    let Some(kind) = first else {
+        errors.push(FieldError::required(place.path.clone(), "must specify a volume type"));
+        return;
+    };
+    for table in tables {
+        let rows: Vec<Row> = table
+            .iter()
+            .filter(|(path, _)| path.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.')))
+            .copied()
+            .collect();
+        check(place, &rows, errors);
+    }
+    if let Some(iscsi) = place.some("iscsi")
+        && (iscsi.flag("chapAuthDiscovery") || iscsi.flag("chapAuthSession"))
+        && iscsi.some("secretRef").is_none()
     {
-        errors.push(FieldError::invalid(source.path_of("path"), path, "must not contain '..'"));
+        errors.push(FieldError::required(iscsi.path_of("secretRef"), ""));
     }
-    source.one_of("type", &TYPES, errors);
+    if let Some(fc) = place.some("fc") {
+        fibre_channel(&fc, errors);
+    }
 }
 
-/// Paths of files in a volume.
-fn items(source: &Place<'_>, errors: &mut Errors) {
-    for item in source.items("items") {
-        if let Some(path) = item.needs_text("path", errors) {
-            relative_path(&item, "path", path, errors);
+fn fibre_channel(fc: &Place<'_>, errors: &mut Errors) {
+    let (targets, wwids) = (fc.texts("targetWWNs"), fc.texts("wwids"));
+    match (targets.is_empty(), wwids.is_empty()) {
+        (true, true) => errors.push(FieldError::required(
+            fc.path_of("targetWWNs"),
+            "must specify either targetWWNs or wwids, but not both",
+        )),
+        (false, false) => fc.invalid("targetWWNs", "targetWWNs and wwids can not be specified simultaneously", errors),
+        (false, true) if fc.some("lun").is_none() => {
+            errors.push(FieldError::required(fc.path_of("lun"), "lun is required if targetWWNs is specified"));
+        }
+        (false, true) => check(fc, &[("lun", Demand::Between(0, 255))], errors),
+        (true, false) => {}
+    }
+}
+
+/// What no row can say.
+fn semantics(volume: &Place<'_>, pod_name: &str, errors: &mut Errors) {
+    if let Some(limit) = volume.at(&["emptyDir"]).some("sizeLimit")
+        && demand::quantity(limit.value).is_some_and(|amount| amount.is_negative())
+    {
+        errors.push(FieldError::forbidden(limit.path, "SizeLimit field must be a valid resource quantity"));
+    }
+    if let Some(source) = volume.some("downwardAPI") {
+        for file in source.items("items") {
+            downward_file(&file, errors);
         }
     }
-    if let Some(mode) = source.number("defaultMode").filter(|mode| !(0..=0o777).contains(mode)) {
-        errors.push(FieldError::invalid(
-            source.path_of("defaultMode"),
-            mode,
-            "must be a number between 0 and 0777 (octal), both inclusive",
-        ));
+    if let Some(source) = volume.some("projected") {
+        projected(&source, errors);
+    }
+    if let Some(template) = volume.at(&["ephemeral"]).some("volumeClaimTemplate") {
+        let metadata = template.field("metadata");
+        check(&metadata, &[("labels", Demand::Labels)], errors);
+        for (field, value) in metadata.map().into_iter().flatten() {
+            let set = !matches!(field.as_str(), "labels" | "annotations" | "creationTimestamp") && !value.is_null();
+            if set {
+                errors.push(FieldError::forbidden(metadata.path_of(field), "cannot be set"));
+            }
+        }
+        storage::claim(&template.field("spec"), errors);
+        let name = format!("{pod_name}-{}", volume.text("name"));
+        if !pod_name.is_empty()
+            && let Some(problem) = names::dns1123_subdomain(&name)
+        {
+            let text = format!("PVC name \"{name}\": {problem}");
+            errors.push(FieldError::invalid(volume.path_of("name"), volume.text("name"), text));
+        }
     }
 }
 
-pub(super) fn relative_path(place: &Place<'_>, field: &str, path: &str, errors: &mut Errors) {
-    if path.starts_with('/') {
-        errors.push(FieldError::invalid(place.path_of(field), path, "must be a relative path"));
-    }
-    if path.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(place.path_of(field), path, "must not contain '..'"));
+/// Fields of a pod that a file may show.
+const FILE_FIELDS: &[&str] =
+    &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+
+fn downward_file(file: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[("path", Demand::Required), ("path", Demand::NotReserved), ("mode", Demand::Mode)];
+    check(file, ROWS, errors);
+    match (file.some("fieldRef"), file.some("resourceFieldRef")) {
+        (Some(_), Some(_)) => errors.push(FieldError::invalid(
+            file.path.clone(),
+            "resource",
+            "fieldRef and resourceFieldRef can not be specified simultaneously",
+        )),
+        (Some(reference), None) => super::environment::field_reference(&reference, FILE_FIELDS, errors),
+        (None, Some(reference)) => super::environment::resource_reference(&reference, true, errors),
+        (None, None) => {
+            errors.push(FieldError::required(file.path.clone(), "one of fieldRef and resourceFieldRef is required"))
+        }
     }
 }
 
 fn projected(source: &Place<'_>, errors: &mut Errors) {
+    let mut paths: Vec<&str> = Vec::new();
     for projection in source.items("sources") {
         let count = projection.map().map_or(0, |map| map.values().filter(|v| !v.is_null()).count());
         if count != 1 {
             let text = if count == 0 {
-                "must specify a projection type"
+                errors.push(FieldError::required(projection.path.clone(), "must specify a projection type"));
+                continue;
             } else {
                 "may not specify more than 1 volume type per source"
             };
             errors.push(FieldError::forbidden(projection.path.clone(), text));
         }
-        if let Some(token) = projection.some("serviceAccountToken") {
-            if let Some(seconds) = token.value.get("expirationSeconds").and_then(Value::as_i64).filter(|s| *s < 600) {
-                errors.push(FieldError::invalid(
-                    token.path_of("expirationSeconds"),
-                    seconds,
-                    "may not specify a duration less than 10 minutes",
-                ));
-            }
-            token.needs_text("path", errors);
+        for file in projection.field("downwardAPI").items("items") {
+            downward_file(&file, errors);
         }
-        for kind in ["configMap", "secret", "downwardAPI"] {
-            if let Some(inner) = projection.some(kind) {
-                if kind != "downwardAPI" {
-                    inner.needs_text("name", errors);
-                }
-                items(&inner, errors);
+        let listed = ["secret", "configMap", "downwardAPI"]
+            .into_iter()
+            .flat_map(|kind| projection.field(kind).items("items").collect::<Vec<_>>())
+            .map(|item| item.text("path"));
+        let own = ["serviceAccountToken", "clusterTrustBundle"].map(|kind| projection.field(kind).text("path"));
+        for path in listed.chain(own).filter(|path| !path.is_empty()) {
+            if paths.contains(&path) {
+                errors.push(FieldError::invalid(source.path.clone(), path, "conflicting duplicate paths"));
             }
+            paths.push(path);
         }
     }
-    items(source, errors);
 }

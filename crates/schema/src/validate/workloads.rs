@@ -1,8 +1,10 @@
-//! Sets of pods and jobs.
+//! Sets of pods.
 
 use serde_json::Value;
 
-use super::access::{Errors, Place, unchanged};
+use super::access::{Errors, Place};
+use super::demand::{Change, Demand, Row, changes as held_to, check};
+use super::limits::number_or_percent;
 use super::{metadata, names, pod};
 use crate::error::FieldError;
 
@@ -35,11 +37,15 @@ pub(super) fn selector(selector: &Place<'_>, errors: &mut Errors) {
                 errors.push(FieldError::invalid(expression.path_of("operator"), other, "not a valid selector operator"))
             }
         }
+        for (index, value) in values.into_iter().enumerate() {
+            let path = format!("{}[{index}]", expression.path_of("values"));
+            errors.extend(names::label_value(value).map(|problem| FieldError::invalid(path, value, problem)));
+        }
     }
 }
 
 /// Whether labels match a selector.
-fn matches(selector: &Value, labels: &Value) -> bool {
+pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
     let place = Place::root(selector);
     let label = |key: &str| labels.get(key).and_then(Value::as_str);
     place.entries("matchLabels").all(|(key, value)| label(key) == value.as_str())
@@ -56,20 +62,29 @@ fn matches(selector: &Value, labels: &Value) -> bool {
 }
 
 /// Checks a template of pods that are restarted always.
-fn template(template: &Place<'_>, errors: &mut Errors) {
-    metadata::labels(&template.field("metadata"), "labels", errors);
+fn template(kind: &str, template: &Place<'_>, errors: &mut Errors) {
+    pod::template(template, errors);
     let spec = template.field("spec");
-    pod::spec(&spec, errors);
     if matches!(spec.text("restartPolicy"), "OnFailure" | "Never") {
         spec.one_of("restartPolicy", &["Always"], errors);
     }
+    if spec.some("activeDeadlineSeconds").is_some() {
+        // A Deployment's pods are a ReplicaSet's.
+        let kind = if kind == "Deployment" { "ReplicaSet" } else { kind };
+        let path = spec.path_of("activeDeadlineSeconds");
+        errors.push(FieldError::forbidden(path, format!("activeDeadlineSeconds in {kind} is not Supported")));
+    }
 }
+
+const ROWS: &[Row] = &[
+    ("replicas", Demand::NotNegative),
+    ("minReadySeconds", Demand::NotNegative),
+    ("revisionHistoryLimit", Demand::NotNegative),
+];
 
 pub(super) fn set_of_pods(kind: &str, object: &Place<'_>, errors: &mut Errors) {
     let spec = object.field("spec");
-    spec.not_negative("replicas", errors);
-    spec.not_negative("minReadySeconds", errors);
-    spec.not_negative("revisionHistoryLimit", errors);
+    check(&spec, ROWS, errors);
     let (own, labels) = (spec.field("selector"), spec.at(&["template", "metadata", "labels"]));
     if !own.exists() {
         errors.push(FieldError::required(own.path.clone(), ""));
@@ -93,22 +108,108 @@ pub(super) fn set_of_pods(kind: &str, object: &Place<'_>, errors: &mut Errors) {
             ));
         }
     }
-    template(&spec.field("template"), errors);
-    if kind == "Deployment" {
-        let strategy = spec.field("strategy");
-        strategy.one_of("type", &["Recreate", "RollingUpdate"], errors);
-        if strategy.text("type") == "Recreate" && strategy.some("rollingUpdate").is_some() {
-            errors.push(FieldError::forbidden(
-                strategy.path_of("rollingUpdate"),
-                "may not be specified when strategy `type` is 'Recreate'",
-            ));
+    template(kind, &spec.field("template"), errors);
+    match kind {
+        "Deployment" => deployment(&spec, errors),
+        "StatefulSet" => stateful_set(&spec, errors),
+        "DaemonSet" => daemon_set(&spec, errors),
+        _ => {}
+    }
+}
+
+/// How many something is, given as a number or as a share.
+fn amount(place: &Place<'_>, field: &str) -> i64 {
+    match place.value.get(field) {
+        Some(Value::String(text)) => text.trim_end_matches('%').parse().unwrap_or(0),
+        Some(value) => value.as_i64().unwrap_or(0),
+        None => 0,
+    }
+}
+
+fn deployment(spec: &Place<'_>, errors: &mut Errors) {
+    let strategy = spec.field("strategy");
+    strategy.one_of("type", &["Recreate", "RollingUpdate"], errors);
+    if strategy.text("type") == "Recreate" && strategy.some("rollingUpdate").is_some() {
+        errors.push(FieldError::forbidden(
+            strategy.path_of("rollingUpdate"),
+            "may not be specified when strategy `type` is 'Recreate'",
+        ));
+    } else if let Some(rolling) = strategy.some("rollingUpdate") {
+        number_or_percent(&rolling, "maxUnavailable", Some(100), errors);
+        number_or_percent(&rolling, "maxSurge", None, errors);
+        if amount(&rolling, "maxUnavailable") == 0 && amount(&rolling, "maxSurge") == 0 {
+            rolling.invalid("maxUnavailable", "may not be 0 when `maxSurge` is 0", errors);
+        }
+    }
+    if let Some(deadline) = spec.number("progressDeadlineSeconds") {
+        spec.not_negative("progressDeadlineSeconds", errors);
+        if deadline <= spec.number("minReadySeconds").unwrap_or(0) {
+            spec.invalid("progressDeadlineSeconds", "must be greater than minReadySeconds", errors);
+        }
+    }
+}
+
+fn stateful_set(spec: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("updateStrategy.rollingUpdate.partition", Demand::NotNegative),
+        ("ordinals.start", Demand::NotNegative),
+        ("persistentVolumeClaimRetentionPolicy.whenDeleted", Demand::OneOf(&["Retain", "Delete"])),
+        ("persistentVolumeClaimRetentionPolicy.whenScaled", Demand::OneOf(&["Retain", "Delete"])),
+        ("serviceName", Demand::Form(names::dns1123_subdomain)),
+    ];
+    check(spec, ROWS, errors);
+    if !matches!(spec.text("podManagementPolicy"), "OrderedReady" | "Parallel") {
+        spec.invalid("podManagementPolicy", "must be 'OrderedReady' or 'Parallel'", errors);
+    }
+    let strategy = spec.field("updateStrategy");
+    match strategy.text("type") {
+        "RollingUpdate" => {
+            if let Some(rolling) = strategy.some("rollingUpdate") {
+                number_or_percent(&rolling, "maxUnavailable", Some(100), errors);
+                if rolling.some("maxUnavailable").is_some() && amount(&rolling, "maxUnavailable") == 0 {
+                    rolling.invalid("maxUnavailable", "cannot be 0", errors);
+                }
+            }
+        }
+        "OnDelete" if strategy.some("rollingUpdate").is_some() => {
+            strategy.invalid("rollingUpdate", "only allowed for updateStrategy 'RollingUpdate'", errors);
+        }
+        "OnDelete" => {}
+        _ => spec.invalid("updateStrategy", "must be 'RollingUpdate' or 'OnDelete'", errors),
+    }
+}
+
+fn daemon_set(spec: &Place<'_>, errors: &mut Errors) {
+    let strategy = spec.field("updateStrategy");
+    match strategy.text("type") {
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            let Some(rolling) = strategy.some("rollingUpdate") else {
+                errors.push(FieldError::required(strategy.path_of("rollingUpdate"), ""));
+                return;
+            };
+            number_or_percent(&rolling, "maxUnavailable", Some(100), errors);
+            number_or_percent(&rolling, "maxSurge", Some(100), errors);
+            match (amount(&rolling, "maxUnavailable"), amount(&rolling, "maxSurge")) {
+                (0, 0) => {
+                    let text = "cannot be 0 when maxSurge is 0";
+                    errors.push(FieldError::required(rolling.path_of("maxUnavailable"), text));
+                }
+                (unavailable, surge) if unavailable != 0 && surge != 0 => {
+                    rolling.invalid("maxSurge", "may not be set when maxUnavailable is non-zero", errors);
+                }
+                _ => {}
+            }
+        }
+        other => {
+            errors.push(FieldError::not_supported(strategy.path.clone(), other, &["RollingUpdate", "OnDelete"]));
         }
     }
 }
 
 pub(super) fn replication_controller(object: &Place<'_>, errors: &mut Errors) {
     let spec = object.field("spec");
-    spec.not_negative("replicas", errors);
+    check(&spec, ROWS, errors);
     let (own, labels) = (spec.field("selector"), spec.at(&["template", "metadata", "labels"]));
     if own.map().is_none_or(serde_json::Map::is_empty) {
         errors.push(FieldError::required(own.path.clone(), ""));
@@ -119,30 +220,11 @@ pub(super) fn replication_controller(object: &Place<'_>, errors: &mut Errors) {
             "`selector` does not match template `labels`",
         ));
     }
-    template(&spec.field("template"), errors);
-}
-
-pub(super) fn job(spec: &Place<'_>, errors: &mut Errors) {
-    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"] {
-        spec.not_negative(field, errors);
+    if spec.field("template").exists() {
+        template("ReplicationController", &spec.field("template"), errors);
+    } else {
+        errors.push(FieldError::required(spec.path_of("template"), ""));
     }
-    let template = spec.field("template");
-    metadata::labels(&template.field("metadata"), "labels", errors);
-    let pod_spec = template.field("spec");
-    pod::spec(&pod_spec, errors);
-    pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors);
-}
-
-pub(super) fn cron_job(spec: &Place<'_>, errors: &mut Errors) {
-    if let Some(schedule) = spec.needs_text("schedule", errors)
-        && !schedule.starts_with('@')
-        && schedule.split_whitespace().count() != 5
-    {
-        let text = format!("expected exactly 5 fields, found {}: [{schedule}]", schedule.split_whitespace().count());
-        errors.push(FieldError::invalid(spec.path_of("schedule"), schedule, text));
-    }
-    spec.one_of("concurrencyPolicy", &["Allow", "Forbid", "Replace"], errors);
-    job(&spec.at(&["jobTemplate", "spec"]), errors);
 }
 
 const STATEFUL_SET_FORBIDDEN: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
@@ -173,17 +255,49 @@ pub(super) fn changes(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut
                 errors.push(FieldError::forbidden("spec", STATEFUL_SET_FORBIDDEN));
             }
         }
-        "Deployment" | "ReplicaSet" | "DaemonSet" => unchanged(&new.field("selector"), &old.field("selector"), errors),
+        "Deployment" | "ReplicaSet" | "DaemonSet" => held_to(&new, &old, &[("selector", Change::Never)], errors),
         _ => {}
     }
 }
 
-pub(super) fn job_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
-    let (new, old) = (new.field("spec"), old.field("spec"));
-    for field in ["selector", "completionMode", "template"] {
-        // A suspended job may still be told where to run.
-        if !(field == "template" && old.flag("suspend")) {
-            unchanged(&new.field(field), &old.field(field), errors);
+/// The status of a set of pods: numbers that agree with each other.
+pub(super) fn status(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    const COUNTS: [&str; 11] = [
+        "replicas",
+        "readyReplicas",
+        "availableReplicas",
+        "updatedReplicas",
+        "currentReplicas",
+        "fullyLabeledReplicas",
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "observedGeneration",
+    ];
+    let (new, old) = (new.field("status"), old.field("status"));
+    for field in COUNTS {
+        new.not_negative(field, errors);
+    }
+    let get = |field: &str| new.number(field).unwrap_or(0);
+    if kind != "DaemonSet" {
+        for field in
+            ["readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas", "fullyLabeledReplicas"]
+        {
+            if get(field) > get("replicas") {
+                let text = "cannot be greater than status.replicas";
+                errors.push(FieldError::invalid(new.path_of(field), get(field), text));
+            }
         }
+        if get("availableReplicas") > get("readyReplicas") {
+            let path = new.path_of("availableReplicas");
+            errors.push(FieldError::invalid(path, get("availableReplicas"), "cannot be greater than readyReplicas"));
+        }
+    }
+    if let Some(before) = old.number("collisionCount")
+        && get("collisionCount") < before
+    {
+        let path = new.path_of("collisionCount");
+        errors.push(FieldError::invalid(path, get("collisionCount"), "cannot be decremented"));
     }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Node, ReplicationController};
 use serde_json::{Value, json};
 
 use crate::chance::between;
+use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete};
 
@@ -17,8 +18,24 @@ use crate::workload::{Act, What, delete};
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
 
 /// All acts.
-pub(crate) fn acts(rng: &mut Rng, safety: Duration) -> Vec<Act> {
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>) -> Vec<Act> {
     let mut acts = Vec::new();
+    // What a planted bug needs to show, and nothing else.
+    match bug {
+        Some(Bug::ClaimsGo | Bug::ClaimsByName) => {
+            super::claims::shrinking_set(bug == Some(Bug::ClaimsByName), safety, &mut acts);
+            return acts;
+        }
+        Some(Bug::CarelessDetach) => {
+            super::claims::acts(rng, safety, &mut acts);
+            return acts;
+        }
+        Some(Bug::TimesTwice) => {
+            super::times::many(safety, &mut acts);
+            return acts;
+        }
+        _ => {}
+    }
     for n in 0..1 + rng.below(3) {
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
@@ -28,31 +45,33 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration) -> Vec<Act> {
     for n in 0..1 + rng.below(3) {
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
+    super::times::acts(&mut rng.fork("times"), safety, &mut acts);
+    super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
     acts
 }
 
 /// A person with one object of a workload.
-struct Work<'a> {
-    resource: Resource,
-    kind: &'static str,
-    name: &'a str,
-    at: Duration,
-    safety: Duration,
+pub(super) struct Work<'a> {
+    pub resource: Resource,
+    pub kind: &'static str,
+    pub name: &'a str,
+    pub at: Duration,
+    pub safety: Duration,
 }
 
 impl Work<'_> {
-    fn create(&self, spec: Value, acts: &mut Vec<Act>) {
+    pub(super) fn create(&self, spec: Value, acts: &mut Vec<Act>) {
         let object = json!({"apiVersion": self.resource.api_version(), "kind": self.resource.kind,
             "metadata": {"namespace": "default", "name": self.name}, "spec": spec});
         let want = Some((self.kind, Want::Workload));
         acts.push(Act { at: self.at, what: What::Create { resource: self.resource.clone(), object, want } });
     }
     /// Lets some time pass; false when it is too late for anything more.
-    fn wait(&mut self, rng: &mut Rng) -> bool {
+    pub(super) fn wait(&mut self, rng: &mut Rng) -> bool {
         self.at += between(rng, Duration::from_millis(200), self.safety / 3);
         self.at < self.safety
     }
-    fn patch(&self, spec: Value, acts: &mut Vec<Act>) {
+    pub(super) fn patch(&self, spec: Value, acts: &mut Vec<Act>) {
         let what = What::Patch {
             resource: self.resource.clone(),
             namespace: "default".into(),
@@ -69,17 +88,17 @@ impl Work<'_> {
 }
 
 /// A template of pods of an app, in a version.
-fn template(app: &str, version: u64) -> Value {
+pub(super) fn template(app: &str, version: u64) -> Value {
     json!({"metadata": {"labels": {"app": app}, "annotations": {VERSION: version.to_string()}},
         "spec": {"automountServiceAccountToken": false, "tolerations": [{"key": "sim", "operator": "Exists"}], "terminationGracePeriodSeconds": 1,
             "containers": [{"name": "main", "image": "sim/run", "resources": {"requests": {"cpu": "100m"}}}]}})
 }
 
-fn new_version(version: u64) -> Value {
+pub(super) fn new_version(version: u64) -> Value {
     json!({"template": {"metadata": {"annotations": {VERSION: version.to_string()}}}})
 }
 
-fn start(rng: &mut Rng, safety: Duration) -> Duration {
+pub(super) fn start(rng: &mut Rng, safety: Duration) -> Duration {
     between(rng, Duration::from_secs(1), safety / 3)
 }
 
@@ -142,12 +161,13 @@ fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let strategy =
         json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1 + rng.below(2)}});
     let mut version = 1;
-    work.create(
-        json!({"replicas": 1 + rng.below(4), "serviceName": name, "podManagementPolicy": policy, "updateStrategy": strategy,
-            "ordinals": {"start": rng.below(2)}, "selector": {"matchLabels": {"app": name}}, "revisionHistoryLimit": 1,
-            "template": template(name, version)}),
-        acts,
-    );
+    let mut spec = json!({"replicas": 1 + rng.below(4), "serviceName": name, "podManagementPolicy": policy, "updateStrategy": strategy,
+        "ordinals": {"start": rng.below(2)}, "selector": {"matchLabels": {"app": name}}, "revisionHistoryLimit": 1,
+        "template": template(name, version)});
+    if let Some(Value::Object(claims)) = super::claims::of_stateful_set(&mut rng.fork("claims")) {
+        spec.as_object_mut().into_iter().for_each(|spec| spec.extend(claims.clone()));
+    }
+    work.create(spec, acts);
     for _ in 0..rng.below(4) {
         if !work.wait(rng) {
             return;
@@ -219,9 +239,12 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
     template["metadata"]["annotations"][carrack_hollow::EXIT_CODE] = u8::from(fails).to_string().into();
     template["metadata"]["annotations"][carrack_hollow::EXIT_AFTER_S] = rng.below(5).to_string().into();
     template["spec"]["restartPolicy"] = "Never".into();
+    // Whom its node takes along has not failed.
+    let ignored = json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);
     let indexed = rng.one_in(2);
     let mut spec = json!({"completions": 1 + rng.below(6), "parallelism": 1 + rng.below(4), "backoffLimit": rng.below(3),
-        "completionMode": if indexed { "Indexed" } else { "NonIndexed" }, "template": template});
+        "completionMode": if indexed { "Indexed" } else { "NonIndexed" }, "podFailurePolicy": {"rules": ignored},
+        "template": template});
     if indexed && fails && rng.one_in(2) {
         spec["backoffLimitPerIndex"] = rng.below(2).into();
         spec["backoffLimit"] = i32::MAX.into();

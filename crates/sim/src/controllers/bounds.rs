@@ -4,9 +4,13 @@
 //! all specs that an object has had: a Deployment that is only ever rolled has its bounds exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use carrack_engine::Time;
 use serde_json::Value;
 
+use super::claims::Claims;
+use super::times::Times;
 use super::wants::pods_of;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
@@ -37,7 +41,14 @@ pub(crate) struct Bounds {
     deployments: BTreeMap<String, Rolling>,
     /// By UID.
     jobs: BTreeMap<String, Ends>,
+    times: Times,
+    claims: Claims,
+    /// Since when nodes that were there have been gone.
+    gone: BTreeMap<String, Time>,
 }
+
+/// How long the node of a pod must have been gone, at the least, before the pod is given up.
+const QUARANTINE: Duration = Duration::from_secs(40);
 
 fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
@@ -68,10 +79,16 @@ fn size(n: usize) -> i64 {
 
 impl Bounds {
     /// A change that was just committed.
-    pub(crate) fn changed(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    pub(crate) fn changed(&mut self, now: Time, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        self.claims.changed(change, observer, breaches);
         match (change.resource, &change.after) {
             ("deployment", Some(deployment)) => self.deployment(deployment),
-            ("job", Some(job)) => self.job(job, breaches),
+            ("job", Some(job)) => {
+                self.times.made(change, observer, breaches);
+                self.job(job, breaches);
+            }
+            ("node", Some(node)) => _ = self.gone.remove(text(node, "/metadata/name")),
+            ("node", None) => _ = self.gone.insert(key_of(change.object()), now),
             ("pod", _) => match owner_kind(change.object()) {
                 "ReplicaSet" => self.rolled(change, observer, breaches),
                 "DaemonSet" => daemon(change, observer, breaches),
@@ -117,7 +134,8 @@ impl Bounds {
         let available = size(pods.iter().filter(|p| counts(p) && is_ready(p)).count());
         // Pods of a node that has fallen silent are taken for not ready, and somebody may delete one by force.
         let forced = change.after.is_none() && change.before.as_ref().is_some_and(|p| counts(p) && is_ready(p));
-        if forced || !observer.all("node").all(is_ready) {
+        let stray = pods.iter().any(|p| self.gone.contains_key(text(p, "/spec/nodeName")));
+        if forced || stray || !observer.all("node").all(is_ready) {
             bounds.reached = false;
         } else if available >= bounds.least_available {
             bounds.reached = true;
@@ -169,6 +187,25 @@ impl Bounds {
         if size(living.len()) > ends.parallelism {
             let what = format!("{} has {} pods at a time, of {} at most", key_of(job), living.len(), ends.parallelism);
             breaches.push(Breach::new("rollouts-keep-their-bounds", what));
+        }
+    }
+}
+
+impl Bounds {
+    /// A pod of a node that is gone is given up only after a while, for the node may come back.
+    pub(crate) fn orphan(&self, now: Time, change: &Change, breaches: &mut Vec<Breach>) {
+        let Some(before) = change.before.as_ref().filter(|p| !terminal(p)) else { return };
+        let given_up = match &change.after {
+            None => true,
+            Some(after) => {
+                let conditions = after.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+                terminal(after) && conditions.into_iter().any(|c| c["reason"] == "DeletionByPodGC")
+            }
+        };
+        let since = self.gone.get(text(before, "/spec/nodeName")).filter(|_| given_up);
+        if let Some(left) = since.map(|at| now.since(*at)).filter(|gone| *gone < QUARANTINE) {
+            let what = format!("{} is given up {} s after its node went", key_of(before), left.as_secs());
+            breaches.push(Breach::new("orphans-wait", what));
         }
     }
 }

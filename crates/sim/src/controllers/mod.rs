@@ -1,13 +1,19 @@
-//! Workloads: Deployments that are rolled, scaled and paused, and the others, on nodes that only pretend.
+//! Workloads: Deployments that are rolled, scaled and paused, and the others, on nodes that only pretend; and the claims and
+//! volumes that their pods have, with a storage system beside them ([`storage`]).
 //!
 //! What people do is in [`acts`], what must hold at every step in [`Bounds`], what must be so in the end in [`lacks`].
 
 mod acts;
 mod bounds;
+mod claims;
+mod storage;
+mod times;
 mod wants;
 
 pub(crate) use acts::acts;
 pub(crate) use bounds::Bounds;
+pub(crate) use claims::lacks as claim_lacks;
+pub(crate) use storage::manager as storage;
 pub(crate) use wants::{end, lacks};
 
 /// How many nodes there are.
@@ -19,6 +25,7 @@ pub(crate) fn nodes() -> carrack_hollow::Config {
         nodes: NODES,
         start_after: std::time::Duration::from_millis(300),
         stop_after: std::time::Duration::from_millis(700),
+        attentive: true,
         ..carrack_hollow::Config::default()
     }
 }

@@ -32,8 +32,10 @@ fn ready(pod: &Value) -> bool {
 
 /// What is not as the object's spec says.
 pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<String> {
-    if kind == "job" {
-        return job_lacks(object, observer);
+    match kind {
+        "job" => return job_lacks(object, observer),
+        "cronjob" => return super::times::lacks(object, observer),
+        _ => {}
     }
     if number(object, "/status/observedGeneration") < number(object, "/metadata/generation") {
         return Some("has a status from before its spec".to_owned());
@@ -84,6 +86,8 @@ fn job_lacks(job: &Value, observer: &Observer) -> Option<String> {
 pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
     let kinds = ["deployment", "replicationcontroller", "statefulset", "daemonset", "job"];
     let objects = kinds.iter().flat_map(|kind| observer.all(kind).map(move |o| (*kind, o)));
+    // How many Jobs a CronJob has made depends on when.
+    let objects = objects.filter(|(kind, o)| *kind != "job" || controller(o).is_empty());
     objects
         .map(|(kind, object)| {
             let mut pods: Vec<Value> = pods_of(object, observer)

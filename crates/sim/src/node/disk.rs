@@ -2,14 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use carrack_kubelet::volumes::{Staging, VolumeKind, VolumeSetup};
+use carrack_kubelet::volumes::staged::{Attached, StageInputs};
+use carrack_kubelet::volumes::{Driver, Staging, VolumeKind, VolumeSetup};
 use carrack_kubelet::{OpError, Outcome, Reply};
 
+use crate::attacher::{DEVICE, DRIVER, Rack};
 use crate::invariants::Breach;
 
 /// The disk, and the mounts on it.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
+    /// Number of the node.
+    node: u8,
+    /// Disks that are attached from outside.
+    rack: Rack,
     /// The kubelet's local record.
     pub records: BTreeMap<String, Vec<u8>>,
     /// The device manager's checkpoint.
@@ -21,6 +27,9 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    pub(super) fn new(node: u8, rack: Rack) -> Self {
+        Self { node, rack, ..Self::default() }
+    }
     pub(super) fn mount(&mut self, setup: &VolumeSetup) -> Outcome {
         let part_of = match &setup.kind {
             VolumeKind::Published(p) => p.published.id.clone(),
@@ -32,7 +41,17 @@ impl Disk {
         self.mounts.insert((setup.uid.to_string(), setup.path.clone()), part_of);
         Ok(Reply::Done)
     }
-    pub(super) fn stage(&mut self, staging: &Staging, boot: u32) -> Outcome {
+    pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot: u32) -> Outcome {
+        if let Driver::Csi { handle, driver, .. } = &staging.origin.driver
+            && driver == DRIVER
+            && !self.staged.contains(&staging.id)
+        {
+            let device = match &inputs.attached {
+                Attached::With { context, .. } => context.get(DEVICE),
+                Attached::NotNeeded | Attached::Waiting(_) => None,
+            };
+            self.rack.stage(handle, self.node, device).map_err(OpError::Failed)?;
+        }
         self.staged.insert(staging.id.clone());
         let identity = Some(format!("boot{boot} 7:1"));
         Ok(Reply::Staged { device: Some("/dev/loop1".into()), identity })
@@ -43,6 +62,9 @@ impl Disk {
             breaches.push(Breach::new("disk-in-use-stays", what));
         }
         self.staged.remove(&staging.id);
+        if let Driver::Csi { handle, .. } = &staging.origin.driver {
+            self.rack.unstage(handle, self.node);
+        }
         Ok(Reply::Done)
     }
     /// A volume that is mounted for the node and for no pod.
@@ -70,5 +92,6 @@ impl Disk {
     pub(super) fn power_off(&mut self) {
         self.mounts.clear();
         self.staged.clear();
+        self.rack.power_off(self.node);
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::{Observed, Phase};
 use carrack_launcher::{Domain, MachineSpec};
@@ -35,6 +35,8 @@ pub(crate) enum Doing {
     Quits,
     /// The monitor dies; the guest goes on.
     LosesMonitor,
+    /// Until then its node has promised to run it, if nothing newer was said.
+    OutlivesPromise(Time),
 }
 
 /// A launcher with its guest.
@@ -69,6 +71,10 @@ pub(crate) struct Guests {
     pending: BTreeMap<u64, (u32, OpId, Op)>,
     next: u64,
     probed: Option<Probe>,
+    /// A planted bug: guests run on when their node's promise is over.
+    pub faithless: bool,
+    /// Until when guests may run, as it lies with their monitors.
+    promises: BTreeMap<String, Time>,
 }
 
 impl Guests {
@@ -99,6 +105,7 @@ impl Guests {
         &mut self,
         number: u64,
         fails: Option<bool>,
+        now: Time,
         runtime: &Runtime,
         rng: &mut Rng,
         blind: bool,
@@ -112,7 +119,7 @@ impl Guests {
         let mut follow = Vec::new();
         let outcome = match fails {
             Some(true) => Err(OpError("the node hiccups".into())),
-            _ => self.do_it(op, runtime, rng, blind, &mut follow),
+            _ => self.do_it(op, now, runtime, rng, blind, &mut follow),
         };
         let outcome = match fails {
             Some(false) => outcome.and_then(|_| Err(OpError("no answer in time".into()))),
@@ -123,7 +130,15 @@ impl Guests {
         follow
     }
 
-    fn do_it(&mut self, op: Op, runtime: &Runtime, rng: &mut Rng, blind: bool, follow: &mut Vec<Follow>) -> Outcome {
+    fn do_it(
+        &mut self,
+        op: Op,
+        now: Time,
+        runtime: &Runtime,
+        rng: &mut Rng,
+        blind: bool,
+        follow: &mut Vec<Follow>,
+    ) -> Outcome {
         match op {
             Op::Load => Ok(Reply::Loaded(self.records.values().cloned().collect())),
             Op::Probe => {
@@ -147,26 +162,64 @@ impl Guests {
                 }
             }
             Op::Call(place, call) => self.call(&place, call, runtime, rng, follow),
-            Op::TakeOver(place) => match self.launcher(&place, runtime) {
-                Some(guest) => {
-                    guest.monitor = true;
-                    follow.push(Follow::Say(format!("a new monitor for the guest of {}", place.uid)));
-                    if let Some(observed) = guest.unseen.take() {
-                        guest.domain.observe(observed);
-                        let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
-                        follow.push(Follow::Later(quits, NodeEvent::Guest(place.compute_id, Doing::Quits)));
+            Op::TakeOver(place) => self.take_over(&place, now, runtime, rng, follow),
+            Op::Promise(places, until) => {
+                for place in places {
+                    // A monitor that is dead finds it when it is replaced.
+                    self.promises.insert(place.compute_id.clone(), until);
+                    if runtime.is_running(&place.compute_id) {
+                        let over = NodeEvent::Guest(place.compute_id, Doing::OutlivesPromise(until));
+                        follow.push(Follow::Later(until.since(now), over));
                     }
-                    Ok(Reply::Done)
                 }
-                None => Err(OpError("the launcher's container does not run".into())),
-            },
+                Ok(Reply::Done)
+            }
+            Op::Destroy(_) if self.faithless => Ok(Reply::Processes(false)),
+            Op::Destroy(place) => {
+                follow.push(Follow::Say(format!("pod {} is ended from outside", place.pod_uid)));
+                let left = runtime.is_running(&place.compute_id);
+                if left {
+                    follow.push(Follow::Later(Duration::ZERO, NodeEvent::Guest(place.compute_id, Doing::Quits)));
+                }
+                Ok(Reply::Processes(left || runtime.alive_of(&place.pod_uid).is_some()))
+            }
             Op::LookForProcesses(place) => {
                 let left = runtime.alive_of(&place.pod_uid).is_some() && !blind;
                 follow.push(Follow::Say(format!("processes of pod {} are left: {left}", place.pod_uid)));
                 Ok(Reply::Processes(left))
             }
+            Op::AskAgent(question) => match self.launcher(&question.place, runtime) {
+                Some(guest) if guest.domain.agent_connected && !rng.one_in(4) => Ok(Reply::Agent(Box::default())),
+                _ => Err(OpError("no agent answers".into())),
+            },
             Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
         }
+    }
+
+    /// A new monitor finds what the dead one knew, and until when its guest may run.
+    fn take_over(
+        &mut self,
+        place: &Place,
+        now: Time,
+        runtime: &Runtime,
+        rng: &mut Rng,
+        follow: &mut Vec<Follow>,
+    ) -> Outcome {
+        let (promised, faithless) = (self.promises.get(&place.compute_id).copied(), self.faithless);
+        let Some(guest) = self.launcher(place, runtime) else {
+            return Err(OpError("the launcher's container does not run".into()));
+        };
+        guest.monitor = true;
+        follow.push(Follow::Say(format!("a new monitor for the guest of {}", place.uid)));
+        if promised.is_some_and(|until| until <= now) && guest.alive() && !faithless {
+            guest.unseen = Some(Observed::PromiseOver);
+        }
+        if let Some(observed) = guest.unseen.take() {
+            guest.domain.observe(observed);
+            let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
+            follow.push(Follow::Later(quits, NodeEvent::Guest(place.compute_id.clone(), Doing::Quits)));
+        }
+        Ok(Reply::Done)
     }
 
     /// The launcher in a container, which came up with it.
@@ -258,6 +311,10 @@ impl Guests {
         match doing {
             Doing::Boots => {
                 guest.domain.observe(Observed::RunState("running".into()));
+                if rng.one_in(3) {
+                    let data = json!({"id": "channel0", "open": true});
+                    guest.domain.observe(Observed::Event { name: "VSERPORT_CHANGE".into(), data });
+                }
             }
             Doing::PowersOff | Doing::Panics => {
                 if !guest.alive() {
@@ -273,6 +330,18 @@ impl Guests {
                 follow.push(Follow::Later(quits, NodeEvent::Guest(compute.to_owned(), Doing::Quits)));
             }
             Doing::Quits => return Some(compute.to_owned()),
+            Doing::OutlivesPromise(until) => {
+                if self.faithless {
+                    return None;
+                }
+                let extended = self.promises.get(compute).is_some_and(|promised| *promised > until);
+                if extended || !guest.monitor || !guest.alive() {
+                    return None;
+                }
+                guest.domain.observe(Observed::PromiseOver);
+                let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
+                follow.push(Follow::Later(quits, NodeEvent::Guest(compute.to_owned(), Doing::Quits)));
+            }
             Doing::LosesMonitor => {
                 guest.monitor = false;
                 follow.push(Follow::Say(format!("the monitor of the guest of {} dies", guest.name)));
@@ -312,6 +381,7 @@ impl Guests {
         let gone: Vec<String> = self.guests.keys().filter(|id| !runtime.is_running(id)).cloned().collect();
         for compute in gone {
             self.guests.remove(&compute);
+            self.promises.remove(&compute);
             self.hang_up(&compute, "the launcher hung up", follow);
         }
     }
@@ -319,6 +389,7 @@ impl Guests {
     /// The power goes; what is on the disk stays.
     pub(super) fn power_off(&mut self) {
         self.guests.clear();
+        self.promises.clear();
         self.watches.clear();
         self.pending.clear();
         self.probed = None;

@@ -8,14 +8,17 @@ mod disk;
 mod guests;
 mod plugins;
 mod runtime;
+mod storage;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::runtime::{HostFacts, RuntimeInfo};
+use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 
+use crate::attacher::{DRIVER, Rack};
 use crate::invariants::Breach;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
@@ -24,6 +27,7 @@ pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
+pub(crate) use storage::{Storage, orphan};
 
 /// CPUs of a node.
 pub(crate) const CPUS: u32 = 4;
@@ -39,6 +43,8 @@ pub(crate) enum NodeEvent {
     Exit { container: String, code: i32 },
     /// A device plugin of the simulator's own comes up.
     PluginStart { resource: &'static str, generation: u64 },
+    /// A call to the storage driver takes effect.
+    StorageEffect(u64),
     /// An operation of virt-handler takes effect.
     HandlerEffect(u64),
     /// The guest in a container does something by itself.
@@ -56,6 +62,8 @@ pub(crate) enum Follow {
     Kubelet(u32, Duration, Box<In>),
     /// News for the virt-handler of this life, after a while.
     Handler(u32, Duration, Box<carrack_virt::handler::In>),
+    /// An answer for the provisioner of this life, after a while.
+    Storage(u32, Duration, Box<carrack_storage::provision::In>),
     /// For the trace.
     Say(String),
 }
@@ -81,6 +89,7 @@ pub(crate) struct Node {
     pub disk: Disk,
     pub runtime: Runtime,
     pub plugins: Plugins,
+    pub storage: Storage,
     pub guests: Guests,
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
@@ -94,12 +103,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(number: u8, now: Time, rng: Rng, faults: NodeFaults) -> Self {
+    pub(crate) fn new(number: u8, now: Time, rng: Rng, faults: NodeFaults, rack: Rack) -> Self {
         Self {
             number,
-            disk: Disk::default(),
+            disk: Disk::new(number, rack),
             runtime: Runtime::new(number),
             plugins: Plugins::default(),
+            storage: Storage::default(),
             guests: Guests::default(),
             faults,
             blind: false,
@@ -162,12 +172,27 @@ impl Node {
     }
 
     /// The virt-handler of a life asks for an operation.
-    pub(crate) fn ask_handler(&mut self, life: u32, out: carrack_virt::handler::Out) -> Vec<Follow> {
+    pub(crate) fn ask_handler(&mut self, life: u32, out: carrack_virt::handler::Out, skew_ns: i64) -> Vec<Follow> {
+        use carrack_virt::handler::Op;
         if !self.up {
             return Vec::new();
         }
+        // As the shell does, the handler's time becomes the machine's.
+        let op = match out.op {
+            Op::Promise(places, until) => Op::Promise(places, Time(until.0.saturating_sub(skew_ns))),
+            op => op,
+        };
         let delay = self.faults.operation.draw(&mut self.rng);
-        self.guests.ask(life, out.id, out.op, delay)
+        self.guests.ask(life, out.id, op, delay)
+    }
+
+    /// The provisioner of a life asks the driver.
+    pub(crate) fn ask_storage(&mut self, life: u32, out: carrack_storage::provision::Out) -> Vec<Follow> {
+        if !self.up {
+            return Vec::new();
+        }
+        let (delay, fate) = (self.faults.operation.draw(&mut self.rng), self.fate());
+        vec![Follow::Later(delay, NodeEvent::StorageEffect(self.storage.ask(life, out, fate)))]
     }
 
     /// The kubelet has died. What it had sent may still be carried out, or not.
@@ -177,9 +202,17 @@ impl Node {
         self.plugins.kubelet_died()
     }
 
-    /// A new kubelet has started: the plugins will find it.
-    pub(crate) fn kubelet_started(&mut self) -> Vec<Follow> {
-        self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng)
+    /// A new kubelet of a life has started: the plugins will find it, and it the driver.
+    pub(crate) fn kubelet_started(&mut self, life: u32) -> Vec<Follow> {
+        let mut follow = self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng);
+        let info = CsiNodeInfo { node_id: node_name(self.number), max_volumes: 0, topology: BTreeMap::new() };
+        let topology = BTreeMap::from([(carrack_storage::TOPOLOGY.to_owned(), node_name(self.number))]);
+        let own = CsiNodeInfo { topology, ..info.clone() };
+        for (driver, info) in [(DRIVER, info), (carrack_storage::DRIVER, own)] {
+            let up = In::CsiUp { driver: driver.to_owned(), info };
+            follow.push(Follow::Kubelet(life, Duration::from_millis(300), Box::new(up)));
+        }
+        follow
     }
 
     /// The virt-handler has died, and the plugins that it served.
@@ -227,13 +260,23 @@ impl Node {
         breaches: &mut Vec<Breach>,
     ) -> Vec<Follow> {
         match event {
+            NodeEvent::StorageEffect(number) => {
+                let mut follow = Vec::new();
+                if let Some((life, answer)) =
+                    self.storage.carry_out(number, self.number, observer, breaches, &mut follow)
+                {
+                    let back = self.faults.operation.draw(&mut self.rng) / 4;
+                    follow.push(Follow::Storage(life, back, Box::new(answer)));
+                }
+                follow
+            }
             NodeEvent::HandlerEffect(number) => {
                 let fails = match self.fate() {
                     Fate::Works => None,
                     Fate::FailsBefore => Some(true),
                     Fate::FailsAfter => Some(false),
                 };
-                self.guests.carry_out(number, fails, &self.runtime, &mut self.rng, self.blind)
+                self.guests.carry_out(number, fails, now, &self.runtime, &mut self.rng, self.blind)
             }
             NodeEvent::Guest(compute, doing) => {
                 let mut follow = Vec::new();
@@ -324,8 +367,15 @@ impl Node {
                 }
                 self.disk.unmount(&uid, &path)
             }
-            Op::StageVolume(staging, _) => self.disk.stage(&staging, self.boot),
-            Op::UnstageVolume(staging) => self.disk.unstage(&staging, breaches),
+            Op::StageVolume(staging, inputs) => {
+                self.storage.stage(&staging)?;
+                self.disk.stage(&staging, &inputs, self.boot)
+            }
+            Op::UnstageVolume(staging) => {
+                self.storage.unstage(&staging);
+                self.disk.unstage(&staging, breaches)
+            }
+            Op::ExpandVolume(_) => Ok(Reply::Done),
             Op::RemovePod { uid, .. } => self.disk.remove_pod(&uid),
             Op::SaveRecord { name, body } => self.disk.save(name, body),
             Op::DropRecord(name) => self.disk.drop_record(&name),
@@ -350,6 +400,7 @@ impl Node {
         self.pending.clear();
         self.guests.power_off();
         self.runtime.power_off(now);
+        self.storage.power_off();
         self.disk.power_off();
     }
 

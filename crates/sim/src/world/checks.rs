@@ -18,7 +18,12 @@ impl World {
             }
         }
         self.checker.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
+        if self.options.gpus {
+            crate::gpu::bounds(&changes, &self.observer, &mut self.breaches);
+        }
         self.checker.nodes(&self.nodes, &mut self.breaches);
+        self.server.check(&mut self.breaches);
+        self.breaches.extend(self.rack.breaches());
     }
 
     pub(super) fn user(&self) -> Option<&User> {
@@ -32,6 +37,7 @@ impl World {
     pub(super) fn look(&mut self) {
         let now = self.queue.now();
         self.queue.after(Duration::from_secs(1), Happening::Look);
+        self.check_schedulers();
         let Some(healed) = self.healed else { return };
         let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
         if lacking.is_empty() {
@@ -62,6 +68,7 @@ impl World {
                 return why;
             }
         }
-        crate::wants::lacking(user.wants(), &self.observer, &self.nodes).unwrap_or_default()
+        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes);
+        lacking.or_else(|| self.gpus_lack()).unwrap_or_default()
     }
 }

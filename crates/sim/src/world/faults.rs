@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, WatchItem};
+use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, Time, WatchItem};
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 
 use super::{Fault, Happening, World, may_crash};
 use crate::chance::{below, between};
@@ -16,7 +16,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 10] = [
+pub(super) const FAULTS: [Fault; 12] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -27,6 +27,8 @@ pub(super) const FAULTS: [Fault; 10] = [
     Fault::Guest,
     Fault::ForceDelete,
     Fault::Pause,
+    Fault::Flood,
+    Fault::Vanish,
 ];
 
 impl World {
@@ -43,6 +45,8 @@ impl World {
             Fault::Guest => intervals.guest,
             Fault::ForceDelete => intervals.force_delete,
             Fault::Pause => intervals.pause,
+            Fault::Flood => intervals.flood,
+            Fault::Vanish => intervals.vanish,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -70,7 +74,9 @@ impl World {
                 } else {
                     between(rng, Duration::from_millis(100), Duration::from_secs(20))
                 };
-                self.server_crash(down);
+                // Drawn apart, so that when servers die does not depend on how many there are.
+                let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
+                self.server_crash(server, down);
             }
             Fault::Expire => {
                 let oldest = carrack_store::Store::revision(&*self.server.mem);
@@ -96,6 +102,33 @@ impl World {
                     if let Some(process) = self.processes.get_mut(&role) {
                         process.paused_until = now + length;
                     }
+                }
+            }
+            Fault::Flood => {
+                let count = 50 + rng.below(250);
+                let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));
+                self.mark(format_args!("somebody asks {count} times in {} ms", length.as_millis()));
+                for _ in 0..count {
+                    let Some(rng) = self.faults.get_mut(&fault) else { return };
+                    let after = below(rng, length);
+                    self.queue.after(after, Happening::Flood);
+                }
+            }
+            Fault::Vanish => {
+                let there: Vec<usize> = (0..crate::controllers::NODES).filter(|n| !self.vanished.contains(n)).collect();
+                let (number, taken_out) = (pick(rng, &there), rng.one_in(2));
+                let away = between(rng, Duration::from_secs(1), Duration::from_secs(90));
+                // Most nodes stay, so that somebody is heard.
+                if let Some(number) = number.filter(|_| there.len() > 2) {
+                    self.power(number, false);
+                    if taken_out {
+                        let name = crate::controllers::nodes().name(number);
+                        self.mark(format_args!("somebody takes {name} out of the cluster"));
+                        let request = ApiRequest::delete(&KubeNode::resource(), "", &name, &DeleteOptions::default());
+                        // Nobody waits for the reply.
+                        self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+                    }
+                    self.queue.after(away, Happening::Back(number));
                 }
             }
             Fault::Reboot => {
@@ -137,7 +170,9 @@ impl World {
             }
             Fault::ForceDelete => {
                 // Whoever does this does it because something hangs: mostly a node's kubelet.
-                let launchers = self.observer.all("pod").filter(|p| !controller(p).is_empty());
+                // The end of a Job says how its pods ended.
+                let of_job = |p: &serde_json::Value| self.observer.all("job").any(|j| uid(j) == controller(p));
+                let launchers = self.observer.all("pod").filter(|p| !controller(p).is_empty() && !of_job(p));
                 let (running, waiting): (Vec<_>, Vec<_>) =
                     launchers.cloned().partition(|p| text(p, "/status/phase") == "Running");
                 let pod = pick(rng, &running).or_else(|| pick(rng, &waiting));
@@ -157,6 +192,20 @@ impl World {
         self.next_fault(fault);
     }
 
+    /// Cuts the power of a hollow node, or gives it back.
+    pub(super) fn power(&mut self, number: usize, on: bool) {
+        let changed = if on { self.vanished.remove(&number) } else { self.vanished.insert(number) };
+        if !changed {
+            return;
+        }
+        let name = crate::controllers::nodes().name(number);
+        self.mark(format_args!("{name} {}", if on { "has power again" } else { "loses power" }));
+        let Some(process) = self.processes.get_mut(&Role::Hollow) else { return };
+        let local = Time(self.queue.now().0 + process.skew_ns);
+        let effects = process.hosted.as_mut().map(|hosted| hosted.power(local, number, on)).unwrap_or_default();
+        self.carry_out(Role::Hollow, effects);
+    }
+
     /// Somebody deletes a launcher pod with no grace period: it is gone from the API at once, whatever runs.
     pub(super) fn force_delete(&mut self, pod: &serde_json::Value) {
         let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
@@ -168,26 +217,28 @@ impl World {
         self.send(Role::User, 0, Asked::Call(CallId(0)), request);
     }
 
-    pub(super) fn server_crash(&mut self, down: Duration) {
-        if !self.server.is_up() {
+    pub(super) fn server_crash(&mut self, server: usize, down: Duration) {
+        if !self.server.is_up(server) {
             return;
         }
-        self.mark(format_args!("apiserver dies for {} ms", down.as_millis()));
-        let (flights, conns) = self.server.crash();
+        self.mark(format_args!("apiserver {server} dies for {} ms", down.as_millis()));
+        let (flights, conns) = self.server.crash(server);
         for flight in flights {
             self.unanswered(&flight, "the API server died");
         }
         for conn in conns {
             self.put(conn, WatchItem::Closed(Some(ApiError::Transport("the API server died".into()))));
         }
-        self.checker.outages.push((self.queue.now(), None));
-        self.queue.after(down, Happening::ServerUp);
+        if !self.server.any_up() {
+            self.checker.outages.push((self.queue.now(), None));
+        }
+        self.queue.after(down, Happening::ServerUp(server));
     }
 
     pub(super) fn reboot(&mut self, number: u8) {
         let now = self.queue.now();
         self.mark(format_args!("node{number} loses power"));
-        for role in [Role::Kubelet(number), Role::VirtHandler(number)] {
+        for role in [Role::Kubelet(number), Role::VirtHandler(number), Role::LocalStorage(number)] {
             if self.processes.contains_key(&role) {
                 self.crash(role, "no power");
             }
@@ -204,10 +255,14 @@ impl World {
         self.healed = Some(self.queue.now());
         self.swarm.heal();
         self.net.heal();
+        self.gpus.heal();
         self.server.pace.set(0, self.swarm.store_delay);
         self.server.webhook.set(0, self.swarm.webhook_delay);
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
+        }
+        for number in self.vanished.clone() {
+            self.power(number, true);
         }
         let extender = self.processes.get_mut(&Role::Extender).and_then(|p| p.hosted.as_mut());
         if let Some(Hosted::Extender(core, _)) = extender {

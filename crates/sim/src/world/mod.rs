@@ -8,15 +8,19 @@
 
 mod checks;
 mod faults;
+mod gpus;
 mod nodes;
 mod requests;
 mod scheduling;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use carrack_apiserver::Class;
 use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem};
+use carrack_scheduler::Out;
 
+use crate::attacher::Rack;
 use crate::chance::{below, between};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
@@ -27,7 +31,7 @@ use crate::observer::Observer;
 use crate::options::{Options, Swarm};
 use crate::plants::Bug;
 use crate::role::Role;
-use crate::server::{Asked, ConnId, FlightId, Server};
+use crate::server::{self, Asked, ConnId, FlightId, Servers};
 use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
@@ -99,8 +103,16 @@ enum Happening {
     News(Role, u32, OwnIn),
     /// A fault that comes by itself.
     Fault(Fault),
-    /// The server's process comes back.
-    ServerUp,
+    /// A seat of a server is free again.
+    Leave(usize, u32, Box<Class>),
+    /// Somebody who asks too often asks once more.
+    Flood,
+    /// A request has waited for its seat for long enough.
+    GiveUp(FlightId),
+    /// A server's process comes back.
+    ServerUp(usize),
+    /// A hollow node has power again.
+    Back(usize),
     /// Nothing fails any more from here on.
     Heal,
     /// A look at whether all is as it was asked to be.
@@ -134,6 +146,8 @@ enum Fault {
     Guest,
     ForceDelete,
     Pause,
+    Flood,
+    Vanish,
 }
 
 struct Process {
@@ -158,16 +172,22 @@ struct World {
     queue: crate::queue::Queue<Happening>,
     trace: Trace,
     net: Net,
-    server: Server,
+    server: Servers,
     processes: BTreeMap<Role, Process>,
     nodes: BTreeMap<u8, Node>,
+    rack: Rack,
     observer: Observer,
     ledger: Ledger,
     /// How many lines watches have said.
     lines: u64,
     checker: Checker,
     asked: scheduling::Asked,
+    /// Hollow nodes without power.
+    vanished: BTreeSet<usize>,
     extender_rng: Rng,
+    gpus: crate::gpu::Link,
+    /// Draws which server a request goes to, and how long it is served.
+    servers_rng: Rng,
     breaches: Vec<Breach>,
     pumping: bool,
     healed: Option<Time>,
@@ -214,11 +234,20 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
         let planted = options.plant.is_some_and(|plant| plant.bug.is_of_workloads());
-        let options = &Options { workloads: options.workloads || planted, ..options.clone() };
+        let of_gpus = options.plant.is_some_and(|plant| plant.bug.is_of_gpus());
+        let options =
+            &Options { workloads: options.workloads || planted, gpus: options.gpus || of_gpus, ..options.clone() };
         let root = Rng::new(seed);
         let swarm = Swarm::draw(&root, options);
-        let mut server = Server::new(BEGIN, &root.fork("server"));
-        let mut definitions: Vec<_> = if options.machines && !options.workloads {
+        let bug = options.plant.map(|plant| plant.bug);
+        let settings = server::Settings {
+            count: swarm.servers,
+            seats: swarm.seats,
+            stale: bug == Some(Bug::StaleServer),
+            one_line: bug == Some(Bug::OneLine),
+        };
+        let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
+        let mut definitions: Vec<_> = if options.machines && !options.on_hollow_nodes() {
             carrack_types::kubevirt::crd::crds()
                 .into_iter()
                 .map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd))
@@ -226,6 +255,12 @@ impl World {
         } else {
             Vec::new()
         };
+        if !options.on_hollow_nodes() {
+            let snapshots = carrack_types::snapshots::crds().into_iter();
+            definitions.extend(
+                snapshots.map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd)),
+            );
+        }
         if swarm.webhook {
             definitions.push(Webhook::configuration());
         }
@@ -241,12 +276,16 @@ impl World {
             server,
             processes: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            rack: Rack::default(),
             observer,
             ledger,
             lines: 0,
             checker: Checker::default(),
             asked: scheduling::Asked::default(),
+            vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
+            gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
+            servers_rng: root.fork("servers in use"),
             breaches: Vec::new(),
             pumping: false,
             healed: None,
@@ -266,24 +305,38 @@ impl World {
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
-        if swarm.extender {
+        if swarm.extender.is_some() {
             roles.push(Role::Extender);
         }
-        if self.options.workloads {
+        if self.options.gpus {
+            roles.push(Role::GpuExtender);
+        }
+        if swarm.standby_scheduler {
+            roles.push(Role::StandbyScheduler);
+        }
+        if self.options.on_hollow_nodes() {
             roles.retain(|role| *role != Role::Replicas);
             roles.push(Role::Hollow);
-        } else if self.options.machines {
+            if self.options.workloads {
+                roles.push(Role::Storage);
+            }
+        } else {
+            roles.push(Role::Attacher);
+        }
+        if !self.options.on_hollow_nodes() && self.options.machines {
             roles.push(Role::VirtController);
         }
         if swarm.standby {
             roles.push(Role::Standby);
         }
-        for number in 1..=if self.options.workloads { 0 } else { swarm.nodes } {
+        for number in 1..=if self.options.on_hollow_nodes() { 0 } else { swarm.nodes } {
             let rng = self.root.fork(&format!("node {number}"));
-            let mut node = Node::new(number, BEGIN, rng, swarm.node);
+            let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
+            node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
+            roles.push(Role::LocalStorage(number));
             if self.options.machines {
                 roles.push(Role::VirtHandler(number));
             }
@@ -364,13 +417,25 @@ impl World {
                 }
             }
             Happening::Fault(fault) => self.fault(fault),
-            Happening::ServerUp => {
-                if !self.server.is_up() {
-                    self.server.start();
-                    if let Some((_, to)) = self.checker.outages.last_mut() {
+            Happening::Back(node) => self.power(node, true),
+            Happening::Leave(server, life, class) => {
+                self.server.leave(server, life, &class);
+                self.seat();
+            }
+            Happening::Flood => self.flood(),
+            Happening::GiveUp(id) => {
+                if let Some(polled) = self.server.give_up(id) {
+                    self.polled(id, polled);
+                }
+            }
+            Happening::ServerUp(server) => {
+                if !self.server.is_up(server) {
+                    let first = !self.server.any_up();
+                    self.server.start(server);
+                    if let Some((_, to)) = self.checker.outages.last_mut().filter(|_| first) {
                         *to = Some(now);
                     }
-                    self.mark(format_args!("apiserver starts"));
+                    self.mark(format_args!("apiserver {server} starts"));
                 }
             }
             Happening::Heal => self.heal(),
@@ -384,7 +449,7 @@ impl World {
     }
 
     fn start(&mut self, role: Role) {
-        if let Role::Kubelet(n) | Role::VirtHandler(n) = role
+        if let Role::Kubelet(n) | Role::VirtHandler(n) | Role::LocalStorage(n) = role
             && self.nodes.get(&n).is_some_and(|node| !node.up)
         {
             // It starts once its node is up.
@@ -394,6 +459,7 @@ impl World {
         let settings = Settings {
             elect: self.swarm.elect,
             extender: self.swarm.extender,
+            gpus: self.options.gpus,
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
         };
@@ -402,8 +468,15 @@ impl World {
         let life = process.life;
         process.hosted = match role {
             Role::User => Some(Hosted::user(User::new(&self.root.fork("workload"), &self.options))),
-            _ => Hosted::new(role, life, settings, &self.root),
+            _ => Hosted::new(role, life, settings, &self.root, &self.rack),
         };
+        if role == Role::Hollow
+            && let Some(hosted) = &mut process.hosted
+        {
+            for node in &self.vanished {
+                hosted.power(self.queue.now(), *node, false);
+            }
+        }
         self.mark(format_args!("{role} starts, life {life}"));
         if let Role::Kubelet(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
@@ -411,7 +484,7 @@ impl World {
             if settings.bug == Some(Bug::ForgottenCheckpoint) && life > 1 {
                 node.disk.checkpoint = None;
             }
-            let follow = node.kubelet_started();
+            let follow = node.kubelet_started(life);
             self.follow(number, follow);
         }
         if let Role::VirtHandler(number) = role
@@ -444,17 +517,23 @@ impl World {
             scheduling::nominations(core, &mut self.breaches);
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
-                if let Effect::Own(OwnOut::Scheduler(ask)) = effect
+                if let Effect::Own(OwnOut::Scheduler(out)) = effect
+                    && let Out::Extender(ask) = out.as_ref()
                     && planted != Some(Bug::StoredNominations)
                 {
-                    self.asked.filter(process.life, core, ask, &mut self.breaches);
+                    self.asked.filter((role, process.life), core, ask, &mut self.breaches);
                 }
             }
         }
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
         }
-        let (life, skew_ns) = (process.life, process.skew_ns);
+        self.carry_out(role, effects);
+    }
+
+    /// Does what a process wants done, as long as it lives.
+    pub(super) fn carry_out(&mut self, role: Role, effects: Vec<Effect<OwnOut>>) {
+        let Some((life, skew_ns)) = self.processes.get(&role).map(|p| (p.life, p.skew_ns)) else { return };
         for effect in effects {
             if self.dies(role) {
                 self.crash(role, "in the midst of its work");
@@ -474,7 +553,12 @@ impl World {
                     let at = Time(at.0.saturating_sub(skew_ns));
                     self.queue.at(at, Happening::Give(role, life, Box::new(Given::Timer(id))));
                 }
-                Effect::Own(OwnOut::Scheduler(ask)) => self.ask_extender(*ask, life),
+                Effect::Own(OwnOut::Scheduler(out)) => {
+                    if let Out::Extender(ask) = *out {
+                        self.ask_extender(role, life, ask);
+                    }
+                }
+                Effect::Own(OwnOut::Gpus(reply)) => self.gpus_answered(*reply),
                 Effect::Own(OwnOut::Extender(answer)) => self.answer_scheduler(*answer),
                 Effect::Own(OwnOut::Kubelet(out)) => {
                     if let Role::Kubelet(number) = role
@@ -484,18 +568,24 @@ impl World {
                         self.follow(number, follow);
                     }
                 }
+                Effect::Own(OwnOut::Storage(out)) => {
+                    if let Role::LocalStorage(number) = role
+                        && let Some(node) = self.nodes.get_mut(&number)
+                    {
+                        let follow = node.ask_storage(life, *out);
+                        self.follow(number, follow);
+                    }
+                }
                 Effect::Own(OwnOut::Handler(out)) => {
                     if let Role::VirtHandler(number) = role
                         && let Some(node) = self.nodes.get_mut(&number)
                     {
-                        let follow = node.ask_handler(life, *out);
+                        let follow = node.ask_handler(life, *out, skew_ns);
                         self.follow(number, follow);
                     }
                 }
                 Effect::Exit(reason) => {
-                    if !(self.swarm.elect && reason.contains("lease")) {
-                        self.breaches.push(Breach::new("roles-do-not-give-up", format!("{role}: {reason}")));
-                    }
+                    self.breaches.push(Breach::new("roles-do-not-give-up", format!("{role}: {reason}")));
                     self.crash(role, &reason);
                     return;
                 }

@@ -36,6 +36,9 @@ impl World {
                 Follow::Handler(life, delay, news) => {
                     self.queue.after(delay, Happening::News(Role::VirtHandler(number), life, OwnIn::Handler(news)));
                 }
+                Follow::Storage(life, delay, answer) => {
+                    self.queue.after(delay, Happening::News(Role::LocalStorage(number), life, OwnIn::Storage(answer)));
+                }
                 Follow::Say(text) => self.act(format_args!("{text}")),
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, Input, Method, WatchItem, fnv1a, to_http};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Method, WatchItem, fnv1a, to_http};
 
 use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
 use crate::invariants::Breach;
@@ -13,6 +13,8 @@ use crate::role::Role;
 use crate::server::{Asked, ConnId, Flight, FlightId, Polled, result_of, stream_of};
 use crate::trace::Weight;
 
+/// How long a request waits for its seat at the most.
+const MAX_WAIT: Duration = Duration::from_secs(15);
 /// With the planted bug, one in so many lines of watches is left out.
 const LOST_ONE_IN: u64 = 97;
 
@@ -24,6 +26,7 @@ impl World {
         let label = label(&request);
         self.count(role, &label, &request.body);
         let passage = self.net.send(now, role, idempotent);
+        let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
         let request = match to_http(request, "") {
             Ok(request) => request,
             Err(error) => return self.reply(role, life, asked, Err(error), Duration::ZERO),
@@ -38,10 +41,11 @@ impl World {
                 // A second arrival of the request is answered to nobody.
                 if let Some(again) = passage.again {
                     let copy = request.clone();
-                    let second = self.server.depart((role, life), asked, now, None, format!("{label} (again)"), copy);
+                    let second =
+                        self.server.depart(server, (role, life), asked, now, None, format!("{label} (again)"), copy);
                     self.queue.after(again, Happening::Arrive(second));
                 }
-                let id = self.server.depart((role, life), asked, now, reply, label, request);
+                let id = self.server.depart(server, (role, life), asked, now, reply, label, request);
                 self.queue.after(delay, Happening::Arrive(id));
             }
             None => {
@@ -109,14 +113,66 @@ impl World {
     }
 
     pub(super) fn poll(&mut self, id: FlightId) {
-        match self.server.poll(id) {
-            None => {}
-            Some(Polled::Pending(wait)) => self.queue.after(wait, Happening::Poll(id)),
-            Some(Polled::Answered(flight, response)) => self.answered(&flight, *response),
+        if let Some(polled) = self.server.poll(id) {
+            self.polled(id, polled);
         }
         if self.server.has_woken() && !self.pumping {
             self.pumping = true;
             self.queue.after(PUMP, Happening::Pump);
+        }
+    }
+
+    pub(super) fn polled(&mut self, id: FlightId, polled: Polled) {
+        match polled {
+            Polled::Pending(wait) => self.queue.after(wait, Happening::Poll(id)),
+            Polled::Waits => self.queue.after(MAX_WAIT, Happening::GiveUp(id)),
+            Polled::Answered(flight, response) => {
+                if let Some(class) = flight.class.clone() {
+                    // Whoever answers is busy for a while with what is written to the client.
+                    let busy = self.swarm.service.draw(&mut self.servers_rng);
+                    let life = self.server.life(flight.server);
+                    self.queue.after(busy, Happening::Leave(flight.server, life, Box::new(class)));
+                }
+                self.is_newest(&flight, &response);
+                self.answered(&flight, *response);
+            }
+        }
+        self.seat();
+    }
+
+    /// Goes on with requests that have got their seats.
+    pub(super) fn seat(&mut self) {
+        for id in self.server.take_seated() {
+            self.server.serve(id);
+            self.queue.after(Duration::ZERO, Happening::Poll(id));
+        }
+    }
+
+    /// One more request of somebody who asks too often, for which nobody waits.
+    pub(super) fn flood(&mut self) {
+        let now = self.queue.now();
+        let request = ApiRequest::new(Method::Get, "/api/v1/namespaces/default/pods");
+        let Ok(request) = to_http(request, "") else { return };
+        let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
+        let asked = Asked::Call(CallId(0));
+        let id = self.server.depart(server, (Role::Flooder, 0), asked, now, None, "GET pods (flood)".into(), request);
+        self.arrive(id);
+    }
+
+    /// A list that asks for nothing else shows all that was committed when it was asked for.
+    fn is_newest(&mut self, flight: &Flight, response: &carrack_apiserver::Response) {
+        let asks_for_newest = flight.label.starts_with("GET ")
+            && !["resourceVersion=", "continue="].iter().any(|option| flight.label.contains(option));
+        if !asks_for_newest || !matches!(flight.asked, Asked::Call(_)) || response.status().as_u16() != 200 {
+            return;
+        }
+        let Some(shown) = list_revision(response.body()) else { return };
+        if shown < flight.known.0 {
+            let what = format!(
+                "{} {} shows {shown}, and {} was known when it was asked for",
+                flight.role, flight.label, flight.known
+            );
+            self.breaches.push(Breach::new("lists-are-newest", what));
         }
     }
 
@@ -241,6 +297,21 @@ impl World {
         };
         self.put(id, WatchItem::Closed(closed));
     }
+}
+
+/// The revision that a list is of; none for what is no list.
+fn list_revision(body: &carrack_apiserver::Body) -> Option<u64> {
+    let head = match body {
+        carrack_apiserver::Body::Full(bytes) => bytes.clone(),
+        carrack_apiserver::Body::Parts(parts) => parts.first()?.clone(),
+        _ => return None,
+    };
+    let head = String::from_utf8_lossy(head.get(..head.len().min(300))?).into_owned();
+    let (kind, rest) = head.split_once("\"metadata\":{\"resourceVersion\":\"")?;
+    if !kind.contains("List\"") {
+        return None;
+    }
+    rest.split('"').next()?.parse().ok()
 }
 
 /// A request for the trace: its method, and its path without what only watches and lists differ in.

@@ -1,29 +1,38 @@
 //! Between scheduler and extender, and what must hold of the scheduler.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_scheduler::Scheduler;
 use carrack_scheduler::extender::{Answer, Ask};
+use carrack_scheduler::{Cluster, Decider, Place, Plugin, Question, Row, Scheduler};
+use carrack_types::pod::{ResourceList, add, requests, resource_list};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 
 use super::{Happening, World};
 use crate::extender::FILTER;
-use crate::hosted::OwnIn;
+use crate::hosted::{Hosted, OwnIn};
 use crate::invariants::Breach;
+use crate::observer::{Observer, terminal, text, uid};
+use crate::plants::Bug;
 use crate::role::Role;
 
 /// How long the scheduler's shell waits for an extender.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For which attempts of which pods an extender was asked.
+/// What extenders were asked.
 #[derive(Debug, Default)]
-pub(super) struct Asked(BTreeSet<(u32, Arc<str>, u32)>);
+pub(super) struct Asked {
+    /// For which attempts of which pods of which process one was asked to filter.
+    attempts: BTreeSet<(Role, u32, Arc<str>, u32)>,
+    /// Who asked under which number, by the number under which the extender knows it.
+    calls: BTreeMap<u64, (Role, u32, u64)>,
+}
 
 impl Asked {
     /// The scheduler asks.
-    pub(super) fn filter(&mut self, life: u32, scheduler: &Scheduler, ask: &Ask, breaches: &mut Vec<Breach>) {
+    pub(super) fn filter(&mut self, who: (Role, u32), scheduler: &Scheduler, ask: &Ask, breaches: &mut Vec<Breach>) {
         if ask.verb != FILTER {
             return;
         }
@@ -36,7 +45,7 @@ impl Asked {
         let Some(row) = scheduler.queue().get(uid) else {
             return broken(format!("an extender is asked about {uid}, which is not in flight"));
         };
-        if !self.0.insert((life, row.pod.uid.clone(), row.attempts)) {
+        if !self.attempts.insert((who.0, who.1, row.pod.uid.clone(), row.attempts)) {
             broken(format!("an extender is asked twice about attempt {} of {uid}", row.attempts));
         }
     }
@@ -57,24 +66,158 @@ pub(super) fn nominations(scheduler: &Scheduler, breaches: &mut Vec<Breach>) {
     }
 }
 
+fn pods_of<'a>(observer: &'a Observer, node: &'a str) -> impl Iterator<Item = &'a Value> {
+    observer.all("pod").filter(move |p| text(p, "/spec/nodeName") == node && !terminal(p))
+}
+
+fn read<K: carrack_types::resource::Object>(object: &Value) -> Option<Arc<K>> {
+    serde_json::from_value(object.clone()).ok().map(Arc::new)
+}
+
+/// The scheduler's books against the API.
+fn books(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let mut broken = |what: String| breaches.push(Breach::new("room-is-what-the-api-says", what));
+    let cluster = scheduler.cluster();
+    let mut assumed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for id in cluster.assumed() {
+        let waits = observer.all("pod").any(|p| uid(p) == id && text(p, "/spec/nodeName").is_empty());
+        let flies = scheduler.queue().get(id).is_some_and(|row| matches!(row.place, Place::InFlight { .. }));
+        if !(waits && flies) {
+            broken(format!("{role} assumes {id}: waits for a node {waits}, in flight {flies}"));
+        }
+        assumed.entry(cluster.node_of(id).unwrap_or_default()).or_default().insert(id);
+    }
+    for node in observer.all("node") {
+        let name = text(node, "/metadata/name");
+        let mut wanted: BTreeSet<&str> = pods_of(observer, name).map(uid).collect();
+        wanted.extend(assumed.get(name).into_iter().flatten());
+        let Some(known) = cluster.named(name) else {
+            broken(format!("{role} does not know {name}"));
+            continue;
+        };
+        let counted: BTreeSet<&str> = known.pods.keys().map(|uid| &**uid).collect();
+        if counted != wanted {
+            broken(format!("{role} counts {counted:?} on {name}, and there are {wanted:?}"));
+            continue;
+        }
+        let mut asked = ResourceList::new();
+        for pod in observer.all("pod").filter(|p| wanted.contains(uid(p))).filter_map(read::<Pod>) {
+            add(&mut asked, &requests(&pod));
+        }
+        let offered = read::<Node>(node).map(|n| resource_list(n.status.as_ref().and_then(|s| s.allocatable.as_ref())));
+        for (resource, amount) in &asked {
+            let Some(id) = cluster.tables.resources.find(resource) else { continue };
+            let number = |q: carrack_types::quantity::Quantity| if resource == "cpu" { q.millis() } else { q.units() };
+            if known.requested.get(id) != i128::from(number(*amount)) {
+                broken(format!(
+                    "{role} counts {} of {resource} on {name}, and it is {amount}",
+                    known.requested.get(id)
+                ));
+            }
+            let whole = offered.as_ref().and_then(|o| o.get(resource)).copied().unwrap_or_default();
+            if resource != "pods" && known.allocatable.get(id) != number(whole) {
+                broken(format!(
+                    "{role} knows {} of {resource} on {name}, and it is {whole}",
+                    known.allocatable.get(id)
+                ));
+            }
+        }
+    }
+}
+
+/// Pods that wait for an event, asked about anew.
+fn waiting(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let own = |row: &&Row| {
+        // What an extender will say nobody knows; for whom a node is being made free, it is not free yet.
+        matches!(row.place, Place::Unschedulable { .. })
+            && !row.refused_by.has(Plugin::Extender)
+            && row.nominated.is_none()
+    };
+    let rows: Vec<&Row> = scheduler.queue().iter().filter(own).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let mut cluster = Cluster::default();
+    for node in observer.all("node").filter_map(read::<Node>) {
+        cluster.set_node(node);
+    }
+    for pod in observer.all("pod") {
+        if let Some(pod) = read::<Pod>(pod) {
+            cluster.set_pod(&pod);
+        }
+        let there = scheduler.cluster().node_of(uid(pod)).filter(|_| scheduler.cluster().is_assumed(uid(pod)));
+        if let Some(id) = there.and_then(|name| cluster.find(name))
+            && let Some(pod) = read::<Pod>(pod)
+        {
+            let info = cluster.read(pod);
+            cluster.assume(info, id);
+        }
+    }
+    let mut decider = Decider::new(cluster);
+    for row in rows {
+        let nominated =
+            |node: &str| scheduler.queue().nominated_to(node).filter(|p| p.uid != row.pod.uid).cloned().collect();
+        let info = decider.cluster.read(row.pod.pod.clone());
+        let question = Question { pod: &info, profile: &row.profile, nominated: &nominated };
+        if let Some(fits) = decider.answers(question).into_iter().find(|answer| answer.refusals.is_empty()) {
+            let what = format!(
+                "{role} lets {} ({}) wait, refused by {:?}, and {} takes it",
+                row.pod.name(),
+                row.pod.uid,
+                row.refused_by.iter().collect::<Vec<_>>(),
+                fits.node
+            );
+            breaches.push(Breach::new("waiting-pods-fit-nowhere", what));
+        }
+    }
+}
+
 impl World {
-    pub(super) fn ask_extender(&mut self, ask: Ask, scheduler_life: u32) {
+    /// Looks at schedulers that have heard of everything.
+    pub(super) fn check_schedulers(&mut self) {
+        // Its nominations of pods that are bound break more than one invariant.
+        if self.bug() == Some(Bug::StoredNominations) {
+            return;
+        }
+        let now = self.queue.now();
+        for role in [Role::Scheduler, Role::StandbyScheduler] {
+            let Some(process) = self.processes.get(&role).filter(|p| now >= p.paused_until) else { continue };
+            let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
+            let Some((pods, nodes)) = core.heard_up_to() else { continue };
+            if pods < self.observer.changed("pod").0 || nodes < self.observer.changed("node").0 {
+                continue;
+            }
+            books(role, core, &self.observer, &mut self.breaches);
+            // Not beside planted bugs of others: each is to be found by its own invariant.
+            let own = |bug| matches!(bug, Bug::LeakedAssumptions | Bug::DeafQueue);
+            if core.is_leading() && self.bug().is_none_or(own) {
+                waiting(role, core, &self.observer, &mut self.breaches);
+            }
+        }
+    }
+
+    pub(super) fn ask_extender(&mut self, role: Role, asker: u32, mut ask: Ask) {
+        if self.options.gpus {
+            self.ask_gpus(&ask, asker);
+        }
         let rng = &mut self.extender_rng;
         let there = self.swarm.net.latency.draw(rng);
-        let call = ask.id;
+        let own = ask.id;
+        ask.id = self.asked.calls.len() as u64;
+        self.asked.calls.insert(ask.id, (role, asker, own));
         if let Some(life) = self.life(Role::Extender) {
             self.queue.after(there, Happening::News(Role::Extender, life, OwnIn::Extender(Box::new(ask))));
         }
         // Its shell gives up some day, whatever the extender does.
-        let late = Answer { id: call, result: Err("no answer within 5000 ms".to_owned()) };
-        let news = Happening::News(Role::Scheduler, scheduler_life, OwnIn::Scheduler(Box::new(late)));
-        self.queue.after(TIMEOUT, news);
+        let late = Answer { id: own, result: Err("no answer within 5000 ms".to_owned()) };
+        self.queue.after(TIMEOUT, Happening::News(role, asker, OwnIn::Scheduler(Box::new(late))));
     }
 
-    pub(super) fn answer_scheduler(&mut self, answer: Answer) {
+    pub(super) fn answer_scheduler(&mut self, mut answer: Answer) {
         let back = self.swarm.net.latency.draw(&mut self.extender_rng);
-        if let Some(life) = self.life(Role::Scheduler) {
-            self.queue.after(back, Happening::News(Role::Scheduler, life, OwnIn::Scheduler(Box::new(answer))));
+        if let Some((role, asker, own)) = self.asked.calls.get(&answer.id).copied() {
+            answer.id = own;
+            self.queue.after(back, Happening::News(role, asker, OwnIn::Scheduler(Box::new(answer))));
         }
     }
 }

@@ -24,12 +24,12 @@ impl<T> Prefixes<T> {
         self.map.entry(prefix.as_bytes().into()).or_default()
     }
 
-    pub(crate) fn get_mut(&mut self, prefix: &str) -> Option<&mut T> {
-        self.map.get_mut(prefix.as_bytes())
+    pub(crate) fn get_mut(&mut self, prefix: &[u8]) -> Option<&mut T> {
+        self.map.get_mut(prefix)
     }
 
-    pub(crate) fn remove(&mut self, prefix: &str) {
-        self.map.remove(prefix.as_bytes());
+    pub(crate) fn remove(&mut self, prefix: &[u8]) {
+        self.map.remove(prefix);
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
@@ -37,14 +37,14 @@ impl<T> Prefixes<T> {
     }
 
     /// Calls `visit` for each registered prefix of the key, longest first.
-    pub(crate) fn visit(&self, key: &str, mut visit: impl FnMut(&T)) {
+    pub(crate) fn visit(&mut self, key: &str, mut visit: impl FnMut(&[u8], &mut T)) {
         // Every prefix still to be found is a prefix of `rest`, hence not greater than it.
         let mut rest = key.as_bytes();
         while let Some((found, value)) =
-            self.map.range::<[u8], _>((Bound::Unbounded, Bound::Included(rest))).next_back()
+            self.map.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(rest))).next_back()
         {
             if rest.starts_with(found) {
-                visit(value);
+                visit(found, value);
                 if found.is_empty() {
                     return;
                 }
@@ -76,7 +76,7 @@ mod tests {
                 index.entry(prefix).clone_from(prefix);
             }
             let mut found = Vec::new();
-            index.visit(&key, |prefix| found.push(prefix.clone()));
+            index.visit(&key, |_, prefix| found.push(prefix.clone()));
             let mut expected: Vec<_> =
                 prefixes.into_iter().filter(|prefix| key.starts_with(&**prefix)).collect();
             expected.sort_by_key(|prefix| std::cmp::Reverse(prefix.len()));

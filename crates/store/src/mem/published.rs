@@ -94,7 +94,7 @@ impl Published {
         let watcher = registered?;
         match state.events_under(prefix, after) {
             Ok(events) => {
-                let backlog = events.cloned().collect();
+                let backlog: Vec<Event> = events.cloned().collect();
                 Ok(Box::pin(WatchStream::new(Arc::clone(self), watcher, backlog)))
             }
             Err(error) => {

@@ -6,7 +6,8 @@
 //!                   └─ visible := revision    └─► Lagged            │ backlog from history
 //! ```
 //!
-//! A watcher costs something only for changes under its own prefix. Yet it must also learn that
+//! The changes of one commit under one prefix are one value ([`Events`]), which all watchers of that prefix are
+//! handed. A watcher costs something only for changes under its own prefix. Yet it must also learn that
 //! nothing happened to it up to revision R ([`WatchItem::Progress`]). Whenever it is polled and has
 //! drained everything, it compares with the revision that all changes have been dispatched up to,
 //! so a reader that polls always gets the newest. [`Hub::behind`] finds those that sleep, to be
@@ -24,12 +25,17 @@ use futures::task::AtomicWaker;
 use super::prefixes::Prefixes;
 use super::published::Published;
 use super::state::event_key;
-use crate::model::{Event, Revision, StoreError, WatchItem};
+use crate::model::{Event, Events, Revision, StoreError, WatchItem};
+
+/// How many events of the history are handed over at a time.
+const BACKLOG_EVENTS: usize = 256;
 
 /// What a watcher has still to read, and how it ends after that.
 #[derive(Default)]
 struct Buffer {
-    events: VecDeque<Event>,
+    events: VecDeque<Arc<Events>>,
+    /// How many events these are.
+    unread: usize,
     end: Option<StoreError>,
 }
 
@@ -54,9 +60,17 @@ impl Watcher {
     }
 }
 
+/// The watchers of one prefix.
+#[derive(Default)]
+struct Group {
+    watchers: BTreeMap<u64, Arc<Watcher>>,
+    /// What they are about to be handed.
+    gathered: Vec<Event>,
+}
+
 /// All watchers. Kept under one lock, which orders registrations and commits.
 pub(crate) struct Hub {
-    by_prefix: Prefixes<BTreeMap<u64, Arc<Watcher>>>,
+    by_prefix: Prefixes<Group>,
     next_id: u64,
     /// How many events a watcher may leave unread.
     buffer_events: usize,
@@ -81,15 +95,16 @@ impl Hub {
             progress: AtomicU64::new(after.0),
             waker: AtomicWaker::new(),
         });
-        self.by_prefix.entry(prefix).insert(watcher.id, Arc::clone(&watcher));
+        self.by_prefix.entry(prefix).watchers.insert(watcher.id, Arc::clone(&watcher));
         Ok(watcher)
     }
 
     pub(crate) fn remove(&mut self, watcher: &Watcher) {
-        if let Some(watchers) = self.by_prefix.get_mut(&watcher.prefix) {
-            watchers.remove(&watcher.id);
-            if watchers.is_empty() {
-                self.by_prefix.remove(&watcher.prefix);
+        let prefix = watcher.prefix.as_bytes();
+        if let Some(group) = self.by_prefix.get_mut(prefix) {
+            group.watchers.remove(&watcher.id);
+            if group.watchers.is_empty() {
+                self.by_prefix.remove(prefix);
             }
         }
     }
@@ -97,26 +112,37 @@ impl Hub {
     /// Hands events to the watchers whose prefix they match; returns those that must be woken,
     /// which is to be done outside of the lock, because a waker may run anything.
     pub(crate) fn dispatch(&mut self, events: &[Event]) -> Vec<Arc<Watcher>> {
+        let mut touched: Vec<Box<[u8]>> = Vec::new();
+        for event in events {
+            self.by_prefix.visit(event_key(event), |prefix, group| {
+                if group.gathered.is_empty() {
+                    touched.push(prefix.into());
+                }
+                group.gathered.push(event.clone());
+            });
+        }
         let mut wake = Vec::new();
         let mut lagged = Vec::new();
-        for event in events {
-            self.by_prefix.visit(event_key(event), |watchers| {
-                for watcher in watchers.values() {
-                    let mut buffer = watcher.buffer();
-                    if buffer.end.is_some() {
-                        continue;
-                    }
-                    if buffer.events.is_empty() {
-                        wake.push(Arc::clone(watcher));
-                    }
-                    if buffer.events.len() < self.buffer_events {
-                        buffer.events.push_back(event.clone());
-                    } else {
-                        buffer.end = Some(StoreError::Lagged);
-                        lagged.push(Arc::clone(watcher));
-                    }
+        for prefix in touched {
+            let Some(group) = self.by_prefix.get_mut(&prefix) else { continue };
+            let events = Arc::new(Events::from(std::mem::take(&mut group.gathered)));
+            for watcher in group.watchers.values() {
+                let mut buffer = watcher.buffer();
+                if buffer.end.is_some() {
+                    continue;
                 }
-            });
+                if buffer.events.is_empty() {
+                    wake.push(Arc::clone(watcher));
+                }
+                // However many came at once, a reader that had nothing left to read is not too slow.
+                if buffer.events.is_empty() || buffer.unread + events.len() <= self.buffer_events {
+                    buffer.unread += events.len();
+                    buffer.events.push_back(Arc::clone(&events));
+                } else {
+                    buffer.end = Some(StoreError::Lagged);
+                    lagged.push(Arc::clone(watcher));
+                }
+            }
         }
         for watcher in &lagged {
             self.remove(watcher);
@@ -127,7 +153,7 @@ impl Hub {
 
     /// The watchers that have not been told yet that everything up to `visible` is known.
     pub(crate) fn behind(&self, visible: Revision) -> Vec<Arc<Watcher>> {
-        let all = self.by_prefix.values().flat_map(BTreeMap::values);
+        let all = self.by_prefix.values().flat_map(|group| group.watchers.values());
         all.filter(|w| w.progress.load(Ordering::Relaxed) < visible.0).cloned().collect()
     }
 
@@ -137,7 +163,8 @@ impl Hub {
 
     /// Ends all watches with an error, after what they have still to read. Returns whom to wake.
     pub(crate) fn interrupt(&mut self, error: &StoreError) -> Vec<Arc<Watcher>> {
-        let ended: Vec<_> = self.by_prefix.values().flat_map(BTreeMap::values).map(Arc::clone).collect();
+        let all = self.by_prefix.values().flat_map(|group| group.watchers.values());
+        let ended: Vec<_> = all.map(Arc::clone).collect();
         for watcher in &ended {
             watcher.buffer().end.get_or_insert_with(|| error.clone());
             self.remove(watcher);
@@ -157,13 +184,18 @@ pub(crate) struct WatchStream {
     published: Arc<Published>,
     watcher: Arc<Watcher>,
     /// What was taken from the history or from the buffer, and comes next.
-    backlog: VecDeque<Event>,
+    backlog: VecDeque<Arc<Events>>,
     done: bool,
 }
 
 impl WatchStream {
-    pub(crate) fn new(published: Arc<Published>, watcher: Arc<Watcher>, backlog: VecDeque<Event>) -> Self {
-        Self { published, watcher, backlog, done: false }
+    pub(crate) fn new(published: Arc<Published>, watcher: Arc<Watcher>, mut backlog: Vec<Event>) -> Self {
+        let mut events = VecDeque::new();
+        while !backlog.is_empty() {
+            let rest = backlog.split_off(backlog.len().min(BACKLOG_EVENTS));
+            events.push_back(Arc::new(std::mem::replace(&mut backlog, rest).into()));
+        }
+        Self { published, watcher, backlog: events, done: false }
     }
 }
 
@@ -175,17 +207,19 @@ impl Stream for WatchStream {
         if this.done {
             return Poll::Ready(None);
         }
-        if let Some(event) = this.backlog.pop_front() {
-            return Poll::Ready(Some(Ok(WatchItem::Event(event))));
+        if let Some(events) = this.backlog.pop_front() {
+            return Poll::Ready(Some(Ok(WatchItem::Events(events))));
         }
         // In this order: to be woken for all that comes after; the revision up to which events have
         // been dispatched; then the events, which include all up to that revision.
         this.watcher.waker.register(cx.waker());
         let visible = this.published.visible();
         let mut buffer = this.watcher.buffer();
-        this.backlog = std::mem::take(&mut buffer.events);
-        if let Some(event) = this.backlog.pop_front() {
-            return Poll::Ready(Some(Ok(WatchItem::Event(event))));
+        buffer.unread = 0;
+        // Emptied, not replaced: each keeps its memory for the next time.
+        std::mem::swap(&mut this.backlog, &mut buffer.events);
+        if let Some(events) = this.backlog.pop_front() {
+            return Poll::Ready(Some(Ok(WatchItem::Events(events))));
         }
         if let Some(error) = buffer.end.take() {
             this.done = true;

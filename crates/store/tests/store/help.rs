@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use carrack_store::{Check, Entry, Op, Range, Revision, Store, StoreError, Txn, TxnOutcome, Value, Watch, WatchItem};
+use carrack_store::{
+    Check, Entry, Event, Op, Range, Revision, Store, StoreError, Txn, TxnOutcome, Value, Watch, WatchItem,
+};
 use futures::StreamExt;
 use futures::executor::block_on;
 
@@ -54,16 +56,17 @@ pub fn keys(store: &impl Store, range: Range) -> (Vec<String>, usize) {
     (page.entries.iter().map(|entry| entry.key.to_string()).collect(), page.remaining)
 }
 
-/// An event in words: `revision+key=value` or `revision-key`.
-pub fn words(item: &Result<WatchItem, StoreError>) -> String {
+/// Each event in words: `revision+key=value` or `revision-key`.
+pub fn words(item: &Result<WatchItem, StoreError>) -> Vec<String> {
+    let event = |event: &Event| match (&event.current, &event.previous) {
+        (Some(entry), _) => format!("{}+{}={}", event.revision, entry.key, text(entry)),
+        (None, Some(entry)) => format!("{}-{}", event.revision, entry.key),
+        (None, None) => "nothing".to_owned(),
+    };
     match item {
-        Ok(WatchItem::Event(event)) => match (&event.current, &event.previous) {
-            (Some(entry), _) => format!("{}+{}={}", event.revision, entry.key, text(entry)),
-            (None, Some(entry)) => format!("{}-{}", event.revision, entry.key),
-            (None, None) => "nothing".to_owned(),
-        },
-        Ok(WatchItem::Progress(revision)) => format!("..{revision}"),
-        Err(error) => format!("!{error}"),
+        Ok(WatchItem::Events(events)) => events.iter().map(event).collect(),
+        Ok(WatchItem::Progress(revision)) => vec![format!("..{revision}")],
+        Err(error) => vec![format!("!{error}")],
     }
 }
 
@@ -76,12 +79,12 @@ pub fn drain(watch: &mut Watch) -> Vec<String> {
             items.push("end".to_owned());
             return items;
         };
-        items.push(words(&item));
+        items.extend(words(&item));
     }
     items
 }
 
 /// Waits for the next item of a watch.
 pub fn next(watch: &mut Watch) -> String {
-    block_on(watch.next()).map_or("end".to_owned(), |item| words(&item))
+    block_on(watch.next()).map_or("end".to_owned(), |item| words(&item).join(" "))
 }

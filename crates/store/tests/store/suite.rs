@@ -335,7 +335,7 @@ fn readers_share_entries(store: &impl Store) {
     let read = get(store, "a").expect("it is there");
     let listed = block_on(store.range(range("a"))).expect("readable").entries.remove(0);
     let watched = match block_on(futures::StreamExt::next(&mut watch)) {
-        Some(Ok(carrack_store::WatchItem::Event(event))) => event.current.expect("it was put"),
+        Some(Ok(carrack_store::WatchItem::Events(events))) => events[0].current.clone().expect("it was put"),
         other => panic!("{:?}", other.map(|item| words(&item))),
     };
     for other in [read, listed, watched] {

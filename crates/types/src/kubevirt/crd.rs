@@ -1,11 +1,13 @@
 //! The CustomResourceDefinitions of KubeVirt's groups, as a table.
 //!
 //! Names, short names, versions and printer columns are KubeVirt's: people and scripts read them. Kinds of
-//! `kubevirt.io` have schemas derived from the types of this crate. The kinds of the other groups (snapshot, clone,
-//! export, pool, instancetype, migrations, backup) have open specs and statuses until their types are written.
+//! `kubevirt.io` and `instancetype.kubevirt.io` have schemas derived from the types of this crate. The kinds of the other
+//! groups (snapshot, clone, export, pool, migrations, backup, plugin) have open specs and statuses until their types are
+//! written.
 
 use serde_json::{Value, json};
 
+use super::instancetype::{InstancetypeSpec, PreferenceSpec};
 use super::others::{
     KubeVirtSpec, KubeVirtStatus, MigrationSpec, MigrationStatus, PresetSpec, ReplicaSetSpec, ReplicaSetStatus,
 };
@@ -326,7 +328,7 @@ const TABLE: &[Row] = &[
         status_subresource: false,
         scale: false,
         columns: &[],
-        schemas: open_spec,
+        schemas: || (structural::<InstancetypeSpec>(), None),
     },
     Row {
         group: "instancetype.kubevirt.io",
@@ -340,7 +342,7 @@ const TABLE: &[Row] = &[
         status_subresource: false,
         scale: false,
         columns: &[],
-        schemas: open_spec,
+        schemas: || (structural::<InstancetypeSpec>(), None),
     },
     Row {
         group: "instancetype.kubevirt.io",
@@ -354,7 +356,7 @@ const TABLE: &[Row] = &[
         status_subresource: false,
         scale: false,
         columns: &[],
-        schemas: open_spec,
+        schemas: || (structural::<PreferenceSpec>(), None),
     },
     Row {
         group: "instancetype.kubevirt.io",
@@ -368,7 +370,7 @@ const TABLE: &[Row] = &[
         status_subresource: false,
         scale: false,
         columns: &[],
-        schemas: open_spec,
+        schemas: || (structural::<PreferenceSpec>(), None),
     },
     Row {
         group: "migrations.kubevirt.io",
@@ -411,6 +413,20 @@ const TABLE: &[Row] = &[
         scale: false,
         columns: &[],
         schemas: open_with_status,
+    },
+    Row {
+        group: "plugin.kubevirt.io",
+        kind: "Plugin",
+        plural: "plugins",
+        singular: "plugin",
+        short_names: &[],
+        in_all: false,
+        namespaced: false,
+        versions: &[stored("v1alpha1")],
+        status_subresource: false,
+        scale: false,
+        columns: &[],
+        schemas: open_spec,
     },
 ];
 
@@ -578,6 +594,6 @@ mod tests {
             }
             assert!(names.insert(name));
         }
-        assert_eq!(names.len(), 19);
+        assert_eq!(names.len(), 20);
     }
 }

@@ -4,11 +4,12 @@
 //! controllers; the API server stores JSON as it came, checked and pruned against the schemas that [`crds`] derives
 //! from the same types. The groups whose kinds have no types here yet are listed in [`crd`] with open specs.
 
-mod api;
+pub(crate) mod api;
 pub mod crd;
 pub mod devices;
 pub mod domain;
 mod embedded;
+pub mod instancetype;
 pub mod others;
 pub mod quantity;
 mod schema;

@@ -179,6 +179,43 @@ api! {
         pub image_pull_policy: Option<String>,
         /// How changes reach running machines: Stage, LiveUpdate.
         pub vm_rollout_strategy: Option<String>,
+        /// Defaults of networks.
+        pub network: Option<NetworkConfiguration>,
+        /// Defaults by architecture.
+        pub architecture_configuration: Option<ArchitectureConfiguration>,
+        /// What all machines have or do without.
+        pub virtual_machine_options: Option<VirtualMachineOptions>,
+    }
+
+    /// Defaults of networks. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct NetworkConfiguration {
+        /// Binding of interfaces that name none: masquerade, bridge.
+        pub default_network_interface: Option<String>,
+        /// Whether guests may take their pod's address by a bridge. Default true.
+        pub permit_bridge_interface_on_pod_network: Option<bool>,
+    }
+
+    /// Defaults by architecture. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct ArchitectureConfiguration {
+        /// Of amd64.
+        pub amd64: Option<ArchitectureDefaults>,
+    }
+
+    /// Defaults of an architecture. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct ArchitectureDefaults {
+        /// Default machine type.
+        pub machine_type: Option<String>,
+    }
+
+    /// What all machines have or do without. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct VirtualMachineOptions {
+        /// There: consoles are not logged unless an instance asks for it.
+        #[schemars(schema_with = "embedded::open_object")]
+        pub disable_serial_console_log: Option<serde_json::Value>,
     }
 
     /// Feature gates, emulation, overcommit. Fields that nothing reads yet are kept as they are.

@@ -29,7 +29,7 @@ api! {
     pub struct VirtualMachineSpec {
         /// Whether it runs; deprecated in favour of `runStrategy`, and not beside it.
         pub running: Option<bool>,
-        /// When it runs (see [`run_strategy`]).
+        /// When it runs: Always, RerunOnFailure, Manual, Halted or Once.
         pub run_strategy: Option<String>,
         /// Instance type to apply.
         pub instancetype: Option<InstancetypeMatcher>,
@@ -78,7 +78,7 @@ api! {
         pub created: bool,
         /// The instance is ready.
         pub ready: bool,
-        /// State for people (see [`printable_status`]).
+        /// State for people, such as Running.
         pub printable_status: String,
         /// Conditions.
         pub conditions: Vec<Condition>,

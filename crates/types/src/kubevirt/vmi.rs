@@ -202,7 +202,7 @@ api! {
         pub reason: String,
         /// Conditions.
         pub conditions: Vec<Condition>,
-        /// Phase (see [`phase`]).
+        /// Phase, such as Scheduling or Running.
         pub phase: String,
         /// When each phase was entered.
         pub phase_transition_timestamps: Vec<PhaseTransition>,

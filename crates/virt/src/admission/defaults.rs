@@ -1,31 +1,50 @@
 //! What is filled in where a user said nothing.
 
 use carrack_types::kubevirt::devices::{Binding, DiskTarget, PodNetwork};
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
 use carrack_types::kubevirt::{Disk, Interface, Network, VirtualMachine, VirtualMachineInstanceSpec};
 
 /// Completes a machine. Little is written into its template, so that what a user keeps in a repository and what the
-/// cluster shows stay alike.
-pub fn complete_machine(vm: &mut VirtualMachine) {
+/// cluster shows stay alike. What a preference may choose is left open.
+pub fn complete_machine(vm: &mut VirtualMachine, settings: &KubeVirtConfiguration) {
+    super::instancetype::complete_matchers(&mut vm.spec);
+    let chosen_elsewhere = vm.spec.preference.is_some();
     let Some(VirtualMachineInstanceTemplateSpec { spec, .. }) = &mut vm.spec.template else { return };
     spec.architecture.get_or_insert_with(|| "amd64".to_owned());
-    spec.domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| "q35".to_owned());
+    if !chosen_elsewhere {
+        spec.domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| machine_type(settings));
+    }
 }
 
 /// Completes an instance's spec. `uuid` is for the firmware of an instance that belongs to no machine.
-pub fn complete_instance(spec: &mut VirtualMachineInstanceSpec, uuid: impl FnOnce() -> String) {
+pub fn complete_instance(
+    spec: &mut VirtualMachineInstanceSpec,
+    settings: &KubeVirtConfiguration,
+    uuid: impl FnOnce() -> String,
+) {
     spec.architecture.get_or_insert_with(|| "amd64".to_owned());
+    if spec.eviction_strategy.is_none() {
+        spec.eviction_strategy.clone_from(&settings.eviction_strategy);
+    }
     let domain = &mut spec.domain;
-    domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| "q35".to_owned());
+    domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| machine_type(settings));
     domain.firmware.get_or_insert_default().uuid.get_or_insert_with(uuid);
     domain.features.get_or_insert_default().acpi.get_or_insert_default().enabled.get_or_insert(true);
-    complete_cpu(spec);
+    complete_cpu(spec, settings);
     complete_memory(spec);
     complete_disks(spec);
-    complete_networks(spec);
+    complete_networks(spec, settings);
 }
 
-fn complete_cpu(spec: &mut VirtualMachineInstanceSpec) {
+/// The machine type that the cluster's settings choose: by architecture, or for all.
+fn machine_type(settings: &KubeVirtConfiguration) -> String {
+    let of = settings.architecture_configuration.as_ref().and_then(|of| of.amd64.as_ref());
+    let chosen = of.and_then(|amd64| amd64.machine_type.clone()).or_else(|| settings.machine_type.clone());
+    chosen.filter(|name| !name.is_empty()).unwrap_or_else(|| "q35".to_owned())
+}
+
+fn complete_cpu(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
     let vcpus = spec.domain.vcpus();
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.cores.is_none() && cpu.sockets.is_none() && cpu.threads.is_none() {
@@ -34,7 +53,11 @@ fn complete_cpu(spec: &mut VirtualMachineInstanceSpec) {
     cpu.cores.get_or_insert(1);
     cpu.sockets.get_or_insert(1);
     cpu.threads.get_or_insert(1);
-    cpu.model.get_or_insert_with(|| "host-model".to_owned());
+    let model = settings.cpu_model.clone().filter(|model| !model.is_empty());
+    cpu.model.get_or_insert_with(|| model.unwrap_or_else(|| "host-model".to_owned()));
+    for feature in &mut cpu.features {
+        feature.policy.get_or_insert_with(|| "require".to_owned());
+    }
 }
 
 fn complete_memory(spec: &mut VirtualMachineInstanceSpec) {
@@ -69,9 +92,9 @@ fn complete_disks(spec: &mut VirtualMachineInstanceSpec) {
     }
 }
 
-/// An instance that says nothing of networks is on the pod network. Upstream binds it by a bridge there; here, as in
-/// nearly every manifest, by masquerade.
-fn complete_networks(spec: &mut VirtualMachineInstanceSpec) {
+/// An instance that says nothing of networks is on the pod network. Upstream binds it by a bridge there, unless its
+/// settings say otherwise; here, as in nearly every manifest, by masquerade.
+fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
     let devices = &mut spec.domain.devices;
     if devices.autoattach_pod_interface != Some(false) && devices.interfaces.is_empty() && spec.networks.is_empty() {
         devices.interfaces.push(Interface { name: "default".to_owned(), ..Interface::default() });
@@ -81,6 +104,7 @@ fn complete_networks(spec: &mut VirtualMachineInstanceSpec) {
             ..Network::default()
         });
     }
+    let wanted = settings.network.as_ref().and_then(|network| network.default_network_interface.as_deref());
     for interface in &mut devices.interfaces {
         let bound = interface.bridge.is_some()
             || interface.masquerade.is_some()
@@ -90,8 +114,12 @@ fn complete_networks(spec: &mut VirtualMachineInstanceSpec) {
             || interface.passt.is_some()
             || interface.passt_binding.is_some()
             || interface.binding.is_some();
-        if !bound {
-            interface.masquerade = Some(Binding::default());
+        let network = spec.networks.iter().find(|network| network.name == interface.name);
+        let on_pod = network.is_none_or(|network| network.pod.is_some());
+        match (bound, on_pod && wanted != Some("bridge")) {
+            (true, _) => {}
+            (false, true) => interface.masquerade = Some(Binding::default()),
+            (false, false) => interface.bridge = Some(Binding::default()),
         }
         interface.model.get_or_insert_with(|| "virtio".to_owned());
     }

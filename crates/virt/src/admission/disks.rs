@@ -2,28 +2,43 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use carrack_types::kubevirt::devices::CustomBlockSize;
 use carrack_types::kubevirt::{Disk, VirtualMachineInstanceSpec};
 
-use super::{Faults, is_one_of};
+use super::{Faults, MAX_STRING, is_dns_label, is_one_of, is_plain};
 
-/// Most disks, as the schema has it; every list is bounded again here, where work is done for each of its items.
-const MAX_SERIAL: usize = 256;
+/// Block sizes that a guest can be shown, bytes.
+const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=2_097_152;
+/// Ports of the one SATA controller.
+const MAX_SATA: usize = 6;
 
 pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
     let field = format!("{field}.domain.devices.disks");
-    let volumes: BTreeSet<&str> = spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let volumes: BTreeMap<&str, _> = spec.volumes.iter().map(|volume| (volume.name.as_str(), volume)).collect();
     let mut seen = BTreeMap::new();
+    let mut sata = 0;
     for (index, disk) in spec.domain.devices.disks.iter().enumerate() {
         let at = format!("{field}[{index}]");
         if let Some(first) = seen.insert(disk.name.as_str(), index) {
             let message = format!("{at} and {field}[{first}] must not have the same Name.");
-            faults.duplicate(format!("{at}.name"), message);
+            faults.invalid(format!("{at}.name"), message);
         }
-        if !volumes.contains(disk.name.as_str()) {
-            faults.invalid(format!("{at}.name"), format!("{at}.Name '{}' not found.", disk.name));
+        match volumes.get(disk.name.as_str()) {
+            Some(_) => {}
+            None if disk.cdrom.is_some() => faults.invalid(
+                format!("{at}.name"),
+                "DeclarativeHotplugVolumes feature gate not enabled, cannot define an empty CD-ROM disk",
+            ),
+            None => faults.invalid(format!("{at}.name"), format!("{at}.Name '{}' not found.", disk.name)),
+        }
+        // Its volume's name becomes the name of a container.
+        if !is_dns_label(&disk.name) {
+            faults.invalid(format!("{at}.name"), format!("'{}' is no DNS label (RFC 1123)", disk.name));
         }
         target(&at, disk, faults);
+        bus(&at, disk, &mut sata, faults);
         attributes(&at, disk, faults);
+        block_size(&at, disk, faults);
     }
 }
 
@@ -31,47 +46,111 @@ fn target(at: &str, disk: &Disk, faults: &mut Faults) {
     let count = [disk.disk.is_some(), disk.lun.is_some(), disk.cdrom.is_some()].iter().filter(|set| **set).count();
     if count > 1 {
         faults.invalid(at, format!("{at} can only have a single target type defined"));
-        return;
     }
     if disk.lun.is_some() {
         faults.unsupported(format!("{at}.lun"), "LUNs are not supported");
     }
-    let mut bus = |name: &str, bus: Option<&str>, known: &[&str]| {
-        if !is_one_of(bus, known) {
-            let bus = bus.unwrap_or_default();
-            let message = format!("{at} is set with an unrecognized bus {bus}, must be one of: {known:?}");
-            faults.invalid(format!("{at}.{name}.bus"), message);
-        }
-    };
-    if let Some(target) = &disk.disk {
-        bus("disk", target.bus.as_deref(), &["virtio", "sata", "scsi", "usb"]);
+    if disk.cdrom.as_ref().is_some_and(|drive| drive.readonly == Some(false)) {
+        faults.unsupported(format!("{at}.cdrom.readonly"), "CD-ROMs that can be written to are not supported");
     }
-    if let Some(target) = &disk.cdrom {
-        if target.bus.as_deref() == Some("virtio") {
-            faults.invalid(format!("{at}.cdrom.bus"), "Bus type virtio is invalid for CD-ROM device");
-        } else {
-            bus("cdrom", target.bus.as_deref(), &["sata", "scsi", "usb"]);
+    if disk.disk.as_ref().is_some_and(|disk| disk.pci_address.is_some()) {
+        faults.unsupported(format!("{at}.disk.pciAddress"), "PCI addresses are not supported");
+    }
+}
+
+fn bus(at: &str, disk: &Disk, sata: &mut usize, faults: &mut Faults) {
+    let (kind, name) = match (&disk.disk, &disk.lun, &disk.cdrom) {
+        (Some(target), _, _) => ("disk", target.bus.as_deref()),
+        (None, Some(target), _) => ("lun", target.bus.as_deref()),
+        (None, None, Some(target)) => ("cdrom", target.bus.as_deref()),
+        (None, None, None) => return,
+    };
+    let field = format!("{at}.{kind}.bus");
+    let name = name.filter(|name| !name.is_empty());
+    match name {
+        None => {}
+        Some("ide") => faults.invalid(&field, "IDE bus is not supported"),
+        Some("virtio") if kind == "cdrom" => faults.invalid(&field, "Bus type virtio is invalid for CD-ROM device"),
+        Some("usb") if kind == "cdrom" => faults.unsupported(&field, "CD-ROMs on bus usb are not supported"),
+        Some("sata") if disk.disk.as_ref().is_some_and(|target| target.readonly) => {
+            faults.invalid(&field, "sata hard-disks do not support read-only.");
         }
+        Some("virtio" | "sata" | "scsi" | "usb") => {}
+        Some(other) => {
+            let known = "[virtio scsi sata usb]";
+            faults.invalid(&field, format!("{at} is set with an unrecognized bus {other}, must be one of: {known}"));
+        }
+    }
+    if name == Some("sata") || (name.is_none() && kind == "cdrom") {
+        *sata += 1;
+        if *sata > MAX_SATA {
+            faults.unsupported(&field, format!("more than {MAX_SATA} devices on bus sata are not supported"));
+        }
+    }
+    if disk.dedicated_io_thread == Some(true) && !matches!(name, None | Some("virtio")) {
+        let name = name.unwrap_or_default();
+        faults.unsupported(at, format!("IOThreads are not supported for disks on a {name} bus"));
     }
 }
 
 fn attributes(at: &str, disk: &Disk, faults: &mut Faults) {
     let serial = disk.serial.as_deref().unwrap_or_default();
-    if serial.len() > MAX_SERIAL {
-        faults.invalid(format!("{at}.serial"), format!("{at} must be less than or equal to {MAX_SERIAL} in length"));
+    if serial.chars().count() > MAX_STRING {
+        let message = format!("{at} must be less than or equal to {MAX_STRING} in length, if specified");
+        faults.invalid(format!("{at}.serial"), message);
     }
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
-    if !serial.chars().all(allowed) {
-        faults.invalid(format!("{at}.serial"), "must be made up of the following characters [A-Za-z0-9_.+-]");
+    if !is_plain(serial) {
+        let message = format!("{at} must be made up of the following characters [A-Za-z0-9_.+-], if specified");
+        faults.invalid(format!("{at}.serial"), message);
     }
-    if !is_one_of(disk.cache.as_deref(), &["none", "writethrough", "writeback"]) {
-        faults.invalid(format!("{at}.cache"), format!("{at}.cache has an invalid value"));
+    if !is_one_of(disk.cache.as_deref(), &["", "none", "writethrough", "writeback"]) {
+        let value = disk.cache.as_deref().unwrap_or_default();
+        faults.invalid(format!("{at}.cache"), format!("{at}.cache has invalid value {value}"));
     }
-    if !is_one_of(disk.io.as_deref(), &["native", "default", "threads"]) {
-        faults.invalid(format!("{at}.io"), format!("{at}.io has an invalid value"));
+    if !is_one_of(disk.io.as_deref(), &["", "native", "threads"]) {
+        let message = "Disk IO mode is not supported. Supported modes are: native, threads.";
+        faults.unsupported(format!("{at}.io"), message);
     }
     if !is_one_of(disk.error_policy.as_deref(), &["stop", "ignore", "report", "enospace"]) {
-        faults.invalid(format!("{at}.errorPolicy"), format!("{at}.errorPolicy has an invalid value"));
+        let value = disk.error_policy.as_deref().unwrap_or_default();
+        faults.invalid(format!("{at}.errorPolicy"), format!("{at}.errorPolicy has invalid value \"{value}\""));
+    }
+}
+
+fn block_size(at: &str, disk: &Disk, faults: &mut Faults) {
+    let Some(size) = &disk.block_size else { return };
+    let matches_volume = size.match_volume.as_ref().is_some_and(|state| state.enabled != Some(false));
+    let Some(CustomBlockSize { logical, physical, discard_granularity }) = size.custom.clone() else {
+        if matches_volume {
+            faults.unsupported(format!("{at}.blockSize.matchVolume"), "matching the volume is not supported");
+        }
+        return;
+    };
+    if matches_volume {
+        let message = "Block size matching can't be enabled together with a custom value";
+        faults.invalid(format!("{at}.blockSize"), message);
+        return;
+    }
+    let custom = format!("{at}.blockSize.custom");
+    if discard_granularity.is_some() {
+        faults.unsupported(format!("{custom}.discardGranularity"), "is not supported");
+    }
+    if logical > physical {
+        let message = format!("Logical size {logical} must be the same or less than the physical size of {physical}");
+        faults.invalid(format!("{custom}.logical"), message);
+        return;
+    }
+    for (name, bytes) in [("logical", logical), ("physical", physical)] {
+        let why = if bytes < *BLOCK_SIZES.start() {
+            format!("less than the supported minimum size of {}", BLOCK_SIZES.start())
+        } else if bytes > *BLOCK_SIZES.end() {
+            format!("greater than the supported maximum size of {}", BLOCK_SIZES.end())
+        } else if !bytes.is_power_of_two() {
+            "not a power of 2".to_owned()
+        } else {
+            continue;
+        };
+        faults.invalid(format!("{custom}.{name}"), format!("Provided size of {bytes} is {why}"));
     }
 }
 
@@ -82,12 +161,13 @@ pub(super) fn check_boot_order(field: &str, spec: &VirtualMachineInstanceSpec, f
     let interfaces = devices.interfaces.iter().enumerate().map(|(i, nic)| (format!("interfaces[{i}]"), nic.boot_order));
     let mut taken = BTreeSet::new();
     for (device, order) in disks.chain(interfaces) {
-        let at = format!("{field}.domain.devices.{device}.bootOrder");
+        let of = format!("{field}.domain.devices.{device}");
+        let at = format!("{of}.bootOrder");
         match order {
             None => {}
-            Some(0) => faults.invalid(&at, format!("{at} must have a boot order > 0, if supplied")),
+            Some(0) => faults.invalid(&at, format!("{of} must have a boot order > 0, if supplied")),
             Some(order) if !taken.insert(order) => {
-                faults.duplicate(&at, format!("Boot order for {at} already set for a different device."));
+                faults.invalid(&at, format!("Boot order for {at} already set for a different device."));
             }
             Some(_) => {}
         }

@@ -1,25 +1,46 @@
 //! The guest's machine: memory, CPUs, and what this version cannot give it.
 
+use carrack_types::kubevirt::domain::{Clock, Cpu, Memory};
 use carrack_types::kubevirt::{DomainSpec, Quantity};
 
-use super::{Faults, is_one_of};
+use super::{Faults, firmware, is_one_of};
 
 /// Most virtual CPUs that QEMU's q35 takes without further settings.
 const MAX_VCPUS: u32 = 255;
+/// Least memory that can be asked for, bytes.
+const MIN_MEMORY: i64 = 1_000_000;
 
 pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let field = format!("{field}.domain");
+    amounts(&field, domain, faults);
     memory(&field, domain, faults);
     cpu(&field, domain, faults);
+    firmware::check(&field, domain, faults);
     if let Some(machine) = domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref())
         && machine_type(machine).is_none()
     {
-        faults.unsupported(
+        faults.invalid(
             format!("{field}.machine.type"),
             format!("{field}.machine.type is not supported: {machine} (allowed values: [q35* pc-q35* pc pc-i440fx*])"),
         );
     }
+    devices(&field, domain, faults);
     unsupported(&field, domain, faults);
+}
+
+/// What only an instance must have: templates of machines get it from elsewhere, an instance type for example.
+pub(super) fn check_mandatory(field: &str, domain: &DomainSpec, faults: &mut Faults) {
+    if domain.guest_memory_bytes().unwrap_or(0) == 0 {
+        let at = |name: &str| format!("{field}.domain.{name}");
+        let message = format!(
+            "no memory requested, at least one of '{}', '{}' or '{}' must be set",
+            at("memory.guest"),
+            at("memory.hugepages.size"),
+            at("resources.requests.memory")
+        );
+        // Upstream names no field here.
+        faults.required(at("memory.guest"), message);
+    }
 }
 
 /// Whether a machine type is one of PCI Express (true) or the older i440FX (false).
@@ -33,7 +54,8 @@ pub(crate) fn machine_type(name: &str) -> Option<bool> {
     }
 }
 
-fn memory(field: &str, domain: &DomainSpec, faults: &mut Faults) {
+/// Requests and limits are amounts, and none is negative.
+fn amounts(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     for (list, amounts) in [("requests", &domain.resources.requests), ("limits", &domain.resources.limits)] {
         for (name, amount) in amounts {
             let at = format!("{field}.resources.{list}.{name}");
@@ -46,34 +68,67 @@ fn memory(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             }
         }
     }
+}
+
+fn memory(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let of = |amount: Option<&Quantity>| amount.and_then(Quantity::units);
-    let requested = of(domain.resources.requests.get("memory"));
+    let request = domain.resources.requests.get("memory");
+    let requested = of(request);
     let limit = of(domain.resources.limits.get("memory"));
+    let at = format!("{field}.resources.requests.memory");
     if let (Some(requested), Some(limit)) = (requested, limit)
+        && limit > 0
         && requested > limit
     {
-        let at = format!("{field}.resources.requests.memory");
-        faults.invalid(&at, format!("{at} must be less than or equal to {field}.resources.limits.memory"));
+        let [requested, limit] =
+            [&domain.resources.requests, &domain.resources.limits].map(|amounts| &amounts["memory"]);
+        let message = format!("{at} '{requested}' is greater than {field}.resources.limits.memory '{limit}'");
+        faults.invalid(&at, message);
     }
-    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
-    let at = format!("{field}.memory.guest");
-    match guest {
-        Some(amount) => match amount.units() {
+    if let (Some(amount), Some(1..MIN_MEMORY)) = (request, requested) {
+        faults.invalid(&at, format!("{at} '{amount}': must be greater than or equal to 1M."));
+    }
+    let memory = domain.memory.clone().unwrap_or_default();
+    let guest = format!("{field}.memory.guest");
+    if let Some(amount) = &memory.guest {
+        match amount.units() {
             Some(bytes) if bytes >= 1 => {
                 if limit.is_some_and(|limit| limit > 0 && bytes > limit) {
-                    faults.invalid(&at, format!("{at} '{amount}' must be equal to or less than the memory limit"));
+                    let of = format!("{field}.resources.limits.memory");
+                    let limit = &domain.resources.limits["memory"];
+                    let message =
+                        format!("{guest} '{amount}' must be equal to or less than the memory limit {of} '{limit}'");
+                    faults.invalid(&guest, message);
                 }
             }
-            _ => faults.invalid(&at, format!("{at} '{amount}' must be greater than 0")),
-        },
-        None if requested.or(limit).unwrap_or(0) < 1 => {
-            faults.required(
-                &at,
-                "no memory requested, at least one of memory.guest, resources.requests.memory or \
-                resources.limits.memory must be set",
-            );
+            _ => faults.invalid(&guest, format!("{guest} '{amount}' must be greater than 0")),
         }
+    }
+    if memory.max_guest.is_some() {
+        faults.unsupported(format!("{field}.memory.maxGuest"), "memory hotplug is not supported");
+    }
+    huge_pages(field, &memory, domain.guest_memory_bytes(), faults);
+}
+
+fn huge_pages(field: &str, memory: &Memory, guest: Option<u64>, faults: &mut Faults) {
+    let Some(pages) = &memory.hugepages else { return };
+    let text = pages.page_size.clone().unwrap_or_default();
+    let at = format!("{field}.hugepages.size");
+    let size = Quantity(text.clone()).units().and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+    let Some(size) = size else {
+        faults.invalid(&at, format!("{at} '{text}': is not a quantity"));
+        return;
+    };
+    let of = format!("{field}.resources.requests.memory");
+    match guest {
         None => {}
+        Some(bytes) if bytes < size => {
+            faults.invalid(&of, format!("{of} '{bytes}' must be equal to or larger than page size {at} '{text}'"));
+        }
+        Some(bytes) if bytes % size != 0 => {
+            faults.invalid(&of, format!("{of} '{bytes}' is not a multiple of the page size {at} '{text}'"));
+        }
+        Some(_) => {}
     }
 }
 
@@ -84,31 +139,109 @@ fn cpu(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let (requests, limits) = (&domain.resources.requests, &domain.resources.limits);
     if let (Some(request), Some(limit)) =
         (requests.get("cpu").and_then(Quantity::millis), limits.get("cpu").and_then(Quantity::millis))
+        && limit > 0
         && request > limit
     {
         let at = format!("{field}.resources.requests.cpu");
-        faults.invalid(&at, format!("{at} must be less than or equal to {field}.resources.limits.cpu"));
+        let message =
+            format!("{at} '{}' is greater than {field}.resources.limits.cpu '{}'", requests["cpu"], limits["cpu"]);
+        faults.invalid(&at, message);
+    }
+    let Some(cpu) = &domain.cpu else { return };
+    let at = format!("{field}.cpu");
+    let plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    };
+    if cpu.model.as_deref().is_some_and(|model| !model.is_empty() && !plain(model)) {
+        faults.invalid(format!("{at}.model"), "not a processor model");
+    }
+    for (index, feature) in cpu.features.iter().enumerate() {
+        let at = format!("{at}.features[{index}]");
+        let policy = feature.policy.as_deref();
+        if !is_one_of(policy, &["", "force", "require", "optional", "disable", "forbid"]) {
+            let policy = policy.unwrap_or_default();
+            let message = format!("CPU feature {} uses policy {policy} that is not supported.", feature.name);
+            faults.unsupported(format!("{at}.policy"), message);
+        }
+        if !plain(&feature.name) {
+            faults.invalid(format!("{at}.name"), "not a processor feature");
+        }
+    }
+    if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
+        let message = "IsolateEmulatorThread should be only set in combination with DedicatedCPUPlacement";
+        faults.invalid(format!("{at}.isolateEmulatorThread"), message);
+    }
+    if let Some(max) = cpu.max_sockets.filter(|max| *max != 0)
+        && cpu.sockets.unwrap_or(1) > max
+    {
+        let message = "Number of sockets in CPU topology is greater than the maximum sockets allowed";
+        faults.invalid(format!("{at}.sockets"), message);
+    }
+}
+
+fn devices(field: &str, domain: &DomainSpec, faults: &mut Faults) {
+    let devices = &domain.devices;
+    let at = format!("{field}.devices");
+    for (index, input) in devices.inputs.iter().enumerate() {
+        if !is_one_of(input.bus.as_deref(), &["", "virtio", "usb"]) {
+            let message = "Input device can have only virtio or usb bus.";
+            faults.invalid(format!("{at}.inputs[{index}].bus"), message);
+        }
+        if input.r#type != "tablet" {
+            let message = "Input device can have only tablet type.";
+            faults.invalid(format!("{at}.inputs[{index}].type"), message);
+        }
+    }
+    if let Some(video) = &devices.video {
+        // Upstream's paths: these stand beside the domain there.
+        let of = format!("{}.video", field.trim_end_matches(".domain"));
+        if devices.autoattach_graphics_device == Some(false) {
+            let message = "Video configuration is not allowed when autoattachGraphicsDevice is set to false";
+            faults.invalid(&of, message);
+        }
+        if !is_one_of(video.r#type.as_deref(), &["", "vga", "virtio", "bochs", "ramfb"]) {
+            faults.unsupported(&of, format!("video type {:?} is not supported", video.r#type));
+        }
+    }
+    if let Some(dog) = &devices.watchdog {
+        let at = format!("{at}.watchdog");
+        match &dog.i6300esb {
+            Some(model) if !is_one_of(model.action.as_deref(), &["", "poweroff", "reset", "shutdown"]) => {
+                faults.invalid(format!("{at}.i6300esb.action"), "must be one of poweroff, reset, shutdown");
+            }
+            Some(_) => {}
+            None => faults.invalid(&at, "amd64 machines have the watchdog i6300esb"),
+        }
+    }
+    for (index, device) in devices.panic_devices.iter().enumerate() {
+        if !is_one_of(device.model.as_deref(), &["isa", "pvpanic", "hyperv"]) {
+            faults.invalid(format!("{at}.panicDevices[{index}].model"), "must be one of hyperv, isa, pvpanic");
+        }
+    }
+    let policy = domain.io_threads_policy.as_deref();
+    if !is_one_of(policy, &["shared", "auto", "supplementalPool"]) {
+        let message = format!("Invalid IOThreadsPolicy ({})", policy.unwrap_or_default());
+        faults.invalid(format!("{field}.ioThreadsPolicy"), message);
+    }
+    let threads = domain.io_threads.as_ref().and_then(|threads| threads.supplemental_pool_thread_count);
+    if policy == Some("supplementalPool") && threads.unwrap_or(0) < 1 {
+        let message = "the number of iothreads needs to be set and positive for the dedicated policy";
+        faults.invalid(format!("{field}.ioThreads.count"), message);
     }
 }
 
 fn unsupported(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let devices = &domain.devices;
-    let firmware = domain.firmware.clone().unwrap_or_default();
-    let cpu = domain.cpu.clone().unwrap_or_default();
-    let memory = domain.memory.clone().unwrap_or_default();
+    let Cpu { dedicated_cpu_placement, numa, realtime, .. } = domain.cpu.clone().unwrap_or_default();
+    let Clock { timezone, .. } = domain.clock.clone().unwrap_or_default();
     let asked = [
-        ("firmware.bootloader.efi", firmware.bootloader.as_ref().is_some_and(|loader| loader.efi.is_some())),
-        ("firmware.kernelBoot", firmware.kernel_boot.is_some()),
-        ("firmware.acpi", firmware.acpi.is_some()),
         ("launchSecurity", domain.launch_security.is_some()),
         ("rebootPolicy", !is_one_of(domain.reboot_policy.as_deref(), &["Reboot"])),
-        ("cpu.dedicatedCpuPlacement", cpu.dedicated_cpu_placement),
-        ("cpu.isolateEmulatorThread", cpu.isolate_emulator_thread),
-        ("cpu.numa", cpu.numa.is_some()),
-        ("cpu.realtime", cpu.realtime.is_some()),
-        ("cpu.features", !cpu.features.is_empty()),
-        ("memory.hugepages", memory.hugepages.is_some()),
-        ("devices.watchdog", devices.watchdog.is_some()),
+        ("clock.timezone", timezone.is_some()),
+        ("cpu.dedicatedCpuPlacement", dedicated_cpu_placement),
+        ("cpu.numa", numa.is_some()),
+        ("cpu.realtime", realtime.is_some()),
+        ("ioThreadsPolicy", domain.io_threads_policy.as_deref() == Some("supplementalPool")),
         ("devices.tpm", devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false))),
         ("devices.sound", devices.sound.is_some()),
         ("devices.gpus", !devices.gpus.is_empty()),

@@ -4,9 +4,12 @@
 //! paths, such as `spec.template.spec.domain.devices.disks[0].name`. What this version cannot do is refused by name
 //! rather than left out in silence: a guest that asked for EFI must not find a BIOS.
 
+mod access;
 mod defaults;
 mod disks;
 mod domain;
+mod firmware;
+mod instancetype;
 mod networks;
 mod plugin;
 mod spec;
@@ -16,8 +19,8 @@ mod volumes;
 pub use defaults::{complete_instance, complete_machine};
 pub(crate) use domain::machine_type;
 pub use plugin::VirtAdmission;
-pub use spec::check_instance_spec;
-pub use vm::{check_instance_update, check_machine};
+pub use spec::{check_instance, check_instance_spec};
+pub use vm::{check_instance_labels, check_instance_update, check_machine};
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,10 @@ impl Faults {
     pub(crate) fn duplicate(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add("FieldValueDuplicate", field, message);
     }
+    /// A value that names something which does not exist.
+    pub(crate) fn not_found(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add("FieldValueNotFound", field, message);
+    }
     /// A value that makes sense but is not served.
     pub(crate) fn unsupported(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add("FieldValueNotSupported", field, message);
@@ -65,6 +72,30 @@ impl Faults {
 pub(crate) fn is_dns_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     !text.is_empty() && text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// Whether a text is a DNS subdomain (RFC 1123).
+pub(crate) fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_label)
+}
+
+/// Longest serial number, characters.
+const MAX_STRING: usize = 256;
+
+/// Whether a text has only characters that serial numbers may have.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+'))
+}
+
+/// A path in an image: absolute, to a file, with nothing relative in it.
+pub(crate) fn check_path(field: &str, path: &str, faults: &mut Faults) {
+    let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
+    if path == "/" {
+        faults.invalid(field, format!("{field} must not point to root"));
+    } else if !path.starts_with('/') || parts.iter().any(|part| matches!(*part, "" | "." | "..")) {
+        let message = format!("{field} must be an absolute path to a file without relative components");
+        faults.invalid(field, message);
+    }
 }
 
 /// Whether a value is one of several; an absent one is.

@@ -1,19 +1,25 @@
 //! The API server's hook: reads objects into types, and carries changes and faults back.
 
 use carrack_apiserver::Status;
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Operation};
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec};
 use carrack_types::well_known::kubevirt::GROUP;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Fault, Faults, check_instance_spec, check_instance_update, check_machine, complete_instance, complete_machine,
+    Fault, Faults, check_instance, check_instance_labels, check_instance_update, check_machine, complete_instance,
+    complete_machine,
 };
 use crate::diff::merge_patch;
+use crate::instancetype;
+
+/// Kind of the object with the cluster's settings.
+const SETTINGS: &str = "kubevirts";
 
 /// Admission of `kubevirt.io`'s machines and instances.
 pub struct VirtAdmission;
@@ -23,29 +29,54 @@ impl AdmissionPlugin for VirtAdmission {
         "VirtualMachines"
     }
 
-    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        let concerned =
+            ["virtualmachines", "virtualmachineinstances"].iter().any(|plural| attributes.is(GROUP, plural));
+        if !concerned || !writes_object(attributes) {
+            return Vec::new();
+        }
+        let mut needed = vec![Needed::all(GROUP, SETTINGS, "")];
+        for place in places(attributes).iter().flatten() {
+            needed.push(Needed::one(instancetype::GROUP, place.1, &place.2, &place.3));
+        }
+        needed
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
         if !writes_object(attributes) || is_deleting(&attributes.object) {
             return Ok(());
         }
         if attributes.is(GROUP, "virtualmachines") {
-            complete::<VirtualMachine>(attributes, |vm, _| complete_machine(vm))
+            let settings = settings(lookup);
+            complete::<VirtualMachine>(attributes, |vm, _| complete_machine(vm, &settings))
         } else if attributes.is(GROUP, "virtualmachineinstances") && attributes.operation == Operation::Create {
             if !is_component(attributes.caller) {
                 attributes.object.remove("status");
             }
-            complete::<VirtualMachineInstance>(attributes, |vmi, uuid| complete_instance(&mut vmi.spec, uuid))
+            let settings = settings(lookup);
+            complete::<VirtualMachineInstance>(attributes, |vmi, uuid| {
+                complete_instance(&mut vmi.spec, &settings, uuid)
+            })
         } else {
             Ok(())
         }
     }
 
-    fn validate(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
         if !writes_object(attributes) || is_deleting(&attributes.object) {
             return Ok(());
         }
         let mut faults = Faults::default();
         if attributes.is(GROUP, "virtualmachines") {
-            check_machine(&read(attributes, &attributes.object)?, &mut faults);
+            let mut vm: VirtualMachine = read(attributes, &attributes.object)?;
+            if let Some(old) = attributes.old
+                && old.get("spec") == attributes.object.get("spec")
+            {
+                // A change of labels is no reason to look at everything again.
+                return Ok(());
+            }
+            size(attributes, lookup, &mut vm, &mut faults);
+            check_machine(&vm, &settings(lookup), &mut faults);
         } else if attributes.is(GROUP, "virtualmachineinstances") {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
             let status_changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
@@ -53,12 +84,78 @@ impl AdmissionPlugin for VirtAdmission {
                 return Err(attributes.forbidden("only KubeVirt's components may change the status of an instance"));
             }
             match attributes.old {
-                Some(old) => check_instance_update(&read(attributes, old)?, &new, &mut faults),
-                None => check_instance_spec("spec", &new.spec, &mut faults),
+                Some(old) => {
+                    check_instance_update(&read(attributes, old)?, &new, is_component(attributes.caller), &mut faults);
+                }
+                None => {
+                    check_instance(&new.spec, &settings(lookup), &mut faults);
+                    if !is_component(attributes.caller) {
+                        check_instance_labels(new.metadata.labels.as_ref(), &mut faults);
+                    }
+                }
             }
         }
         refuse(attributes, faults.into_vec())
     }
+}
+
+/// Where the instance type and the preference of the machine are: kind, resource, namespace, name.
+fn places(attributes: &Attributes<'_>) -> [Option<(&'static str, &'static str, String, String)>; 2] {
+    let spec = attributes.object.get("spec").cloned().unwrap_or_default();
+    // Only the matchers are read: the rest may be anything yet.
+    let matcher = |name: &str| serde_json::from_value(spec.get(name).cloned().unwrap_or_default()).ok();
+    let mut named = VirtualMachineSpec {
+        instancetype: matcher("instancetype"),
+        preference: matcher("preference"),
+        ..Default::default()
+    };
+    super::instancetype::complete_matchers(&mut named);
+    let namespace = attributes.namespace;
+    let owned =
+        |place: instancetype::Place<'_>| (place.kind, place.plural, place.namespace.to_owned(), place.name.to_owned());
+    [
+        instancetype::instancetype_place(&named, namespace).map(owned),
+        instancetype::preference_place(&named, namespace).map(owned),
+    ]
+}
+
+/// Applies what the machine names to its template, so that what is checked is what will be made of it.
+fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachine, faults: &mut Faults) {
+    let mut chosen = instancetype::Chosen::default();
+    let [of_instancetype, of_preference] = places(attributes);
+    let object = |place: &(&str, &'static str, String, String)| {
+        let found = lookup.get(instancetype::GROUP, place.1, &place.2, &place.3);
+        found.map(|object| Value::Object(object.clone()))
+    };
+    let missing = |place: &(&str, &'static str, String, String)| {
+        format!("{}.{} \"{}\" not found", place.1, instancetype::GROUP, place.3)
+    };
+    if let Some(place) = &of_instancetype {
+        chosen.instancetype = object(place).as_ref().and_then(instancetype::spec_of);
+        if chosen.instancetype.is_none() {
+            faults.not_found("spec.instancetype", format!("Failure to find instancetype: {}", missing(place)));
+        }
+    }
+    if let Some(place) = &of_preference {
+        chosen.preference = object(place).as_ref().and_then(instancetype::spec_of);
+        if chosen.preference.is_none() {
+            faults.not_found("spec.preference", format!("Failure to find preference: {}", missing(place)));
+        }
+    }
+    if let Some(template) = &mut vm.spec.template
+        && let Err(conflicts) = chosen.apply("spec.template.spec", &mut template.spec)
+    {
+        for conflict in conflicts {
+            faults.invalid(conflict.field, conflict.message);
+        }
+    }
+}
+
+/// The cluster's settings: those of the one KubeVirt object. One that cannot be read counts as none.
+fn settings(lookup: &dyn Lookup) -> KubeVirtConfiguration {
+    let settings = lookup.list(GROUP, SETTINGS, "");
+    let read = |object: &Map<String, Value>| serde_json::from_value::<KubeVirt>(Value::Object(object.clone())).ok();
+    settings.first().and_then(|object| read(object)).map(|object| object.spec.configuration).unwrap_or_default()
 }
 
 fn writes_object(attributes: &Attributes<'_>) -> bool {

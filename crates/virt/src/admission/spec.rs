@@ -1,46 +1,97 @@
 //! A whole instance spec.
 
 use carrack_types::kubevirt::VirtualMachineInstanceSpec;
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
 
-use super::{Faults, disks, domain, is_dns_label, is_one_of, networks, volumes};
+use super::{Faults, access, disks, domain, is_dns_label, is_dns_subdomain, is_one_of, networks, volumes};
 
 /// What is wrong with a spec that stands at `field` (`spec`, or `spec.template.spec` in a machine).
-pub fn check_instance_spec(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
+pub fn check_instance_spec(
+    field: &str,
+    spec: &VirtualMachineInstanceSpec,
+    settings: &KubeVirtConfiguration,
+    faults: &mut Faults,
+) {
+    let host = spec.hostname.as_deref().unwrap_or_default();
+    if !host.is_empty() && !is_dns_label(host) {
+        let at = format!("{field}.hostname");
+        faults.invalid(&at, format!("{at} does not conform to the kubernetes DNS_LABEL rules : {host:?}"));
+    }
+    let subdomain = spec.subdomain.as_deref().unwrap_or_default();
+    if !subdomain.is_empty() && !is_dns_subdomain(subdomain) {
+        let at = format!("{field}.subdomain");
+        faults.invalid(&at, format!("{at} does not conform to the kubernetes DNS_SUBDOMAIN rules : {subdomain:?}"));
+    }
     domain::check(field, &spec.domain, faults);
-    volumes::check(field, spec, faults);
-    disks::check(field, spec, faults);
+    networks::check(field, spec, settings, faults);
     disks::check_boot_order(field, spec, faults);
-    networks::check(field, spec, faults);
+    disks::check(field, spec, faults);
+    volumes::check(field, spec, faults);
+    access::check_probes(field, spec, faults);
+    access::check_credentials(field, spec, faults);
+    dns(field, spec, faults);
     if spec.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0) {
         faults.invalid(format!("{field}.terminationGracePeriodSeconds"), "must be greater than or equal to 0");
     }
-    for (name, value) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
-        if value.as_deref().is_some_and(|value| !value.is_empty() && !is_dns_label(value)) {
-            let message = format!("{field}.{name} does not conform to the kubernetes DNS_LABEL rules");
-            faults.invalid(format!("{field}.{name}"), message);
-        }
-    }
     let strategies = ["None", "LiveMigrate", "LiveMigrateIfPossible", "External"];
     if !is_one_of(spec.eviction_strategy.as_deref(), &strategies) {
-        let message = format!("{field}.evictionStrategy is set with an unrecognized option");
-        faults.invalid(format!("{field}.evictionStrategy"), message);
+        let (at, given) = (format!("{field}.evictionStrategy"), spec.eviction_strategy.as_deref().unwrap_or_default());
+        faults.invalid(&at, format!("{at} is set with an unrecognized option: {given}"));
     }
     if !is_one_of(spec.start_strategy.as_deref(), &["Paused"]) {
-        let message = format!("{field}.startStrategy is set with an unrecognized option");
-        faults.invalid(format!("{field}.startStrategy"), message);
+        let (at, given) = (format!("{field}.startStrategy"), spec.start_strategy.as_deref().unwrap_or_default());
+        faults.invalid(&at, format!("{at} is set with an unrecognized option: {given}"));
     }
-    if !is_one_of(spec.architecture.as_deref(), &["amd64"]) {
-        faults.unsupported(format!("{field}.architecture"), "only amd64 is supported");
+    if !is_one_of(spec.architecture.as_deref(), &["", "amd64"]) {
+        let at = format!("{field}.architecture");
+        let message = format!("MultiArchitecture feature gate is not enabled in kubevirt-config, invalid entry {at}");
+        faults.required(&at, message);
     }
-    for (name, is_asked) in [
-        ("livenessProbe", spec.liveness_probe.is_some()),
-        ("readinessProbe", spec.readiness_probe.is_some()),
-        ("accessCredentials", !spec.access_credentials.is_empty()),
-        ("resourceClaims", !spec.resource_claims.is_empty()),
-        ("utilityVolumes", !spec.utility_volumes.is_empty()),
-    ] {
+    for (name, is_asked) in
+        [("resourceClaims", !spec.resource_claims.is_empty()), ("utilityVolumes", !spec.utility_volumes.is_empty())]
+    {
         if is_asked {
             faults.unsupported(format!("{field}.{name}"), "is not supported");
+        }
+    }
+}
+
+/// What an instance must have besides. The defaults have been filled in.
+pub fn check_instance(spec: &VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration, faults: &mut Faults) {
+    check_instance_spec("spec", spec, settings, faults);
+    domain::check_mandatory("spec", &spec.domain, faults);
+}
+
+/// The pod's name resolution; upstream names fields without their path here.
+fn dns(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
+    let policy = spec.dns_policy.as_deref().unwrap_or_default();
+    let known = ["", "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    if !known.contains(&policy) {
+        let message = format!("DNSPolicy: {policy} is not supported, valid values: {known:?}");
+        faults.unsupported(format!("{field}.dnsPolicy"), message);
+    }
+    let Some(config) = &spec.dns_config else {
+        if policy == "None" {
+            let message = "must provide `dnsConfig` when `dnsPolicy` is None";
+            faults.required(format!("{field}.dnsConfig"), message);
+        }
+        return;
+    };
+    let servers = config.nameservers.clone().unwrap_or_default();
+    if policy == "None" && servers.is_empty() {
+        faults.required("nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None");
+    }
+    if servers.len() > 3 {
+        faults.invalid("nameservers", format!("must not have more than 3 nameservers: {servers:?}"));
+    }
+    for server in servers {
+        if server.parse::<std::net::IpAddr>().is_err() {
+            faults.invalid("nameservers", format!("must be valid IP address: {server}"));
+        }
+    }
+    for domain in config.searches.iter().flatten() {
+        if !is_dns_subdomain(domain) {
+            faults.invalid("searchDomains", format!("{domain:?} is no DNS subdomain (RFC 1123)"));
         }
     }
 }

@@ -3,7 +3,9 @@
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceSpec};
 use serde_json::{Value, json};
 
-use super::{Faults, check_instance_spec, check_machine, complete_instance, complete_machine};
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
+
+use super::{Faults, check_instance, check_machine, complete_instance, complete_machine};
 
 fn spec(more: Value) -> VirtualMachineInstanceSpec {
     let mut spec = json!({
@@ -35,7 +37,7 @@ fn fields(faults: Faults) -> Vec<String> {
 fn faults_name_their_fields() {
     let check = |more: Value, wanted: &[&str]| {
         let mut faults = Faults::default();
-        check_instance_spec("spec", &spec(more.clone()), &mut faults);
+        check_instance(&spec(more.clone()), &KubeVirtConfiguration::default(), &mut faults);
         assert_eq!(fields(faults), wanted, "{more}");
     };
     let devices = |devices: Value| json!({"domain": {"devices": devices}});
@@ -74,15 +76,74 @@ fn faults_name_their_fields() {
     );
     check(
         volumes(json!([{"name": "root", "cloudInitNoCloud": {"userData": "x".repeat(2049)}}])),
-        &["spec.volumes[0].cloudInitNoCloud.userData"],
+        &["spec.volumes[0].cloudInitNoCloud"],
     );
-    check(volumes(json!([{"name": "root", "downwardMetrics": {}}])), &["spec.volumes[0].downwardMetrics"]);
+    check(volumes(json!([{"name": "root", "downwardMetrics": {}}])), &["spec.volumes[0]"]);
+    check(volumes(json!([{"name": "root", "hostDisk": {"path": "/x", "type": "Disk"}}])), &["spec.volumes[0]"]);
+    check(volumes(json!([{"name": "root", "sysprep": {}}])), &["spec.volumes[0].sysprep"]);
+    check(volumes(json!([{"name": "root", "configMap": {}}])), &["spec.volumes[0].configMap.name"]);
+    check(volumes(json!([{"name": "root", "secret": {}}])), &["spec.volumes[0].secret.secretName"]);
+    check(
+        volumes(json!([{"name": "root", "serviceAccount": {}}])),
+        &["spec.volumes[0].serviceAccount.serviceAccountName"],
+    );
+    check(volumes(json!([{"name": "root", "dataVolume": {"name": ""}}])), &["spec.volumes[0].name"]);
+    check(
+        volumes(json!([{"name": "root", "containerDisk": {"image": "a", "path": "disk.img"}}])),
+        &["spec.volumes[0].containerDisk"],
+    );
+    check(
+        volumes(json!([{"name": "root", "containerDisk": {"image": "a", "path": "/a/../b"}}])),
+        &["spec.volumes[0].containerDisk"],
+    );
+    check(
+        volumes(json!([{"name": "root", "cloudInitConfigDrive": {"userData": "a", "userDataBase64": "YQ=="}}])),
+        &["spec.volumes[0].cloudInitConfigDrive"],
+    );
+    check(
+        json!({"domain": {"devices": {"disks": [{"name": "root"}, {"name": "a"}, {"name": "b"}]}},
+            "volumes": [{"name": "root", "containerDisk": {"image": "a"}},
+                {"name": "a", "serviceAccount": {"serviceAccountName": "x"}},
+                {"name": "b", "serviceAccount": {"serviceAccountName": "y"}}]}),
+        &["spec.volumes"],
+    );
     let nics = |nics: Value| devices(json!({"interfaces": nics}));
     check(
         nics(json!([{"name": "lan", "masquerade": {}}])),
         &["spec.networks[0].name", "spec.domain.devices.interfaces[0].name"],
     );
-    check(nics(json!([{"name": "default", "bridge": {}}])), &["spec.domain.devices.interfaces[0].bridge"]);
+    check(nics(json!([{"name": "default", "bridge": {}}])), &[]);
+    check(nics(json!([{"name": "default", "sriov": {}}])), &["spec.domain.devices.interfaces[0].sriov"]);
+    check(nics(json!([{"name": "default", "bridge": {}, "masquerade": {}}])), &["spec.domain.devices.interfaces[0]"]);
+    check(
+        nics(json!([{"name": "default", "masquerade": {}, "model": "x"}])),
+        &["spec.domain.devices.interfaces[0].model"],
+    );
+    check(
+        nics(json!([{"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:00"}])),
+        &["spec.domain.devices.interfaces[0].macAddress"],
+    );
+    check(
+        nics(
+            json!([{"name": "default", "masquerade": {}, "ports": [{"port": 1, "name": "x"}, {"port": 2, "name": "x"}]}]),
+        ),
+        &["spec.domain.devices.interfaces[0].ports[1].name"],
+    );
+    check(
+        nics(json!([{"name": "default", "masquerade": {}, "ports": [{"port": 1, "name": "Not_One"}]}])),
+        &["spec.domain.devices.interfaces[0].ports[0].name"],
+    );
+    check(json!({"networks": [{"name": "default", "pod": {}, "multus": {"networkName": "x"}}]}), &["spec.networks[0]"]);
+    check(
+        json!({"domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, {"name": "b", "bridge": {}}]}},
+            "networks": [{"name": "default", "pod": {}}, {"name": "b", "pod": {}}]}),
+        &["spec.interfaces"],
+    );
+    check(
+        json!({"domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, {"name": "b", "bridge": {}}]}},
+            "networks": [{"name": "default", "pod": {}}, {"name": "b", "multus": {"networkName": "ns/lan"}}]}),
+        &[],
+    );
     check(
         nics(json!([{"name": "default", "masquerade": {}, "macAddress": "01:00:00:00:00:01"}])),
         &["spec.domain.devices.interfaces[0].macAddress"],
@@ -91,19 +152,123 @@ fn faults_name_their_fields() {
         nics(json!([{"name": "default", "masquerade": {}, "ports": [{"port": 0}]}])),
         &["spec.domain.devices.interfaces[0].ports[0]"],
     );
-    check(json!({"networks": [{"name": "default", "multus": {"networkName": "x"}}]}), &["spec.networks[0]"]);
+    // An object cannot lose a key by what is laid over it: a null takes its value.
+    check(
+        json!({"networks": [{"name": "default", "multus": {"networkName": "x"}}]}),
+        &["spec.domain.devices.interfaces[0].name"],
+    );
     check(json!({"domain": {"resources": {"requests": {"memory": "0"}}}}), &["spec.domain.memory.guest"]);
     check(
         json!({"domain": {"resources": {"requests": {"memory": "-1Mi"}}}}),
         &["spec.domain.resources.requests.memory", "spec.domain.memory.guest"],
     );
     check(json!({"domain": {"resources": {"limits": {"memory": "32Mi"}}}}), &["spec.domain.resources.requests.memory"]);
-    check(json!({"domain": {"firmware": {"bootloader": {"efi": {}}}}}), &["spec.domain.firmware.bootloader.efi"]);
+    check(
+        json!({"domain": {"resources": {"requests": {"memory": "64k"}}}}),
+        &["spec.domain.resources.requests.memory"],
+    );
+    let loader = |loader: Value| json!({"domain": {"firmware": {"bootloader": loader}}});
+    check(loader(json!({"efi": {}})), &["spec.domain"]);
+    check(loader(json!({"efi": {"secureBoot": false}})), &[]);
+    check(loader(json!({"efi": {"secureBoot": false}, "bios": {}})), &["spec.domain.firmware.bootloader"]);
+    check(
+        loader(json!({"efi": {"secureBoot": false, "persistent": true}})),
+        &["spec.domain.firmware.bootloader.efi.persistent"],
+    );
+    check(json!({"domain": {"features": {"smm": {}}, "firmware": {"bootloader": {"efi": {}}}}}), &[]);
+    let boot = |boot: Value| json!({"domain": {"firmware": {"kernelBoot": boot}}});
+    check(boot(json!({"kernelArgs": "quiet"})), &["spec.domain.firmware.kernelBoot.kernelArgs"]);
+    check(boot(json!({"container": {"image": "a"}})), &["spec.domain.firmware.kernelBoot.container"]);
+    check(
+        boot(json!({"container": {"image": "", "kernelPath": "/k"}})),
+        &["spec.domain.firmware.kernelBoot.container.image"],
+    );
+    check(
+        boot(json!({"container": {"image": "a", "kernelPath": "/"}})),
+        &["spec.domain.firmware.kernelBoot.container.kernelPath"],
+    );
+    check(json!({"domain": {"firmware": {"serial": "a b"}}}), &["spec.domain.firmware.serial"]);
+    check(
+        json!({"domain": {"cpu": {"features": [{"name": "avx", "policy": "maybe"}]}}}),
+        &["spec.domain.cpu.features[0].policy"],
+    );
+    check(json!({"domain": {"cpu": {"isolateEmulatorThread": true}}}), &["spec.domain.cpu.isolateEmulatorThread"]);
+    check(json!({"domain": {"cpu": {"sockets": 4, "maxSockets": 2}}}), &["spec.domain.cpu.sockets"]);
+    check(
+        json!({"domain": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}}),
+        &["spec.domain.resources.requests.cpu"],
+    );
+    check(json!({"domain": {"memory": {"hugepages": {"pageSize": "x"}}}}), &["spec.domain.hugepages.size"]);
+    check(
+        json!({"domain": {"memory": {"hugepages": {"pageSize": "1Gi"}}}}),
+        &["spec.domain.resources.requests.memory"],
+    );
+    check(json!({"domain": {"memory": {"hugepages": {"pageSize": "2Mi"}}}}), &[]);
+    check(json!({"domain": {"ioThreadsPolicy": "many"}}), &["spec.domain.ioThreadsPolicy"]);
+    check(devices(json!({"inputs": [{"name": "a", "type": "mouse"}]})), &["spec.domain.devices.inputs[0].type"]);
+    check(
+        devices(json!({"inputs": [{"name": "a", "type": "tablet", "bus": "ps2"}]})),
+        &["spec.domain.devices.inputs[0].bus"],
+    );
+    check(
+        devices(json!({"watchdog": {"name": "w", "i6300esb": {"action": "bark"}}})),
+        &["spec.domain.devices.watchdog.i6300esb.action"],
+    );
+    check(devices(json!({"watchdog": {"name": "w", "i6300esb": {"action": "poweroff"}}})), &[]);
+    check(devices(json!({"autoattachGraphicsDevice": false, "video": {"type": "vga"}})), &["spec.video"]);
+    check(devices(json!({"tpm": {}})), &["spec.domain.devices.tpm"]);
     check(json!({"domain": {"machine": {"type": "virt"}}}), &["spec.domain.machine.type"]);
     check(json!({"terminationGracePeriodSeconds": -1}), &["spec.terminationGracePeriodSeconds"]);
     check(json!({"hostname": "Not a label"}), &["spec.hostname"]);
     check(json!({"evictionStrategy": "Maybe"}), &["spec.evictionStrategy"]);
-    check(json!({"readinessProbe": {"tcpSocket": {"port": 22}}}), &["spec.readinessProbe"]);
+    check(json!({"readinessProbe": {"tcpSocket": {"port": 22}}}), &[]);
+    check(json!({"readinessProbe": {}}), &["spec.readinessProbe"]);
+    check(json!({"livenessProbe": {"guestAgentPing": {}, "exec": {"command": ["a"]}}}), &["spec.livenessProbe"]);
+    check(json!({"dnsPolicy": "Other"}), &["spec.dnsPolicy"]);
+    check(json!({"dnsPolicy": "None"}), &["spec.dnsConfig"]);
+    check(json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["x"]}}), &["nameservers"]);
+    check(json!({"architecture": "arm64"}), &["spec.architecture"]);
+    let credentials = |credential: Value| json!({"accessCredentials": [credential]});
+    let secret = || json!({"secret": {"secretName": "s"}});
+    check(credentials(json!({})), &["spec.accessCredentials[0]"]);
+    check(
+        credentials(json!({"sshPublicKey": {"source": secret(), "propagationMethod": {"noCloud": {}}}})),
+        &["spec.accessCredentials[0].sshPublicKey.propagationMethod"],
+    );
+    check(
+        credentials(
+            json!({"sshPublicKey": {"source": secret(), "propagationMethod": {"qemuGuestAgent": {"users": []}}}}),
+        ),
+        &["spec.accessCredentials[0].sshPublicKey.propagationMethod.qemuGuestAgent.users"],
+    );
+    check(
+        credentials(json!({"userPassword": {"source": {}, "propagationMethod": {"qemuGuestAgent": {}}}})),
+        &["spec.accessCredentials[0].userPassword.source"],
+    );
+    check(disks(json!([{"name": "root", "cache": "some"}])), &["spec.domain.devices.disks[0].cache"]);
+    check(disks(json!([{"name": "root", "io": "fast"}])), &["spec.domain.devices.disks[0].io"]);
+    check(disks(json!([{"name": "root", "errorPolicy": "x"}])), &["spec.domain.devices.disks[0].errorPolicy"]);
+    check(
+        disks(json!([{"name": "root", "disk": {"bus": "sata", "readonly": true}}])),
+        &["spec.domain.devices.disks[0].disk.bus"],
+    );
+    check(
+        disks(json!([{"name": "root", "disk": {"bus": "sata"}, "dedicatedIOThread": true}])),
+        &["spec.domain.devices.disks[0]"],
+    );
+    let sized = |size: Value| disks(json!([{"name": "root", "blockSize": size}]));
+    check(
+        sized(json!({"custom": {"logical": 4096, "physical": 512}})),
+        &["spec.domain.devices.disks[0].blockSize.custom.logical"],
+    );
+    check(
+        sized(json!({"custom": {"logical": 512, "physical": 1000}})),
+        &["spec.domain.devices.disks[0].blockSize.custom.physical"],
+    );
+    check(
+        sized(json!({"custom": {"logical": 512, "physical": 512}, "matchVolume": {}})),
+        &["spec.domain.devices.disks[0].blockSize"],
+    );
 }
 
 #[test]
@@ -111,7 +276,7 @@ fn machines() {
     let check = |spec: Value, wanted: &[&str]| {
         let vm: VirtualMachine = serde_json::from_value(json!({"spec": spec})).expect("a machine");
         let mut faults = Faults::default();
-        check_machine(&vm, &mut faults);
+        check_machine(&vm, &KubeVirtConfiguration::default(), &mut faults);
         assert_eq!(fields(faults), wanted, "{spec}");
     };
     let template = json!({"spec": spec(json!({}))});
@@ -121,9 +286,14 @@ fn machines() {
     check(json!({"template": template}), &["spec.running"]);
     check(json!({"runStrategy": "Sometimes", "template": template}), &["spec.runStrategy"]);
     check(json!({"runStrategy": "Always"}), &["spec.template"]);
+    check(json!({"runStrategy": "Always", "instancetype": {"name": "u1"}, "template": template}), &[]);
     check(
-        json!({"runStrategy": "Always", "instancetype": {"name": "u1"}, "template": template}),
-        &["spec.instancetype"],
+        json!({"runStrategy": "Always", "instancetype": {}, "preference": {"name": "p", "kind": "X"}, "template": template}),
+        &["spec.instancetype.name", "spec.preference.kind"],
+    );
+    check(
+        json!({"runStrategy": "Always", "instancetype": {"inferFromVolume": "root"}, "template": template}),
+        &["spec.instancetype.inferFromVolume"],
     );
     let mut wrong = template.clone();
     wrong["spec"]["domain"]["devices"]["disks"][0]["name"] = json!("other");
@@ -136,7 +306,8 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
         "domain": {"devices": {}, "resources": {"requests": {"memory": "64Mi", "cpu": "1500m"}}},
         "volumes": [{"name": "root", "containerDisk": {"image": "demo:1"}}]}))
     .expect("a spec");
-    complete_instance(&mut bare, || "a-uuid".to_owned());
+    let settings = KubeVirtConfiguration::default();
+    complete_instance(&mut bare, &settings, || "a-uuid".to_owned());
     let value = serde_json::to_value(&bare).expect("JSON");
     let at = |path: &str| value.pointer(path).cloned().unwrap_or(Value::Null);
     assert_eq!(at("/domain/machine/type"), "q35");
@@ -147,14 +318,38 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
     assert_eq!(at("/domain/devices/interfaces/0/masquerade"), json!({}));
     assert_eq!(at("/networks/0/pod"), json!({}));
     let mut faults = Faults::default();
-    check_instance_spec("spec", &bare, &mut faults);
+    check_instance(&bare, &settings, &mut faults);
     assert_eq!(fields(faults), [""; 0]);
     let before = bare.clone();
-    complete_instance(&mut bare, || "another".to_owned());
+    complete_instance(&mut bare, &settings, || "another".to_owned());
     assert_eq!(bare, before);
 
     let mut vm: VirtualMachine =
         serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
-    complete_machine(&mut vm);
+    complete_machine(&mut vm, &settings);
     assert_eq!(vm.spec.template.expect("there").spec.architecture.as_deref(), Some("amd64"));
+}
+
+#[test]
+fn the_clusters_settings_are_the_defaults() {
+    let settings: KubeVirtConfiguration = serde_json::from_value(json!({
+        "machineType": "pc-q35-7.2", "cpuModel": "Haswell", "evictionStrategy": "None",
+        "network": {"defaultNetworkInterface": "bridge", "permitBridgeInterfaceOnPodNetwork": false}}))
+    .expect("settings");
+    let mut bare: VirtualMachineInstanceSpec =
+        serde_json::from_value(json!({"domain": {"devices": {}, "memory": {"guest": "64Mi"}}})).expect("a spec");
+    complete_instance(&mut bare, &settings, || "a-uuid".to_owned());
+    let value = serde_json::to_value(&bare).expect("JSON");
+    assert_eq!(value["domain"]["machine"]["type"], "pc-q35-7.2");
+    assert_eq!(value["domain"]["cpu"]["model"], "Haswell");
+    assert_eq!(value["evictionStrategy"], "None");
+    assert_eq!(value["domain"]["devices"]["interfaces"][0]["bridge"], json!({}));
+    let mut faults = Faults::default();
+    check_instance(&bare, &settings, &mut faults);
+    assert_eq!(fields(faults), ["spec.domain.devices.interfaces[0].name"]);
+    let mut vm: VirtualMachine =
+        serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
+    complete_machine(&mut vm, &settings);
+    let machine = vm.spec.template.expect("there").spec.domain.machine.expect("chosen");
+    assert_eq!(machine.r#type.as_deref(), Some("pc-q35-7.2"));
 }

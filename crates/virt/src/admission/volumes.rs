@@ -6,22 +6,39 @@ use std::collections::BTreeMap;
 use carrack_types::kubevirt::volumes::CloudInitSource;
 use carrack_types::kubevirt::{VirtualMachineInstanceSpec, Volume};
 
-use super::{Faults, is_dns_label, is_one_of};
+use super::{Faults, check_path, is_dns_label, is_one_of};
 
 /// Longest inline cloud-init document, bytes; longer ones belong into a Secret.
 const MAX_INLINE: usize = 2048;
 /// Sources that are served.
-const SERVED: [&str; 6] =
-    ["containerDisk", "cloudInitNoCloud", "emptyDisk", "persistentVolumeClaim", "dataVolume", "ephemeral"];
+const SERVED: [&str; 11] = [
+    "containerDisk",
+    "cloudInitNoCloud",
+    "cloudInitConfigDrive",
+    "emptyDisk",
+    "persistentVolumeClaim",
+    "dataVolume",
+    "ephemeral",
+    "configMap",
+    "secret",
+    "downwardAPI",
+    "serviceAccount",
+];
+/// Sources that upstream has behind a feature gate which is off unless somebody switches it on.
+const GATED: [(&str, &str); 2] = [
+    ("hostDisk", "HostDisk feature gate is not enabled"),
+    ("downwardMetrics", "downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled."),
+];
 
 pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
     let field = format!("{field}.volumes");
     let mut seen = BTreeMap::new();
+    let mut accounts = 0;
     for (index, volume) in spec.volumes.iter().enumerate() {
         let at = format!("{field}[{index}]");
         if let Some(first) = seen.insert(volume.name.as_str(), index) {
             let message = format!("{at} and {field}[{first}] must not have the same Name.");
-            faults.duplicate(format!("{at}.name"), message);
+            faults.invalid(format!("{at}.name"), message);
         }
         if !is_dns_label(&volume.name) {
             let message = format!("'{}' does not conform to the kubernetes DNS_LABEL rules", volume.name);
@@ -31,23 +48,32 @@ pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut
             [source] => check_source(&at, volume, source, faults),
             _ => faults.invalid(&at, format!("{at} must have exactly one source type set")),
         }
+        accounts += usize::from(volume.service_account.is_some());
+    }
+    if accounts > 1 {
+        faults.invalid(&field, format!("{field} must have max one serviceAccount volume set"));
     }
 }
 
 fn check_source(at: &str, volume: &Volume, source: &str, faults: &mut Faults) {
+    if let Some((_, message)) = GATED.iter().find(|(gated, _)| *gated == source) {
+        faults.invalid(at, *message);
+        return;
+    }
     if !SERVED.contains(&source) {
         faults.unsupported(format!("{at}.{source}"), format!("volumes of type {source} are not supported"));
+        return;
     }
     if let Some(disk) = &volume.container_disk {
         if disk.image.is_empty() {
             faults.required(format!("{at}.containerDisk.image"), "an image is required");
         }
-        if !is_one_of(disk.image_pull_policy.as_deref(), &["Always", "Never", "IfNotPresent"]) {
+        if !is_one_of(disk.image_pull_policy.as_deref(), &["", "Always", "Never", "IfNotPresent"]) {
             let message = "must be one of Always, Never, IfNotPresent";
             faults.invalid(format!("{at}.containerDisk.imagePullPolicy"), message);
         }
-        if disk.path.as_deref().is_some_and(|path| !path.starts_with('/') || path.split('/').any(|part| part == "..")) {
-            faults.invalid(format!("{at}.containerDisk.path"), "must be an absolute path without '..'");
+        if let Some(path) = disk.path.as_deref().filter(|path| !path.is_empty()) {
+            check_path(&format!("{at}.containerDisk"), path, faults);
         }
     }
     if let Some(disk) = &volume.empty_disk
@@ -55,43 +81,61 @@ fn check_source(at: &str, volume: &Volume, source: &str, faults: &mut Faults) {
     {
         faults.invalid(format!("{at}.emptyDisk.capacity"), "must be a quantity greater than zero");
     }
-    if let Some(cloud_init) = &volume.cloud_init_no_cloud {
-        check_cloud_init(&format!("{at}.cloudInitNoCloud"), cloud_init, faults);
+    if let Some(data) = volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref()) {
+        check_cloud_init(&format!("{at}.{source}"), data, faults);
     }
-    if volume.claim_name() == Some("") {
+    for (name, value) in [
+        ("configMap.name", volume.config_map.as_ref().map(|of| of.name.as_deref())),
+        ("secret.secretName", volume.secret.as_ref().map(|of| of.secret_name.as_deref())),
+        (
+            "serviceAccount.serviceAccountName",
+            volume.service_account.as_ref().map(|of| of.service_account_name.as_deref()),
+        ),
+    ] {
+        if value.is_some_and(|value| value.unwrap_or_default().is_empty()) {
+            faults.invalid(format!("{at}.{name}"), format!("{at}.{name} is a required field"));
+        }
+    }
+    if volume.data_volume.as_ref().is_some_and(|of| of.name.is_empty()) {
+        faults.required(format!("{at}.name"), "DataVolume 'name' must be set");
+    } else if volume.claim_name() == Some("") {
         faults.required(format!("{at}.{source}"), "the name of a claim is required");
     }
 }
 
 fn check_cloud_init(at: &str, source: &CloudInitSource, faults: &mut Faults) {
-    let user = (source.user_data_secret_ref.is_some(), &source.user_data_base64, &source.user_data);
-    let network = (source.network_data_secret_ref.is_some(), &source.network_data_base64, &source.network_data);
+    let secret = |of: &Option<k8s_openapi::api::core::v1::LocalObjectReference>| {
+        of.as_ref().is_some_and(|secret| !secret.name.is_empty())
+    };
+    let user = (secret(&source.user_data_secret_ref), &source.user_data_base64, &source.user_data);
+    let network = (secret(&source.network_data_secret_ref), &source.network_data_base64, &source.network_data);
     let mut total = 0;
-    for (kind, (secret, base64, plain)) in [("userData", user), ("networkData", network)] {
+    for (kind, only, larger, (secret, base64, plain)) in [
+        ("userData", "userdatasource", "UserDataSecretRef", user),
+        ("networkData", "networkdata source", "NetworkDataSecretRef", network),
+    ] {
         let lower = kind.to_lowercase();
+        let base64 = base64.as_deref().filter(|text| !text.is_empty());
+        let plain = plain.as_deref().filter(|text| !text.is_empty());
         let count = usize::from(secret) + usize::from(base64.is_some()) + usize::from(plain.is_some());
         total += count;
         if count > 1 {
-            faults.invalid(at, format!("{at} must have only one {lower} source set."));
+            faults.invalid(at, format!("{at} must have only one {only} set."));
         }
+        let mut length = plain.map_or(0, str::len);
         if let Some(encoded) = base64 {
             match base64::engine::general_purpose::STANDARD.decode(encoded) {
-                Ok(decoded) if decoded.len() > MAX_INLINE => too_long(at, &format!("{kind}Base64"), &lower, faults),
-                Ok(_) => {}
+                Ok(decoded) => length = length.max(decoded.len()),
                 Err(_) => faults
                     .invalid(format!("{at}.{kind}Base64"), format!("{at}.{kind}Base64 is not a valid base64 value.")),
             }
         }
-        if plain.as_deref().unwrap_or_default().len() > MAX_INLINE {
-            too_long(at, kind, &lower, faults);
+        if length > MAX_INLINE {
+            let message = format!("{at} {lower} exceeds {MAX_INLINE} byte limit. Should use {larger} for larger data.");
+            faults.invalid(at, message);
         }
     }
     if total == 0 {
         faults.invalid(at, format!("{at} must have at least one userdatasource or one networkdatasource set."));
     }
-}
-
-fn too_long(at: &str, name: &str, lower: &str, faults: &mut Faults) {
-    let message = format!("{lower} exceeds {MAX_INLINE} byte limit. Should use a Secret for larger data.");
-    faults.invalid(format!("{at}.{name}"), message);
 }

@@ -38,6 +38,11 @@ pub(super) fn plan_start(
     let strategy = vm.run_strategy();
     match strategy {
         run_strategy::HALTED if alive.is_some_and(|vmi| !vmi.is_deleting()) => Err(ALREADY_RUNNING.to_owned()),
+        // The strategy alone would forget how it is to start; the controller changes it when it sees the request.
+        run_strategy::HALTED if paused => {
+            busy(vm)?;
+            Ok(Change::Requests(json!([start])))
+        }
         run_strategy::HALTED => Ok(Change::Strategy(run_strategy::ALWAYS)),
         run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE => {
             if alive.is_some() {
@@ -140,7 +145,7 @@ async fn change(
     instance_grace_s: Option<i64>,
     decide: impl Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, String>,
 ) -> Result<Response, Status> {
-    let dry_run = options["dryRun"].as_array().is_some_and(|all| all.iter().any(|value| value == "All"));
+    let dry_run = super::is_dry_run(options);
     let mut result = Ok(());
     for _ in 0..TRIES {
         let vm: VirtualMachine = call.get().await?;

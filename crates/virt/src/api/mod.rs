@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   start, stop, restart ─▶ patches of the VirtualMachine, which its controller acts on (202, no body)
+//!   expand-spec ─▶ reads instance type and preference
 //!   console, vnc, portforward, pause … ─▶ the handler of the instance's node, carried there by the API server
 //! ```
 //!
 //! The API server has authenticated and authorised the caller (update for PUT, get for GET) before this code sees a
 //! request. Texts and status codes are KubeVirt's: virtctl shows them.
 
+mod expand;
 mod lifecycle;
 mod node;
 mod objects;
@@ -35,21 +37,72 @@ impl Default for Subresources {
 }
 
 /// What can be done to which resource: resource, subresource, verb.
-const SERVED: [(&str, &str, &str); 14] = [
+const SERVED: [(&str, &str, &str); 44] = [
     ("virtualmachines", "start", "update"),
     ("virtualmachines", "stop", "update"),
     ("virtualmachines", "restart", "update"),
+    ("virtualmachines", "migrate", "update"),
+    ("virtualmachines", "expand-spec", "get"),
     ("virtualmachines", "portforward", "get"),
+    ("virtualmachines", "addvolume", "update"),
+    ("virtualmachines", "removevolume", "update"),
+    ("virtualmachines", "memorydump", "update"),
+    ("virtualmachines", "removememorydump", "update"),
+    ("virtualmachines", "evacuate/cancel", "update"),
+    ("virtualmachines", "objectgraph", "get"),
     ("virtualmachineinstances", "console", "get"),
     ("virtualmachineinstances", "vnc", "get"),
+    ("virtualmachineinstances", "vnc/screenshot", "get"),
     ("virtualmachineinstances", "portforward", "get"),
+    ("virtualmachineinstances", "usbredir", "get"),
+    ("virtualmachineinstances", "vsock", "get"),
     ("virtualmachineinstances", "pause", "update"),
     ("virtualmachineinstances", "unpause", "update"),
     ("virtualmachineinstances", "softreboot", "update"),
     ("virtualmachineinstances", "reset", "update"),
+    ("virtualmachineinstances", "freeze", "update"),
+    ("virtualmachineinstances", "unfreeze", "update"),
+    ("virtualmachineinstances", "guestosinfo", "get"),
+    ("virtualmachineinstances", "userlist", "get"),
+    ("virtualmachineinstances", "filesystemlist", "get"),
+    ("virtualmachineinstances", "addvolume", "update"),
+    ("virtualmachineinstances", "removevolume", "update"),
+    ("virtualmachineinstances", "evacuate/cancel", "update"),
+    ("virtualmachineinstances", "objectgraph", "get"),
+    ("virtualmachineinstances", "backup", "update"),
+    ("virtualmachineinstances", "redefine-checkpoint", "update"),
+    ("virtualmachineinstances", "sev/fetchcertchain", "get"),
+    ("virtualmachineinstances", "sev/querylaunchmeasurement", "get"),
+    ("virtualmachineinstances", "sev/setupsession", "update"),
+    ("virtualmachineinstances", "sev/injectlaunchsecret", "update"),
+    ("expand-vm-spec", "", "update"),
     ("version", "", "get"),
     ("healthz", "", "get"),
     ("guestfs", "", "get"),
+    ("start-cluster-profiler", "", "get"),
+    ("stop-cluster-profiler", "", "get"),
+    ("dump-cluster-profiler", "", "get"),
+];
+
+/// Calls that make sense only where something is switched on that this version does not have, and the words of
+/// KubeVirt where it is switched off.
+const SWITCHED_OFF: [(&str, &str); 16] = [
+    ("migrate", "LiveMigration is not available"),
+    ("addvolume", "Unable to Add Volume because HotplugVolumes feature gate is not enabled."),
+    ("removevolume", "Unable to Remove Volume because HotplugVolumes feature gate is not enabled."),
+    ("memorydump", "Unable to memory dump because HotplugVolumes feature gate is not enabled."),
+    ("removememorydump", "Unable to remove memory dump because HotplugVolumes feature gate is not enabled."),
+    ("evacuate/cancel", "LiveMigration is not available"),
+    ("objectgraph", "ObjectGraph feature gate not enabled: Unable to return object graph."),
+    ("usbredir", "Not configured with USB Redirection"),
+    ("vsock", "VSOCK feature gate is not enabled"),
+    ("backup", "IncrementalBackup feature gate is not enabled"),
+    ("redefine-checkpoint", "IncrementalBackup feature gate is not enabled"),
+    ("sev/fetchcertchain", "WorkloadEncryptionSEV feature gate is not enabled in kubevirt-config"),
+    ("sev/querylaunchmeasurement", "WorkloadEncryptionSEV feature gate is not enabled in kubevirt-config"),
+    ("sev/setupsession", "WorkloadEncryptionSEV feature gate is not enabled in kubevirt-config"),
+    ("sev/injectlaunchsecret", "WorkloadEncryptionSEV feature gate is not enabled in kubevirt-config"),
+    ("profiler", "Unable to retrieve cluster profiler: ClusterProfiler feature gate is not enabled"),
 ];
 
 impl Subresources {
@@ -61,8 +114,9 @@ impl Subresources {
             .map(|(resource, sub, verb)| {
                 let name = if sub.is_empty() { (*resource).to_owned() } else { format!("{resource}/{sub}") };
                 // What has no objects behind it is no resource to list.
-                let verbs = if sub.is_empty() { json!([]) } else { json!([verb]) };
-                json!({"name": name, "singularName": "", "namespaced": !sub.is_empty(), "kind": "", "verbs": verbs})
+                let namespaced = !sub.is_empty() || *resource == "expand-vm-spec";
+                let verbs = if namespaced { json!([verb]) } else { json!([]) };
+                json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": "", "verbs": verbs})
             })
             .collect();
         let group_versions = ["v1", "v1alpha3"]
@@ -88,13 +142,7 @@ impl LocalApi for Subresources {
 
 async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
     let path = request.resource;
-    let sub = path.subresource.as_deref().unwrap_or_default();
-    match (path.resource.as_str(), sub) {
-        ("version", "") => return Ok(reply(200, &json!({"gitVersion": KUBEVIRT_VERSION, "platform": "linux/amd64"}))),
-        ("healthz", "") => return Ok(reply(200, &json!({"apiserver": {"connectivity": "ok"}}))),
-        ("guestfs", "") => return Err(Status::not_found(SUBRESOURCES_GROUP, "guestfs", "")),
-        _ => {}
-    }
+    let sub = subresource(path.subresource.as_deref().unwrap_or_default(), &path.rest);
     let Some((_, _, verb)) = SERVED.iter().find(|(resource, served, _)| *resource == path.resource && *served == sub)
     else {
         return Err(Status::not_found(SUBRESOURCES_GROUP, &format!("{}/{sub}", path.resource), ""));
@@ -103,16 +151,41 @@ async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
     if *request.method != wanted {
         return Err(Status::method_not_allowed());
     }
+    match path.resource.as_str() {
+        "version" => return Ok(reply(200, &json!({"gitVersion": KUBEVIRT_VERSION, "platform": "linux/amd64"}))),
+        "healthz" => return Ok(reply(200, &json!({"apiserver": {"connectivity": "ok"}}))),
+        "guestfs" => return Err(Status::not_found(SUBRESOURCES_GROUP, "guestfs", "")),
+        "expand-vm-spec" => {
+            let namespace = path.namespace.as_deref().ok_or_else(|| Status::bad_request("a namespace is required"))?;
+            let call = objects::Call { server: request.server, namespace, name: "" };
+            return expand::given(&call, options(request)?).await;
+        }
+        _ => {}
+    }
+    let off = |name: &str| SWITCHED_OFF.iter().find(|(call, _)| *call == name).map(|(_, why)| *why);
+    let profiler = path.resource.ends_with("-profiler").then_some("profiler");
+    if let Some(why) = off(profiler.unwrap_or(&sub)) {
+        return Err(Status::bad_request(why));
+    }
     let (Some(namespace), Some(name)) = (path.namespace.as_deref(), path.name.as_deref()) else {
         return Err(Status::bad_request("a namespace and a name are required"));
     };
     let call = objects::Call { server: request.server, namespace, name };
-    match (path.resource.as_str(), sub) {
+    match (path.resource.as_str(), sub.as_str()) {
         ("virtualmachines", "start") => lifecycle::start(&call, &options(request)?).await,
         ("virtualmachines", "stop") => lifecycle::stop(&call, &options(request)?).await,
         ("virtualmachines", "restart") => lifecycle::restart(&call, &options(request)?).await,
+        ("virtualmachines", "expand-spec") => expand::stored(&call).await,
         // A machine's instance bears its name.
-        _ => node::forward(&call, request, sub).await,
+        _ => node::forward(&call, request, &sub).await,
+    }
+}
+
+/// The subresource of a path; some have two words.
+fn subresource(first: &str, rest: &[String]) -> String {
+    match rest {
+        [second] if matches!(first, "vnc" | "sev" | "evacuate") => format!("{first}/{second}"),
+        _ => first.to_owned(),
     }
 }
 
@@ -130,6 +203,11 @@ fn options(request: &LocalRequest<'_>) -> Result<Value, Status> {
         Ok(_) => Err(Status::bad_request("the options must be an object")),
         Err(error) => Err(Status::bad_request(format!("Can not unmarshal Request body to struct, error: {error}"))),
     }
+}
+
+/// Whether the options ask for nothing to happen.
+fn is_dry_run(options: &Value) -> bool {
+    options["dryRun"].as_array().is_some_and(|all| all.iter().any(|value| value == "All"))
 }
 
 fn reply(code: u16, body: &Value) -> Response {

@@ -16,11 +16,16 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &
     let devices = &vmi.spec.domain.devices;
     match sub {
         "console" if devices.autoattach_serial_console == Some(false) => Some((400, "No serial consoles are present.")),
-        "vnc" if devices.autoattach_graphics_device == Some(false) => Some((400, "No graphics devices are present.")),
+        "vnc" | "vnc/screenshot" if devices.autoattach_graphics_device == Some(false) => {
+            Some((400, "No graphics devices are present."))
+        }
         _ if !is_running(vmi) => Some((409, NOT_RUNNING)),
         "pause" if vmi.is_paused() => Some((409, "VMI is already paused")),
         "unpause" if !vmi.is_paused() => Some((409, "VMI is not paused")),
-        "softreboot" if vmi.is_paused() => Some((409, "VMI is paused")),
+        "softreboot" | "freeze" if vmi.is_paused() => Some((409, "VMI is paused")),
+        "guestosinfo" | "userlist" | "filesystemlist" | "freeze" | "unfreeze" if !has_agent(vmi) => {
+            Some((409, "VMI does not have guest agent connected"))
+        }
         "softreboot" if !can_be_asked_to_reboot(vmi) => {
             Some((409, "VMI neither have the agent connected nor the ACPI feature enabled"))
         }
@@ -28,11 +33,14 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &
     }
 }
 
+fn has_agent(vmi: &VirtualMachineInstance) -> bool {
+    vmi.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
+}
+
 fn can_be_asked_to_reboot(vmi: &VirtualMachineInstance) -> bool {
-    let agent = vmi.condition("AgentConnected").is_some_and(|condition| condition.status == "True");
     let features = vmi.spec.domain.features.as_ref();
     let acpi = features.and_then(|features| features.acpi.as_ref()).is_none_or(|acpi| acpi.enabled != Some(false));
-    agent || acpi
+    has_agent(vmi) || acpi
 }
 
 /// Sends the request on.
@@ -51,7 +59,7 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     let host = address(&object).ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
     let mut path = format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
     // portforward/<port>[/<protocol>]
-    for part in &request.resource.rest {
+    for part in request.resource.rest.iter().filter(|_| sub == "portforward") {
         if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(Status::bad_request(format!("{part:?} is not understood")));
         }
@@ -60,6 +68,10 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     }
     if request.query.flag("preserveSession") {
         path.push_str("?preserveSession=true");
+    }
+    // Pause and unpause have an option that leaves everything as it is.
+    if request.method == http::Method::PUT && super::is_dry_run(&super::options(request)?) {
+        return Ok(json_reply(200, Body::Full(bytes::Bytes::new())));
     }
     let target = NodeTarget { node: node.to_owned(), scheme: Scheme::Agent, host, port, path_and_query: path };
     Ok(json_reply(200, Body::Node(target)))

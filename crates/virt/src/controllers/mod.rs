@@ -8,10 +8,12 @@
 //!
 //! `vm` makes and deletes instances as the run strategy says. `vmi` owns an instance until its pod runs (phases Pending,
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
-//! placement on nodes whose handler has fallen silent. `installation` says that all this is there.
+//! placement on nodes whose handler has fallen silent, and `node::recovery` fails instances whose node is proven dead.
+//! `replicaset` keeps numbers of equal instances. `installation` says that all this is there.
 
 pub mod installation;
 pub mod node;
+pub mod replicaset;
 pub mod vm;
 pub mod vmi;
 
@@ -36,6 +38,8 @@ pub fn manager(config: &Config, rng: Rng) -> Manager {
     Manager::new(COMPONENT, rng)
         .with(vm::VmController)
         .with(vmi::VmiController::new(config.clone()))
+        .with(replicaset::ReplicaSetController)
         .with(node::NodeController::default())
+        .with(node::recovery::RecoveryController)
         .with(installation::InstallationController)
 }

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use carrack_engine::Time;
 use carrack_launcher::{Domain, MachineSpec};
+use carrack_types::kubevirt::vmi::GuestOsInfo;
 use serde::{Deserialize, Serialize};
 
 /// Names an operation in flight.
@@ -58,15 +60,48 @@ pub struct Masquerade {
     pub ports: Vec<(String, u16)>,
 }
 
+/// How a guest's interface is joined to one of its pod's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// By address translation.
+    Masquerade(Masquerade),
+    /// On one segment with the pod's interface, whose address becomes the guest's.
+    Bridge,
+}
+
+/// An interface of the pod, and what joins the guest to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLink {
+    /// The pod's interface.
+    pub pod_interface: String,
+    /// The bridge between it and the guest.
+    pub bridge: String,
+    /// The guest's tap device.
+    pub tap: String,
+    /// How they are joined.
+    pub binding: Binding,
+}
+
+/// What was found out about an interface of the pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkFacts {
+    /// Its MTU.
+    pub mtu: Option<u16>,
+    /// The address that it had, and the length of its network's prefix in bits.
+    pub address: Option<(Ipv4Addr, u8)>,
+    /// The router that the pod used on it.
+    pub router: Option<Ipv4Addr>,
+}
+
 /// What to make ready before a guest starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preparation {
     /// For whom.
     pub place: Place,
-    /// Container disks.
+    /// Files of containers: container disks, kernels.
     pub disks: Vec<ContainerDisk>,
-    /// The network, if the guest has one.
-    pub network: Option<Masquerade>,
+    /// The guest's interfaces.
+    pub links: Vec<PodLink>,
     /// Secrets to read: volume of the pod.
     pub secrets: Vec<String>,
 }
@@ -74,8 +109,8 @@ pub struct Preparation {
 /// What was made ready or found out on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
-    /// MTU of the pod's network.
-    pub mtu: Option<u16>,
+    /// The pod's interfaces by name.
+    pub links: BTreeMap<String, LinkFacts>,
     /// Name servers of the pod.
     pub dns: Vec<Ipv4Addr>,
     /// Search domains of the pod.
@@ -98,6 +133,70 @@ pub struct Record {
     pub started: bool,
     /// When the guest was first asked to shut down, nanoseconds since the epoch.
     pub shutdown_since_ns: Option<i64>,
+    /// Its guest runs under the node's Lease only.
+    pub bound: bool,
+}
+
+/// What is asked of a guest's agent for the instance's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentQuestion {
+    /// Whose.
+    pub place: Place,
+    /// What is to be put into the guest.
+    pub credentials: Vec<Credential>,
+    /// Those that were put there last, by what they were told by.
+    pub applied: Option<u64>,
+}
+
+/// A credential that goes into a guest by its agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// SSH keys.
+    Keys {
+        /// The pod's volume with them.
+        volume: String,
+        /// The users that get them.
+        users: Vec<String>,
+    },
+    /// Passwords by user.
+    Passwords {
+        /// The pod's volume with them.
+        volume: String,
+    },
+}
+
+impl Credential {
+    /// The pod's volume with the secret.
+    #[must_use]
+    pub fn volume(&self) -> &str {
+        match self {
+            Self::Keys { volume, .. } | Self::Passwords { volume } => volume,
+        }
+    }
+}
+
+/// What a guest's agent said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentReport {
+    /// The operating system.
+    pub os: GuestOsInfo,
+    /// The interfaces.
+    pub interfaces: Vec<AgentInterface>,
+    /// The file systems are frozen.
+    pub frozen: bool,
+    /// Whether the credentials are in the guest: what they are told by, or what went wrong.
+    pub credentials: Option<Result<u64, String>>,
+}
+
+/// An interface as the guest sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentInterface {
+    /// Its name in the guest.
+    pub name: String,
+    /// Its hardware address, in small letters.
+    pub mac: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
 }
 
 /// A call to a launcher.
@@ -145,8 +244,15 @@ pub enum Op {
     Unwatch(String),
     /// Start a new monitor in the launcher's container, whose old one is dead.
     TakeOver(Place),
+    /// Tell the monitors of these guests until when they may run. With an outcome it is for one that is about to start,
+    /// and success means that its promise is kept where no restart can lose it.
+    Promise(Vec<Place>, Time),
+    /// End the processes of a pod at once, from outside, whatever its launcher says.
+    Destroy(Place),
     /// Look whether any process of a pod still runs.
     LookForProcesses(Place),
+    /// Ask a guest's agent.
+    AskAgent(Box<AgentQuestion>),
     /// Tell the console server which guests there are. Has no outcome.
     Publish(Vec<Served>),
 }
@@ -166,6 +272,8 @@ pub enum Reply {
     Domain(Box<Domain>),
     /// Of [`Op::LookForProcesses`]: whether there is any.
     Processes(bool),
+    /// Of [`Op::AskAgent`].
+    Agent(Box<AgentReport>),
 }
 
 /// Why an operation failed. What was done of it is unknown.

@@ -12,6 +12,7 @@
 //! it is brought down. It touches nothing itself; [`effects`] names what it may ask for. The simulator runs the same
 //! core over a simulated node.
 
+pub mod agent;
 pub mod core;
 pub mod effects;
 pub mod keep_alive;

@@ -6,10 +6,11 @@ use carrack_launcher::accel::Accel;
 use carrack_launcher::domain::{EndReason, Phase};
 use carrack_types::kubevirt::domain::Machine;
 use carrack_types::kubevirt::vmi::{NetworkInterfaceStatus, VirtualMachineInstanceStatus};
-use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::kubevirt::{Condition, Interface, VirtualMachineInstance, phase, set_condition};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::spec::{POD_INTERFACE, mac_of};
+use super::effects::AgentReport;
+use super::spec::{POD_INTERFACE, mac_of, pod_interface};
 use crate::controllers::vmi::enter;
 
 /// How a run ended, for the status.
@@ -28,21 +29,29 @@ pub(super) fn verdict(domain: &Domain) -> Option<Verdict> {
     Some(Verdict {
         phase: match reason {
             EndReason::GuestShutdown | EndReason::Killed => phase::SUCCEEDED,
-            EndReason::Crashed | EndReason::FailedToStart => phase::FAILED,
+            EndReason::Crashed | EndReason::FailedToStart | EndReason::Fenced => phase::FAILED,
         },
     })
 }
 
+/// What is known of a guest.
+pub(super) struct Seen<'a> {
+    pub pod: Option<&'a Pod>,
+    pub domain: Option<&'a Domain>,
+    /// What does not work.
+    pub trouble: Option<&'a str>,
+    /// What the guest's agent says.
+    pub agent: Option<&'a AgentReport>,
+}
+
 /// Brings the status up to what is known of a guest.
-pub(super) fn apply(
-    vmi: &mut VirtualMachineInstance,
-    pod: Option<&Pod>,
-    domain: Option<&Domain>,
-    trouble: Option<&str>,
-    now: Time,
-) {
+pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time) {
+    let Seen { pod, domain, trouble, agent } = *seen;
     let spec = vmi.spec.clone();
-    let interfaces = domain.filter(|domain| is_alive(domain)).map(|_| interfaces(vmi, pod));
+    let interfaces = domain.filter(|domain| is_alive(domain)).map(|domain| {
+        let unasked = agent.is_none() && domain.agent_connected;
+        interfaces(vmi, pod, agent, unasked)
+    });
     let mut status = vmi.status.take().unwrap_or_default();
     let at = now.meta();
     if let Some(domain) = domain {
@@ -53,6 +62,10 @@ pub(super) fn apply(
             status.machine = Some(Machine { r#type: spec.domain.machine.and_then(|machine| machine.r#type) });
         }
         guest_conditions(&mut status, domain, &at);
+        // A handler that has just been started has not asked yet; what was said before stands.
+        if is_alive(domain) && (agent.is_some() || !domain.agent_connected) {
+            agent_says(&mut status, agent, &at);
+        }
     }
     if let Some(interfaces) = interfaces {
         status.interfaces = interfaces;
@@ -103,29 +116,65 @@ fn guest_conditions(
     );
 }
 
-/// What is known of the guest's interfaces without an agent in it: the pod's addresses are the ones that reach it.
-fn interfaces(vmi: &VirtualMachineInstance, pod: Option<&Pod>) -> Vec<NetworkInterfaceStatus> {
+/// What only an agent in the guest can tell. Without one, nothing is said.
+fn agent_says(
+    status: &mut VirtualMachineInstanceStatus,
+    agent: Option<&AgentReport>,
+    at: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time,
+) {
+    status.guest_os_info = agent.map(|agent| agent.os.clone()).unwrap_or_default();
+    status.fs_freeze_status = if agent.is_some_and(|agent| agent.frozen) { "frozen" } else { "" }.to_owned();
+    let kind = "AccessCredentialsSynchronized";
+    match agent.and_then(|agent| agent.credentials.as_ref()) {
+        Some(Ok(_)) => {
+            set_condition(&mut status.conditions, Condition::new(kind, "True", "", ""), at);
+        }
+        Some(Err(why)) => {
+            set_condition(&mut status.conditions, Condition::new(kind, "False", "SyncFailed", why), at);
+        }
+        None => status.conditions.retain(|condition| condition.r#type != kind),
+    }
+}
+
+/// What is known of the guest's interfaces: the pod's addresses are the ones that reach it, its own names and further
+/// addresses only its agent knows.
+fn interfaces(
+    vmi: &VirtualMachineInstance,
+    pod: Option<&Pod>,
+    agent: Option<&AgentReport>,
+    unasked: bool,
+) -> Vec<NetworkInterfaceStatus> {
     let addresses: Vec<String> = pod
         .and_then(|pod| pod.status.as_ref())
         .and_then(|status| status.pod_ips.as_ref())
         .map(|ips| ips.iter().map(|ip| ip.ip.clone()).collect())
         .unwrap_or_default();
-    vmi.spec
-        .domain
-        .devices
-        .interfaces
-        .iter()
-        .take(1)
-        .map(|nic| NetworkInterfaceStatus {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter();
+    let before = vmi.status.as_ref().map_or(&[][..], |status| &status.interfaces);
+    let status = |nic: &Interface| {
+        if let Some(known) = before.iter().find(|known| known.name == nic.name).filter(|_| unasked) {
+            return known.clone();
+        }
+        let pod_interface_name = pod_interface(vmi, nic);
+        let mac = mac_of(vmi, nic);
+        let inside = agent.and_then(|agent| agent.interfaces.iter().find(|interface| interface.mac == mac));
+        // Only addresses on the pod network are known from outside.
+        let ip_addresses = match inside {
+            _ if pod_interface_name == POD_INTERFACE => addresses.clone(),
+            Some(inside) => inside.addresses.clone(),
+            None => Vec::new(),
+        };
+        NetworkInterfaceStatus {
             name: nic.name.clone(),
-            mac: mac_of(vmi, nic),
-            ip_address: addresses.first().cloned().unwrap_or_default(),
-            ip_addresses: addresses.clone(),
-            pod_interface_name: POD_INTERFACE.to_owned(),
-            info_source: "domain".to_owned(),
+            mac,
+            interface_name: inside.map(|inside| inside.name.clone()).unwrap_or_default(),
+            ip_address: ip_addresses.first().cloned().unwrap_or_default(),
+            ip_addresses,
+            pod_interface_name,
+            info_source: if inside.is_some() { "domain, guest-agent" } else { "domain" }.to_owned(),
             queue_count: 1,
             link_state: "up".to_owned(),
-            ..NetworkInterfaceStatus::default()
-        })
-        .collect()
+        }
+    };
+    interfaces.map(status).collect()
 }

@@ -119,16 +119,10 @@ fn template(group: &str, plural: &str) -> Option<&'static [&'static str]> {
 
 /// Whether an update of a pod can change what it may do.
 fn changes(attributes: &Attributes<'_>) -> bool {
-    let containers = |object: &Object, list: &str| at(object, &["spec", list]).cloned();
-    match attributes.old {
-        None => true,
-        Some(old) => {
-            ["containers", "initContainers", "ephemeralContainers"]
-                .iter()
-                .any(|list| containers(old, list) != containers(&attributes.object, list))
-                || apparmor(old) != apparmor(&attributes.object)
-        }
-    }
+    let Some(old) = attributes.old else { return true };
+    let changed = |list: &str| at(old, &["spec", list]) != at(&attributes.object, &["spec", list]);
+    ["containers", "initContainers", "ephemeralContainers"].into_iter().any(changed)
+        || apparmor(old) != apparmor(&attributes.object)
 }
 
 fn apparmor(object: &Object) -> Vec<(&String, &Value)> {
@@ -199,7 +193,7 @@ impl AdmissionPlugin for PodSecurity {
 
     fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
         if let Some(policy) = Self::tightened(attributes) {
-            return existing(&policy, attributes, lookup.list("", "pods", &attributes.name));
+            return existing(&policy, attributes, &lookup.list("", "pods", &attributes.name));
         }
         let is_pod = Self::is_pod(attributes);
         let (metadata, spec) = match Self::template(attributes) {
@@ -246,7 +240,7 @@ fn labels(attributes: &Attributes<'_>) -> Result<(), Status> {
 }
 
 /// Which pods of a namespace its new level would refuse.
-fn existing(policy: &Policy, attributes: &Attributes<'_>, pods: &[Object]) -> Vec<String> {
+fn existing(policy: &Policy, attributes: &Attributes<'_>, pods: &[&Object]) -> Vec<String> {
     let mut by_fault: Vec<(String, Vec<&str>)> = Vec::new();
     for pod in pods.iter().take(MAX_PODS) {
         let violations = policy.violations(pod.get("metadata"), pod.get("spec").unwrap_or(&Value::Null));

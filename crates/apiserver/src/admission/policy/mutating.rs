@@ -57,8 +57,7 @@ async fn change(
     version: usize,
     params: &Value,
 ) -> Result<Result<Option<Object>, String>, Status> {
-    let before = asked.in_version(attributes, Some(&attributes.object), version).await?;
-    let old = asked.in_version(attributes, attributes.old, version).await?;
+    let (before, old) = asked.both(attributes, version).await?;
     let request = asked.request(attributes, version);
     let namespace = asked.namespace.clone().map_or(Value::Null, Value::Object);
     let work = |authorizer: Option<&carrack_auth::Authorizer>| {

@@ -115,8 +115,7 @@ async fn evaluate(
     version: usize,
     params: &Value,
 ) -> Result<Outcome, Status> {
-    let object = asked.in_version(attributes, Some(&attributes.object), version).await?;
-    let old = asked.in_version(attributes, attributes.old, version).await?;
+    let (object, old) = asked.both(attributes, version).await?;
     let request = asked.request(attributes, version);
     let mut world = World::new(attributes.caller, &request, &object, &old);
     world.set("params", params);

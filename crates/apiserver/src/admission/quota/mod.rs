@@ -12,7 +12,7 @@ use carrack_types::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation};
-use crate::object::{Object, at, child_mut, name};
+use crate::object::{Object, at, child_mut, meta, name};
 use crate::status::Status;
 
 const QUOTAS: &str = "resourcequotas";
@@ -33,9 +33,13 @@ impl AdmissionPlugin for ResourceQuota {
         if is_quota(attributes) && attributes.operation != Operation::Delete {
             needed.extend(counted(&attributes.object).map(|(group, plural)| Needed::all(&group, &plural, namespace)));
         }
-        // What a new object counts for is known only when it is complete.
-        let new = attributes.operation == Operation::Create && attributes.subresource.is_empty();
-        if new || !difference(attributes).is_empty() {
+        // What a new object counts for is known only when it is complete; one that goes counts for itself at least.
+        let certain = match attributes.operation {
+            Operation::Create => attributes.subresource.is_empty(),
+            Operation::Delete => attributes.old.is_some(),
+            _ => false,
+        };
+        if certain || !difference(attributes).is_empty() {
             needed.push(Needed::all("", QUOTAS, namespace).pinned());
         }
         needed
@@ -87,8 +91,24 @@ fn of(attributes: &Attributes<'_>, object: &Object) -> ResourceList {
     usage::of(&attributes.row.group, &attributes.row.plural, object, attributes.env.now().as_second())
 }
 
+/// Whether a change leaves alone all that an object may count by: most do, and to add it up takes its time.
+fn counts_the_same(old: &Object, new: &Object) -> bool {
+    let others = |object: &Object| object.len() - usize::from(object.contains_key("metadata"));
+    let metadata = ["deletionTimestamp", "deletionGracePeriodSeconds"];
+    others(old) == others(new)
+        && old.iter().all(|(field, value)| field == "metadata" || new.get(field) == Some(value))
+        && metadata.iter().all(|field| meta(old, field) == meta(new, field))
+        && meta(old, "annotations").and_then(|all| all.get(usage::CLASS_ANNOTATION))
+            == meta(new, "annotations").and_then(|all| all.get(usage::CLASS_ANNOTATION))
+}
+
 /// By how much what the object counts for changes; names that stay as they are left out.
 fn difference(attributes: &Attributes<'_>) -> ResourceList {
+    if let (Operation::Update, Some(old)) = (attributes.operation, attributes.old)
+        && counts_the_same(old, &attributes.object)
+    {
+        return ResourceList::new();
+    }
     let mut used = if attributes.operation == Operation::Delete {
         ResourceList::new()
     } else {

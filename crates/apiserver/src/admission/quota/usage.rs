@@ -11,6 +11,8 @@ use crate::object::{Object, at, meta, str_at};
 /// Resources that are counted under their plain name too, not only as `count/…`.
 const PLAIN: [&str; 6] =
     ["configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"];
+/// Names the storage class of a claim in the manner of old.
+pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// What stands between a storage class and a resource in the name of a quota for that class.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 
@@ -104,7 +106,7 @@ pub(super) fn of(group: &str, plural: &str, object: &Object, now_unix_s: i64) ->
 }
 
 fn storage_class(claim: &Object) -> &str {
-    match meta(claim, "annotations").and_then(|a| a.get("volume.beta.kubernetes.io/storage-class")) {
+    match meta(claim, "annotations").and_then(|a| a.get(CLASS_ANNOTATION)) {
         Some(class) => class.as_str().unwrap_or_default(),
         None => str_at(claim, &["spec", "storageClassName"]),
     }

@@ -70,8 +70,7 @@ impl Webhook {
     /// The review to send, with the version that the webhook wants to see; none when it is not asked.
     async fn review(&self, asked: &Asked<'_>, attributes: &Attributes<'_>) -> Result<Option<(usize, Value)>, Status> {
         let Some(version) = self.selection.version_for(attributes, asked.namespace.as_ref()) else { return Ok(None) };
-        let object = asked.in_version(attributes, Some(&attributes.object), version).await?;
-        let old = asked.in_version(attributes, attributes.old, version).await?;
+        let (object, old) = asked.both(attributes, version).await?;
         let mut request = asked.request(attributes, version);
         if !self.conditions.is_empty() {
             let holds = {

@@ -2,7 +2,10 @@
 
 use super::{Write, changed_keys, differs, in_domain, text};
 
-/// A virt-handler writes its own node's KubeVirt labels and annotations, and the machines that run,
+/// Where nodes keep the Leases under which their guests run.
+const LEASES: &str = "kubevirt-node-lease";
+
+/// A virt-handler writes its own node's KubeVirt labels and annotations, its Lease, and the machines that run,
 /// come or go there.
 pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
     match (w.group, w.resource) {
@@ -28,6 +31,13 @@ pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
                 }
             }
             Ok(())
+        }
+        ("coordination.k8s.io", "leases") => {
+            if w.namespace == LEASES && w.name == node {
+                Ok(())
+            } else {
+                Err(format!("virt-handler of {node:?} is not allowed to modify the lease {}/{}", w.namespace, w.name))
+            }
         }
         ("kubevirt.io", "virtualmachineinstances") => {
             let places = ["/status/nodeName", "/status/migrationState/sourceNode", "/status/migrationState/targetNode"];

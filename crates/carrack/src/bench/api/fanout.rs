@@ -74,24 +74,74 @@ impl Watchers {
 }
 
 async fn follow(mut connection: Connection, events: usize, began: Instant) -> anyhow::Result<(Vec<u32>, Instant)> {
-    let finder = Finder::new(MARK);
-    let (mut latencies_us, mut text) = (Vec::with_capacity(events), Vec::new());
-    while latencies_us.len() < events {
-        // All that has come, before it is looked at: an event may be cut anywhere.
-        ensure!(connection.chunk(&mut text).await?, "the watch ended after {} of {events} events", latencies_us.len());
-        let Some(end) = memchr::memrchr(b'\n', &text) else { continue };
-        let now_us = began.elapsed().as_micros();
-        for line in text[..=end].split_inclusive(|byte| *byte == b'\n') {
-            if let Some(at) = finder.find(line) {
-                let digits = &line[at + MARK.len()..];
-                let sent_us = digits
-                    .iter()
-                    .take_while(|byte| byte.is_ascii_digit())
-                    .fold(0_u128, |number, digit| number * 10 + u128::from(digit - b'0'));
-                latencies_us.push(u32::try_from(now_us.saturating_sub(sent_us)).unwrap_or(u32::MAX));
-            }
-        }
-        text.drain(..=end);
+    let mut reader = Reader { finder: Finder::new(MARK), latencies_us: Vec::with_capacity(events), cut: Vec::new() };
+    while reader.latencies_us.len() < events {
+        let seen = reader.latencies_us.len();
+        let piece = connection.piece().await?;
+        let piece = piece.with_context(|| format!("the watch ended after {seen} of {events} events"))?;
+        reader.take(piece, began.elapsed().as_micros());
     }
-    Ok((latencies_us, Instant::now()))
+    Ok((reader.latencies_us, Instant::now()))
+}
+
+/// Finds the marks in what comes.
+struct Reader {
+    finder: Finder<'static>,
+    latencies_us: Vec<u32>,
+    /// The beginning of a line whose end has not come.
+    cut: Vec<u8>,
+}
+
+impl Reader {
+    /// Takes a piece that came at this time.
+    fn take(&mut self, mut piece: &[u8], now_us: u128) {
+        if !self.cut.is_empty() {
+            let Some(end) = memchr::memchr(b'\n', piece) else { return self.cut.extend_from_slice(piece) };
+            let mut line = std::mem::take(&mut self.cut);
+            line.extend_from_slice(&piece[..=end]);
+            self.line(&line, now_us);
+            line.clear();
+            self.cut = line;
+            piece = &piece[end + 1..];
+        }
+        let whole = memchr::memrchr(b'\n', piece).map_or(0, |end| end + 1);
+        // One mark a line, so that it is enough to find the marks.
+        let mut lines = &piece[..whole];
+        while let Some(at) = self.finder.find(lines) {
+            let (_, mark) = lines.split_at(at);
+            self.mark(&mark[MARK.len()..], now_us);
+            lines = memchr::memchr(b'\n', mark).map_or(&[], |end| &mark[end + 1..]);
+        }
+        self.cut.extend_from_slice(&piece[whole..]);
+    }
+
+    fn line(&mut self, line: &[u8], now_us: u128) {
+        if let Some(at) = self.finder.find(line) {
+            self.mark(&line[at + MARK.len()..], now_us);
+        }
+    }
+
+    fn mark(&mut self, text: &[u8], now_us: u128) {
+        let sent_us = text
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .fold(0_u128, |number, digit| number * 10 + u128::from(digit - b'0'));
+        self.latencies_us.push(u32::try_from(now_us.saturating_sub(sent_us)).unwrap_or(u32::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_however_the_lines_are_cut() {
+        let text: String =
+            (1..=5).map(|at| format!("{{\"a\":{{{MARK}{at}\",\"b\":1}}}}\n{{\"other\":{at}}}\n")).collect();
+        for size in 1..text.len() {
+            let mut reader = Reader { finder: Finder::new(MARK), latencies_us: Vec::new(), cut: Vec::new() };
+            text.as_bytes().chunks(size).for_each(|piece| reader.take(piece, 10));
+            assert_eq!(reader.latencies_us, [9, 8, 7, 6, 5], "pieces of {size}");
+        }
+    }
 }

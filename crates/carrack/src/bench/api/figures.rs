@@ -22,8 +22,22 @@ pub struct Figure {
     /// Each second, over all clients.
     pub rate_per_s: f64,
     pub latency_ms: Percentiles,
+    /// What one cost the server, in microseconds of processor time, where its processes are known; under watch, with
+    /// the events that came of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_us: Option<f64>,
+    /// What one cost the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cpu_us: Option<f64>,
     /// For the plot: latency in milliseconds at each of [`GRID`].
     pub curve_ms: Vec<f64>,
+}
+
+/// Processor time up to some moment, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Spent {
+    pub server_s: Option<f64>,
+    pub client_s: Option<f64>,
 }
 
 /// Percentiles that are plotted.
@@ -66,6 +80,8 @@ impl Figure {
             name,
             count: latencies_us.len(),
             rate_per_s: latencies_us.len() as f64 / elapsed_s.max(1e-9),
+            server_cpu_us: None,
+            client_cpu_us: None,
             latency_ms: Percentiles { p50: at(50.0), p90: at(90.0), p99: at(99.0), max: at(100.0) },
             curve_ms: GRID.iter().map(|percent| at(*percent)).collect(),
         }
@@ -73,6 +89,17 @@ impl Figure {
 }
 
 impl Report {
+    /// Adds what was measured, with what it cost.
+    pub fn charge(&mut self, before: Spent, mut figure: Figure, after: Spent) {
+        let each =
+            |before: Option<f64>, after: Option<f64>| Some((after? - before?) * 1e6 / figure.count.max(1) as f64);
+        let server_cpu_us = each(before.server_s, after.server_s);
+        let client_cpu_us = each(before.client_s, after.client_s);
+        figure.server_cpu_us = server_cpu_us;
+        figure.client_cpu_us = client_cpu_us;
+        self.figures.push(figure);
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -90,14 +117,19 @@ impl Report {
             }
         }
         text.push_str(&format!(
-            "\n{:<22} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9}\n",
-            "", "COUNT", "RATE", "P50", "P90", "P99", "MAX"
+            "\n{:<22} {:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>11} {:>11}\n",
+            "", "COUNT", "RATE", "P50", "P90", "P99", "MAX", "SERVER CPU", "CLIENT CPU"
         ));
         for figure in &self.figures {
             let Percentiles { p50, p90, p99, max } = figure.latency_ms;
+            let cpu = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.0} us"));
             text.push_str(&format!(
-                "{:<22} {:>9} {:>9.0}/s {p50:>6.2} ms {p90:>6.2} ms {p99:>6.2} ms {max:>6.1} ms\n",
-                figure.name, figure.count, figure.rate_per_s
+                "{:<22} {:>9} {:>9.0}/s {p50:>6.2} ms {p90:>6.2} ms {p99:>6.2} ms {max:>6.1} ms {:>11} {:>11}\n",
+                figure.name,
+                figure.count,
+                figure.rate_per_s,
+                cpu(figure.server_cpu_us),
+                cpu(figure.client_cpu_us)
             ));
         }
         text

@@ -42,7 +42,6 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The server cannot be reached, or refuses.
 pub async fn run(args: &ApiArgs, format: Option<Format>) -> anyhow::Result<()> {
-    // The load takes threads of its own where the machine has cores for it.
     let report = drive(args).await?;
     if let Some(path) = &args.plot {
         std::fs::write(path, plot::svg(&report)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -97,13 +96,14 @@ fn scattered(number: usize, pods: usize) -> usize {
 async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress: &mut Progress) -> anyhow::Result<()> {
     let (endpoint, pods) = (&server.endpoint, args.pods.max(1));
     let mut clients = Clients::connect(endpoint, args.clients.max(1)).await?;
-    let mut one = Clients::connect(endpoint, 1).await?;
     let request = |method, path, content_type, body: Vec<u8>| Request { method, path, content_type, body };
     let none = |_: usize, _: &[u8]| {};
 
     progress.step(format!("creating {pods} pods"));
-    let create = move |number| request("POST", collection(), JSON, pods::pod(number).to_string().into_bytes());
-    report.figures.push(clients.run("create", pods, create, none).await?);
+    // Made before: the client's work is not what is measured.
+    let bodies: Vec<Vec<u8>> = (0..pods).map(|number| pods::pod(number).to_string().into_bytes()).collect();
+    let create = move |number: usize| request("POST", collection(), JSON, bodies[number].clone());
+    report.charge(server.spent(), clients.run("create", pods, create, none).await?, server.spent());
     tokio::time::sleep(SETTLE).await;
     report.loaded_mb = server.resident_mb()?;
 
@@ -121,47 +121,56 @@ async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress:
             }
         }
     };
-    report.figures.push(clients.run("get", gets, get, read).await?);
+    report.charge(server.spent(), clients.run("get", gets, get, read).await?, server.spent());
     let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
     report.pod_bytes = seen.iter().map(Vec::len).max().unwrap_or(0);
 
     progress.step("updating pods");
-    let known: Vec<(usize, Vec<u8>)> =
-        seen.into_iter().enumerate().filter(|(_, body)| !body.is_empty()).take(args.requests).collect();
+    let changed = |body: &[u8]| {
+        let text = String::from_utf8_lossy(body);
+        text.replacen("\"labels\":{", "\"labels\":{\"updated\":\"yes\",", 1).into_bytes()
+    };
+    let known = seen.iter().enumerate().filter(|(_, body)| !body.is_empty()).take(args.requests);
+    let known: Vec<(usize, Vec<u8>)> = known.map(|(pod, body)| (pod, changed(body))).collect();
     let updates = known.len();
     let update = move |number: usize| {
         let (pod, body) = &known[number];
-        // A label more, in text: the client's work is not what is measured.
-        let text = String::from_utf8_lossy(body).replacen("\"labels\":{", "\"labels\":{\"updated\":\"yes\",", 1);
-        request("PUT", pod_path(*pod), JSON, text.into_bytes())
+        request("PUT", pod_path(*pod), JSON, body.clone())
     };
-    report.figures.push(clients.run("update", updates, update, none).await?);
+    report.charge(server.spent(), clients.run("update", updates, update, none).await?, server.spent());
 
     progress.step("patching pods");
     let patch = move |number: usize| {
         let body = json!({"metadata": {"annotations": {"example.com/patched": number.to_string()}}});
         request("PATCH", pod_path(scattered(number, pods)), STRATEGIC, body.to_string().into_bytes())
     };
-    report.figures.push(clients.run("patch", args.requests.max(1), patch, none).await?);
+    report.charge(server.spent(), clients.run("patch", args.requests.max(1), patch, none).await?, server.spent());
 
     progress.step("listing pods");
+    let mut one = Clients::connect(endpoint, 1).await?;
     let all = move |_| request("GET", format!("{}?resourceVersion=0", collection()), "", Vec::new());
-    report.figures.push(one.run("list of all", args.lists.max(1), all, none).await?);
+    report.charge(server.spent(), one.run("list of all", args.lists.max(1), all, none).await?, server.spent());
     let exact = move |_| request("GET", collection(), "", Vec::new());
-    report.figures.push(one.run("list of all, newest", args.lists.max(1), exact, none).await?);
+    report.charge(
+        server.spent(),
+        one.run("list of all, newest", args.lists.max(1), exact, none).await?,
+        server.spent(),
+    );
     let label = pods::LABEL.replace('=', "%3D");
     let chosen = move |_| request("GET", format!("{}?labelSelector={label}", collection()), "", Vec::new());
-    report.figures.push(one.run("list by label", args.lists.max(1) * 5, chosen, none).await?);
+    report.charge(server.spent(), one.run("list by label", args.lists.max(1) * 5, chosen, none).await?, server.spent());
 
     if args.watchers > 0 {
         progress.step(format!("patching pods under {} watchers", args.watchers));
-        let figures = fan_out(args, endpoint, &mut clients).await?;
-        report.figures.extend(figures);
+        let before = server.spent();
+        let [patches, events] = fan_out(args, endpoint, &mut clients).await?;
+        report.charge(before, patches, server.spent());
+        report.figures.push(events);
     }
 
     progress.step("deleting pods");
     let delete = move |number| request("DELETE", pod_path(number), JSON, b"{\"gracePeriodSeconds\":0}".to_vec());
-    report.figures.push(clients.run("delete", pods, delete, none).await?);
+    report.charge(server.spent(), clients.run("delete", pods, delete, none).await?, server.spent());
     Ok(())
 }
 

@@ -1,11 +1,15 @@
 //! `carrack bench scheduler`: how many pods a second get a node.
 //!
 //! The core alone; then through the real API server on the embedded store, every write durable, with nodes that are objects
-//! only; then the core's cost of one decision over the number of nodes, which should not follow it.
+//! only, as upstream's own harness has them, or with hollow kubelets; then the core's cost of one decision over the number
+//! of nodes, which should not follow it.
 
 mod api;
 mod core;
+mod plot;
 mod workloads;
+
+use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -13,6 +17,9 @@ use serde::Serialize;
 use crate::cli::bench::{SchedulerArgs, Workload};
 use crate::output::{self, Format};
 use crate::progress::Progress;
+
+/// How many pods are decided about, at the most, for the cost over the number of nodes.
+const OVER_PODS: usize = 10_000;
 
 /// One workload.
 #[derive(Debug, Serialize)]
@@ -24,9 +31,12 @@ struct Line {
     core_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     api_per_s: Option<f64>,
-    /// Of the whole process: API server, store, scheduler and what drives them.
+    /// Of the whole process: API server, store, what drives them, and the scheduler unless it is apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     resident_mb: Option<f64>,
+    /// Of the scheduler's own process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduler_mb: Option<f64>,
     bound_per_s: f64,
 }
 
@@ -34,6 +44,7 @@ struct Line {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Cost {
+    workload: &'static str,
     nodes: usize,
     us_per_pod: f64,
 }
@@ -49,7 +60,7 @@ struct Report {
 ///
 /// # Errors
 /// A pod found no node, or the API server failed.
-pub async fn run(args: &SchedulerArgs, format: Option<Format>) -> anyhow::Result<()> {
+pub async fn run(args: &SchedulerArgs, plot: Option<&Path>, format: Option<Format>) -> anyhow::Result<()> {
     let mut progress = Progress::new();
     let mut report = Report { lines: Vec::new(), costs: Vec::new() };
     let chosen = if args.workload.is_empty() { &Workload::ALL[..] } else { &args.workload };
@@ -68,54 +79,66 @@ pub async fn run(args: &SchedulerArgs, format: Option<Format>) -> anyhow::Result
             core_per_s: decided.pods as f64 / decided.took.as_secs_f64().max(1e-9),
             api_per_s: None,
             resident_mb: None,
+            scheduler_mb: None,
             bound_per_s: workload.bound_per_s(),
         };
         if !args.core_only {
             progress.step(format!("{}: binding through an API server", workload.name()));
-            let (workload, nodes, port) = (*workload, args.nodes, args.scheduler_port);
+            let (nodes, port) = (args.nodes, args.scheduler_port);
+            let setting = api::Setting { nodes, pods, port, apart: args.apart, kubelets: args.kubelets };
+            let workload = *workload;
             // On all cores, as `carrack up` runs.
-            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, nodes, pods, port));
+            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, setting));
             let bound = tokio::task::spawn_blocking(work).await.context("the benchmark panicked")??;
             line.api_per_s = Some(bound.per_s);
             line.resident_mb = Some(bound.resident_mb);
+            line.scheduler_mb = bound.scheduler_mb;
         }
         report.lines.push(line);
     }
-    for nodes in args.over.iter().copied() {
-        progress.step(format!("deciding with {nodes} nodes"));
-        let decided = core::decide(Workload::Plain, nodes, 10_000)?;
-        let us_per_pod = decided.took.as_secs_f64() * 1e6 / decided.pods.max(1) as f64;
-        report.costs.push(Cost { nodes, us_per_pod });
+    for workload in chosen {
+        for nodes in args.over.iter().copied() {
+            progress.step(format!("{}: deciding with {nodes} nodes", workload.name()));
+            // So many that each node has room for its share, or somebody to go.
+            let most = if *workload == Workload::Preemption { nodes } else { nodes * 4 };
+            let decided = core::decide(*workload, nodes, OVER_PODS.min(most))?;
+            let us_per_pod = decided.took.as_secs_f64() * 1e6 / decided.pods.max(1) as f64;
+            report.costs.push(Cost { workload: workload.name(), nodes, us_per_pod });
+        }
     }
     progress.finish();
+    if let Some(path) = plot {
+        std::fs::write(path, plot::svg(&report.costs)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     output::print(format, &report, || text(&report))
 }
 
 fn text(report: &Report) -> String {
     let mut text = format!(
-        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10}\n",
-        "WORKLOAD", "NODES", "PODS", "CORE", "BOUND PODS", "GOAL", "MEMORY"
+        "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10} {:>10}\n",
+        "WORKLOAD", "NODES", "PODS", "CORE", "BOUND PODS", "GOAL", "MEMORY", "SCHEDULER"
     );
     for line in &report.lines {
         let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |r| format!("{r:.0}/s"));
-        let memory = line.resident_mb.map_or("-".to_owned(), |mb| format!("{mb:.0} MB"));
+        let memory = |mb: Option<f64>| mb.map_or("-".to_owned(), |mb| format!("{mb:.0} MB"));
         text.push_str(&format!(
-            "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10}\n",
+            "{:<12} {:>7} {:>7} {:>12} {:>12} {:>12} {:>10} {:>10}\n",
             line.workload,
             line.nodes,
             line.pods,
             rate(Some(line.core_per_s)),
             rate(line.api_per_s),
             rate(Some(line.bound_per_s)),
-            memory
+            memory(line.resident_mb),
+            memory(line.scheduler_mb)
         ));
     }
     if !report.costs.is_empty() {
         let most = report.costs.iter().map(|c| c.us_per_pod).fold(0.0, f64::max).max(1e-9);
-        text.push_str(&format!("\n{:<8} {:>12}\n", "NODES", "COST OF A POD"));
+        text.push_str(&format!("\n{:<12} {:>8} {:>13}\n", "WORKLOAD", "NODES", "COST OF A POD"));
         for cost in &report.costs {
             let bar = "#".repeat((cost.us_per_pod / most * 40.0).round() as usize);
-            text.push_str(&format!("{:<8} {:>10.1} us {bar}\n", cost.nodes, cost.us_per_pod));
+            text.push_str(&format!("{:<12} {:>8} {:>10.1} us {bar}\n", cost.workload, cost.nodes, cost.us_per_pod));
         }
     }
     text

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{
-    Controller, DeleteOptions, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write, controller_ref,
+    Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref,
 };
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
@@ -25,7 +25,11 @@ use schedule::{Schedule, TOO_MANY};
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// The controller of CronJobs.
-pub struct CronJobController;
+#[derive(Default)]
+pub struct CronJobController {
+    /// A planted bug: names are drawn anew, and Jobs do not say for which times there was one.
+    pub(crate) forgets: bool,
+}
 
 impl Controller for CronJobController {
     fn name(&self) -> &'static str {
@@ -40,17 +44,22 @@ impl Controller for CronJobController {
         let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else { return Plan::none() };
         let spec = &cron.spec;
         let jobs: Vec<Arc<Job>> = controlled::<Job>(view, cron.as_ref()).cloned().collect();
-        let mut status = cron.status.clone().unwrap_or_default();
-        let plan = follow(cron, &jobs, &mut status).then(clean_up(spec, cron, &jobs));
-        let plan = if cron.is_deleting() || spec.suspend == Some(true) {
-            plan
-        } else {
-            plan.then(run(cron, spec, &jobs, &mut status, now))
+        let old = cron.status.clone().unwrap_or_default();
+        let mut status = old.clone();
+        let plan = follow(cron, &jobs, &mut status, self.forgets);
+        let write = |status: CronJobStatus| {
+            Plan::none().update_status(&CronJob { status: Some(status), ..CronJob::clone(cron) })
         };
-        if cron.status.clone().unwrap_or_default() == status {
+        if status != old {
+            // Written before a Job is removed: one that is gone does not say any more for which time it was.
+            return plan.then(write(status));
+        }
+        let plan = plan.then(clean_up(spec, cron, &jobs));
+        if cron.is_deleting() || spec.suspend == Some(true) {
             return plan;
         }
-        plan.then(Plan::none().update_status(&CronJob { status: Some(status), ..CronJob::clone(cron) }))
+        let plan = plan.then(run(cron, spec, &jobs, &mut status, self.forgets, now));
+        if status == old { plan } else { plan.then(write(status)) }
     }
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
         let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else { return Plan::none() };
@@ -83,7 +92,7 @@ fn scheduled(job: &Job) -> Option<Time> {
 }
 
 /// Brings the list of active Jobs, and the times of the last ones, up to date.
-fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) -> Plan {
+fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus, forgets: bool) -> Plan {
     let mut plan = Plan::none();
     let mut active = status.active.take().unwrap_or_default();
     let listed = |active: &[ObjectReference], job: &Job| active.iter().any(|r| r.uid.as_deref() == Some(job.uid()));
@@ -92,7 +101,7 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) -> Plan
         if !finished && !listed(&active, job) {
             active.push(reference(job));
         }
-        if let Some(at) = scheduled(job)
+        if let Some(at) = scheduled(job).filter(|_| !forgets)
             && status.last_schedule_time.as_ref().is_none_or(|last| Time::from(last) < at)
         {
             status.last_schedule_time = Some(at.meta());
@@ -151,7 +160,14 @@ fn remove(plan: Plan, cron: &CronJob, job: &Job) -> Plan {
 }
 
 /// Makes the Job of the latest time that has come, unless it is too late for it or another one is in the way.
-fn run(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJobStatus, now: Time) -> Plan {
+fn run(
+    cron: &CronJob,
+    spec: &CronJobSpec,
+    jobs: &[Arc<Job>],
+    status: &mut CronJobStatus,
+    forgets: bool,
+    now: Time,
+) -> Plan {
     let warn = |reason: &str, message: String| Plan::none().event(EventRecord::warning(cron, reason, message));
     if let Some(zone) = &spec.time_zone
         && let Err(error) = jiff::tz::TimeZone::get(zone)
@@ -169,7 +185,8 @@ fn run(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJ
     let deadline = spec.starting_deadline_seconds.map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
     let since = deadline.map_or(last, |d| last.max(now - d));
     let Some(first) = schedule.next(since) else {
-        return warn("UnparseableSchedule", format!("unparseable schedule: {:?} : it never comes", spec.schedule));
+        let why = "time difference between two schedules is less than 1 second";
+        return warn("InvalidSchedule", format!("invalid schedule: {} : {why}", spec.schedule));
     };
     // Looked at again when the next time has come. A clock that goes back makes that later, and nothing else.
     let next = schedule.next(since.max(now)).unwrap_or(first);
@@ -182,10 +199,14 @@ fn run(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJ
         plan = plan.then(warn("TooManyMissedTimes", message));
     }
     if deadline.is_some_and(|d| now.since(missed.latest) > d) {
-        let message = format!("Missed scheduled time to start a job: {}", missed.latest.rfc3339());
+        let at = missed.latest.meta().0.strftime("%a, %d %b %Y %H:%M:%S +0000");
+        let message = format!("Missed scheduled time to start a job: {at}");
         return plan.then(warn("MissSchedule", message));
     }
-    let name = format!("{}-{}", cron.name(), missed.latest.unix_s().div_euclid(60));
+    let mut name = format!("{}-{}", cron.name(), missed.latest.unix_s().div_euclid(60));
+    if forgets {
+        name += &format!("-{}", now.0);
+    }
     if jobs.iter().any(|j| j.name() == name) {
         status.last_schedule_time = Some(missed.latest.meta());
         return plan;
@@ -204,7 +225,8 @@ fn run(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJ
     }
     status.last_schedule_time = Some(missed.latest.meta());
     let message = format!("Created job {name}");
-    plan.create(&job(cron, spec, name, missed.latest)).told(EventRecord::normal(cron, "SuccessfulCreate", message))
+    let make = Plan::none().create(&job(cron, spec, name, missed.latest)).resting_on(&Premise::unchanged(cron));
+    plan.then(make).told(EventRecord::normal(cron, "SuccessfulCreate", message))
 }
 
 /// The Job of a time.

@@ -17,7 +17,7 @@ mod update;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec};
@@ -101,6 +101,9 @@ impl Controller for DaemonSetController {
         if set.is_deleting() {
             return Plan::none();
         }
+        if !selects(&spec.selector, pods::template_labels(&spec.template)) {
+            return Plan::none().event(pods::foreign_template(set.as_ref()));
+        }
         let collisions = set.status.as_ref().and_then(|s| s.collision_count);
         let revisions = match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions) {
             Found::Settled(revisions) => revisions,
@@ -108,12 +111,12 @@ impl Controller for DaemonSetController {
             Found::Collision => return status::collided(set.as_ref()),
         };
         let chooses = |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref());
-        let pods = match claim::<DaemonSet, Pod>(view, set.as_ref(), chooses, |_| true) {
+        let all = match claim::<DaemonSet, Pod>(view, set.as_ref(), chooses, |_| true) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
         let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
-        for pod in &pods {
+        for pod in &all {
             by_node.entry(place::target(pod)).or_default().push(pod.clone());
         }
         let model = place::model(set.as_ref(), spec);
@@ -131,15 +134,15 @@ impl Controller for DaemonSetController {
         };
         let plan = place::plan(view, &known);
         if !plan.writes.is_empty() {
-            return plan;
+            return plan.resting_on(&Premise::unchanged(set.as_ref()));
         }
         let update = if known.rolls() { update::plan(view, &known) } else { Plan::none() };
         if !update.writes.is_empty() {
-            return update;
+            return update.resting_on(&Premise::unchanged(set.as_ref()));
         }
         let in_use = |r: &ControllerRevision| {
             r.uid() == revisions.current.uid()
-                || pods.iter().any(|p| p.label(revisions::LABEL) == Some(revisions::hash(r)))
+                || all.iter().any(|p| p.label(revisions::LABEL) == Some(revisions::hash(r)))
         };
         let keep = spec.revision_history_limit.unwrap_or(10);
         plan.then(update).then(revisions::clean_up(&revisions.all, keep, in_use)).then(status::write(&known))

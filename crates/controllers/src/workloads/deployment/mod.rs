@@ -11,7 +11,7 @@
 //! Behaviour follows kube-controller-manager (pkg/controller/deployment). One thing is stricter. Upstream counts a set by its
 //! spec, so that pods which an old set has not removed yet come on top of the surge. Here a set counts with the larger of its
 //! spec and its status, and nothing is scaled up while a set has not seen its latest spec: the pods that count as replicas
-//! never exceed the surge.
+//! never exceed the surge. Every write of a step rests on what the step was decided from (see [`sets::resting`]).
 
 mod annotations;
 mod rollout;
@@ -28,6 +28,7 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::claim::{Claim, Labels, claim, controller_of, watch};
+use super::pods;
 use super::scale::scaled;
 use sets::Sets;
 
@@ -128,6 +129,9 @@ impl Controller for DeploymentController {
             let event = EventRecord::warning(deployment.as_ref(), "SelectingAll", message);
             return status::write(wanted, &Sets::none(), None, now).event(event);
         }
+        if !selects(&wanted.spec.selector, pods::template_labels(&wanted.spec.template)) {
+            return Plan::none().event(pods::foreign_template(deployment.as_ref()));
+        }
         let chooses = |set: &ReplicaSet| selects(&wanted.spec.selector, set.metadata.labels.as_ref());
         let all = match claim::<Deployment, ReplicaSet>(view, deployment.as_ref(), chooses, |_| true) {
             Claim::Settled(sets) => sets,
@@ -155,7 +159,7 @@ fn sync(wanted: Wanted<'_>, sets: &Sets, now: Time) -> Plan {
     }
     let plan = scaling::scale(wanted, sets);
     if !plan.writes.is_empty() {
-        return plan;
+        return sets::resting(wanted, sets, plan);
     }
     let plan = if wanted.is_paused() { sets::clean_up(wanted, sets) } else { Plan::none() };
     plan.then(status::write(wanted, sets, None, now))

@@ -18,7 +18,7 @@ pub(crate) fn step(wanted: Wanted<'_>, sets: &Sets, view: &View<'_>, now: Time) 
     }
     let plan = if wanted.is_recreate() { recreate(wanted, sets, view, now) } else { rolling(wanted, sets, view, now) };
     if !plan.writes.is_empty() {
-        return plan;
+        return sets::resting(wanted, sets, plan);
     }
     let plan = if status::is_complete(wanted, sets) { sets::clean_up(wanted, sets) } else { plan };
     plan.then(status::write(wanted, sets, None, now))

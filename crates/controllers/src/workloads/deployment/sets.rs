@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrack_engine::{EventRecord, Plan, Time, View, controller_ref};
+use carrack_engine::{EventRecord, Plan, Premise, Time, View, Write, controller_ref};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -10,6 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::super::names;
 use super::{Wanted, annotations, spec_replicas, status};
+
+/// How many other sets a write rests on at most. A rollout has two at a time, and few more when it is changed on its way.
+const MOST_PREMISES: usize = 50;
 
 /// Label that tells the pods of one template from those of another.
 pub(crate) const HASH: &str = "pod-template-hash";
@@ -142,6 +145,34 @@ pub(crate) fn make(wanted: Wanted<'_>, sets: &Sets, view: &View<'_>, replicas: i
     }
     let message = format!("Scaled up replica set {name} from 0 to {replicas}");
     plan.told(EventRecord::normal(deployment, "ScalingReplicaSet", message))
+}
+
+/// The writes of a step rest on the Deployment as it was read, and on the sizes of its other sets. So of two steps that were
+/// decided on the same state one is taken, whoever decided them and however late one arrives; and a set that is made for a
+/// template that the Deployment does not have any more does not come into being.
+pub(crate) fn resting(wanted: Wanted<'_>, sets: &Sets, mut plan: Plan) -> Plan {
+    let mut active: Vec<ReplicaSet> = sets.all().into_iter().filter(|s| spec_replicas(s) > 0).map(sized).collect();
+    let deployment = Premise::unchanged(wanted.deployment);
+    for (number, write) in plan.writes.iter().enumerate() {
+        plan.premises.push((number, deployment.clone()));
+        let name = write.key().name;
+        let others = active.iter().filter(|s| s.name() != name).take(MOST_PREMISES);
+        plan.premises.extend(others.map(|s| (number, Premise::same_spec(s))));
+        let Write::Update { object, .. } = write else { continue };
+        if let Some(set) = active.iter_mut().find(|s| s.name() == name)
+            && object["spec"]["replicas"].as_i64() != Some(i64::from(spec_replicas(set)))
+        {
+            // What the next writes find once this one is made.
+            set.metadata.generation = set.metadata.generation.map(|g| g + 1);
+        }
+    }
+    plan
+}
+
+/// What of a set its size follows from.
+fn sized(set: &Arc<ReplicaSet>) -> ReplicaSet {
+    let spec = ReplicaSetSpec { replicas: Some(spec_replicas(set)), ..ReplicaSetSpec::default() };
+    ReplicaSet { metadata: set.metadata.clone(), spec: Some(spec), status: None }
 }
 
 /// Removes old sets without pods, beyond the history that is kept.

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{EventRecord, Plan, Time, View};
+use carrack_engine::{EventRecord, Plan, Premise, Time, View};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 
 use super::super::{BURST, names, pods};
-use super::{Known, TRACKING, indexes, let_go, tally, verdict};
+use super::{Known, TRACKING, chooses, indexes, let_go, tally, verdict};
 
 /// How long a pod waits that replaces one which failed: twice as long after each failure.
 const BACKOFF: Duration = Duration::from_secs(10);
@@ -18,10 +18,11 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
 /// Removes pods that are not to count as failed: they let go of the finalizer first.
 fn remove<'a>(known: &Known<'_>, pods: impl Iterator<Item = &'a Arc<Pod>>) -> Plan {
-    pods.take(BURST).fold(Plan::none(), |plan, pod| {
+    let plan = pods.take(BURST).fold(Plan::none(), |plan, pod| {
         let told = EventRecord::normal(known.job, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
         let_go(plan, pod).delete(pod.as_ref()).told(told)
-    })
+    });
+    plan.resting_on(&Premise::unchanged(known.job))
 }
 
 /// Ends all pods of a Job that is suspended.
@@ -58,13 +59,16 @@ pub(super) fn plan(known: &Known<'_>, status: &JobStatus, view: &View<'_>) -> Pl
     if missing == 0 {
         return Plan::none();
     }
+    if known.spec.selector.is_some() && !chooses(known.job, pod(known, String::new()).metadata.labels.as_ref()) {
+        return Plan::none().event(pods::foreign_template(known.job));
+    }
     let made =
         if known.is_indexed() { make_indexed(known, status, view, missing) } else { make_any(known, view, missing) };
     if made.writes.is_empty() {
         return made;
     }
     // Ends that somebody else counted meanwhile would be run once more.
-    Plan::none().confirm_unchanged(known.job).then(made)
+    Plan::none().confirm_unchanged(known.job).then(made).resting_on(&Premise::unchanged(known.job))
 }
 
 /// Pods of an Indexed Job that are of no index, or of one that another pod has.

@@ -25,7 +25,8 @@ pub(super) fn belongs(set: &StatefulSet, claim: &str) -> bool {
 fn policy<'a>(known: &'a Known<'_>) -> (&'a str, &'a str) {
     let policy = known.spec.persistent_volume_claim_retention_policy.as_ref();
     let word = |w: Option<&'a String>| w.map_or("Retain", String::as_str);
-    (word(policy.and_then(|p| p.when_deleted.as_ref())), word(policy.and_then(|p| p.when_scaled.as_ref())))
+    let scaled = if known.claims_go { "Delete" } else { word(policy.and_then(|p| p.when_scaled.as_ref())) };
+    (word(policy.and_then(|p| p.when_deleted.as_ref())), scaled)
 }
 
 fn reference<O: Kind>(owner: &O) -> OwnerReference {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec};
@@ -30,7 +30,11 @@ use super::{pods, revisions};
 use revisions::{Found, Revisions};
 
 /// The controller of StatefulSets.
-pub struct StatefulSetController;
+#[derive(Default)]
+pub struct StatefulSetController {
+    /// A planted bug: claims go by scaling whatever the policy says.
+    pub(crate) claims_go: bool,
+}
 
 /// A StatefulSet with what is known of it.
 pub(crate) struct Known<'a> {
@@ -43,6 +47,8 @@ pub(crate) struct Known<'a> {
     /// The revision that pods were of before; the same when no update is under way.
     pub current: Arc<ControllerRevision>,
     pub now: Time,
+    /// A planted bug.
+    pub claims_go: bool,
 }
 
 impl Known<'_> {
@@ -103,6 +109,9 @@ impl Controller for StatefulSetController {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(set) = view.get::<StatefulSet>(&key.namespace, &key.name) else { return Plan::none() };
         let Some(spec) = set.spec.as_ref() else { return Plan::none() };
+        if !selects(&spec.selector, pods::template_labels(&spec.template)) {
+            return Plan::none().event(pods::foreign_template(set.as_ref()));
+        }
         let collisions = set.status.as_ref().and_then(|s| s.collision_count);
         let revisions = match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions) {
             Found::Settled(revisions) => revisions,
@@ -115,7 +124,7 @@ impl Controller for StatefulSetController {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
-        let known = known(set, spec, &revisions, all, now);
+        let known = Known { claims_go: self.claims_go, ..known(set, spec, &revisions, all, now) };
         if set.is_deleting() {
             return status::write(&known);
         }
@@ -126,7 +135,7 @@ impl Controller for StatefulSetController {
         }
         let plan = plan.plan;
         if !plan.writes.is_empty() {
-            return plan;
+            return plan.resting_on(&Premise::unchanged(set.as_ref()));
         }
         let in_use = |r: &ControllerRevision| {
             [&known.update, &known.current].iter().any(|live| live.uid() == r.uid())
@@ -162,5 +171,5 @@ fn known<'a>(
     let named = set.status.as_ref().and_then(|s| s.current_revision.as_deref()).unwrap_or_default();
     let current = revisions.all.iter().find(|r| r.name() == named).unwrap_or(&revisions.current).clone();
     let pods = all.into_iter().filter_map(|p| Some((identity::ordinal(set, &p)?, p))).collect();
-    Known { set, spec, pods, update: revisions.current.clone(), current, now }
+    Known { set, spec, pods, update: revisions.current.clone(), current, now, claims_go: false }
 }

@@ -19,22 +19,21 @@ use carrack_csi::registration::registration_client::RegistrationClient;
 use carrack_csi::registration::{InfoRequest, RegistrationStatus};
 use carrack_csi::v1 as csi;
 use carrack_csi::v1::node_client::NodeClient;
+use carrack_types::volume::digest;
 use csi::node_service_capability::rpc::Type as NodeRpc;
 use csi::volume_capability::access_mode::Mode;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use super::{failed, make_dir, mounted};
+use crate::adapters::sockets;
 use crate::effects::{In, OpError};
 use crate::runtime::Uid;
 use crate::server::logs::changes::Changes;
 use crate::volumes::staged::{Secrets, StageInputs};
-use crate::volumes::{CsiNodeInfo, Driver, Origin, Published, Publishing, Staging, VolumeSetup, digest};
+use crate::volumes::{CsiNodeInfo, Driver, Expanding, Origin, Published, Publishing, Staging, VolumeSetup};
 
 /// Upstream's limit of a call.
 const CALL: Duration = Duration::from_secs(120);
-const CONNECT: Duration = Duration::from_secs(10);
 /// Looked at at least this often: a socket that refused may answer now.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -43,10 +42,21 @@ const AGAIN: Duration = Duration::from_secs(2);
 struct Registered {
     node: NodeClient<Channel>,
     stages: bool,
+    expands: bool,
+    measures: bool,
     mount_group: bool,
     single_node_modes: bool,
     /// The registration socket that announced it.
     socket: PathBuf,
+}
+
+/// What a driver measured: available, in total, used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes.
+    pub bytes: Option<(u64, u64, u64)>,
+    /// Files.
+    pub inodes: Option<(u64, u64, u64)>,
 }
 
 /// The CSI drivers of this node.
@@ -56,17 +66,8 @@ pub struct Csi {
 }
 
 async fn dial(socket: PathBuf) -> Result<Channel, OpError> {
-    let text = format!("connecting to {}", socket.display());
-    let endpoint = Endpoint::try_from("http://localhost").map_err(|e| OpError::Failed(e.to_string()))?;
-    let dial = endpoint.connect_with_connector(tower::service_fn(move |_: http::Uri| {
-        let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-    }));
-    match tokio::time::timeout(CONNECT, dial).await {
-        Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(e)) => failed(format!("{text}: {e}")),
-        Err(_) => failed(format!("{text} took too long")),
-    }
+    let what = format!("connecting to {}", socket.display());
+    sockets::dial(socket, &what).await.map_err(OpError::Failed)
 }
 
 /// Makes a call within its time.
@@ -196,6 +197,8 @@ impl Csi {
         };
         let registered = Registered {
             stages: has(NodeRpc::StageUnstageVolume),
+            expands: has(NodeRpc::ExpandVolume),
+            measures: has(NodeRpc::GetVolumeStats),
             mount_group: has(NodeRpc::VolumeMountGroup),
             single_node_modes: has(NodeRpc::SingleNodeMultiWriter),
             node,
@@ -218,7 +221,7 @@ impl Csi {
         }
         make_dir(&s.path)?;
         let publish_context = match &inputs.attached {
-            crate::volumes::staged::Attached::With(context) => context.clone(),
+            crate::volumes::staged::Attached::With { context, .. } => context.clone(),
             _ => BTreeMap::new(),
         };
         let request = csi::NodeStageVolumeRequest {
@@ -244,6 +247,70 @@ impl Csi {
         }
         let request = csi::NodeUnstageVolumeRequest { volume_id: handle.clone(), staging_target_path: s.path.clone() };
         call("NodeUnstageVolume", d.node.node_unstage_volume(request)).await.map(drop)
+    }
+
+    /// NodeGetVolumeStats; none where the driver does not have it. And whether it finds the volume abnormal, if it says.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn stats(
+        &self,
+        path: &str,
+        p: &Published,
+        uid: &Uid,
+        name: &str,
+    ) -> Result<Option<(Measured, Option<bool>)>, OpError> {
+        let Driver::Csi { driver, handle, ephemeral, .. } = &p.origin.driver else { return Ok(None) };
+        let mut d = self.driver(driver)?;
+        if !d.measures {
+            return Ok(None);
+        }
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: if *ephemeral { inline_handle(uid, name) } else { handle.clone() },
+            volume_path: path.to_owned(),
+            staging_target_path: if d.stages && !ephemeral { p.stage_path.clone() } else { String::new() },
+        };
+        let reply = call("NodeGetVolumeStats", d.node.node_get_volume_stats(request)).await?;
+        let mut measured = Measured::default();
+        for usage in reply.usage {
+            // What is negative is not known.
+            let value = |n: i64| u64::try_from(n).unwrap_or(0);
+            let found = Some((value(usage.available), value(usage.total), value(usage.used)));
+            match usage.unit() {
+                csi::volume_usage::Unit::Bytes => measured.bytes = found,
+                csi::volume_usage::Unit::Inodes => measured.inodes = found,
+                csi::volume_usage::Unit::Unknown => {}
+            }
+        }
+        Ok(Some((measured, reply.volume_condition.map(|c| c.abnormal))))
+    }
+
+    /// NodeExpandVolume, where the driver has it.
+    ///
+    /// # Errors
+    /// What the driver says; and when it makes it smaller than it is to be.
+    pub async fn expand(&self, e: &Expanding) -> Result<(), OpError> {
+        let p = &e.published;
+        let Driver::Csi { driver, handle, .. } = &p.origin.driver else { return Ok(()) };
+        let mut d = self.driver(driver)?;
+        if !d.expands {
+            return Ok(());
+        }
+        let bytes = i64::try_from(e.bytes()).unwrap_or(i64::MAX);
+        let request = csi::NodeExpandVolumeRequest {
+            volume_id: handle.clone(),
+            volume_path: e.path.clone(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            staging_target_path: if d.stages { p.stage_path.clone() } else { String::new() },
+            volume_capability: Some(capability(&p.origin, &d, None)),
+            secrets: text(&e.secrets)?,
+        };
+        let reply = call("NodeExpandVolume", d.node.node_expand_volume(request)).await?;
+        // A size that is not told is none.
+        if reply.capacity_bytes > 0 && reply.capacity_bytes < bytes {
+            return failed(format!("CSI driver {driver} made {handle} {} bytes of {bytes}", reply.capacity_bytes));
+        }
+        Ok(())
     }
 
     /// NodePublishVolume.

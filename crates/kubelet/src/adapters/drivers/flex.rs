@@ -17,7 +17,7 @@ use super::{disk, failed, make_dir, mounted, program};
 use crate::adapters::{blocking, io_error, mounts};
 use crate::effects::OpError;
 use crate::volumes::staged::{Secrets, StageInputs};
-use crate::volumes::{Driver, Origin, Published, Publishing, Staging, VolumeSetup};
+use crate::volumes::{Driver, Expanding, Origin, Published, Publishing, Staging, VolumeSetup};
 
 /// Upstream limits waitforattach alone, to ten minutes. A driver that hangs in another call would
 /// hold its volume for ever, so the same limit is put on all of them.
@@ -205,10 +205,30 @@ impl Flex {
         }
         // Unmounted here and still in use: somebody else has it.
         if let Some(device) = s.device.clone() {
-            blocking(move || disk::prove_closed(&device)).await?;
+            blocking(move || Ok(disk::prove_closed(&device)?)).await?;
         }
         // The default name is used also where the driver has getvolumename, as upstream does.
         self.call(driver, "detach", &[s.origin.spec_name.clone(), self.node.clone()]).await.map(drop)
+    }
+
+    /// Lets the file system follow a device that has grown (`expandfs`). How large it was is not known here.
+    ///
+    /// # Errors
+    /// What the driver or the program of the file system says.
+    pub async fn expand(&self, e: &Expanding) -> Result<(), OpError> {
+        let p = &e.published;
+        let Some((driver, options)) = options(&p.origin, &e.secrets, None) else { return failed("not a FlexVolume") };
+        if p.origin.block || !self.capabilities(driver).await?.requires_fs_resize {
+            return Ok(());
+        }
+        let at = p.stage_path.clone();
+        let Some(there) = mounted(&at)? else { return failed(format!("{at} is not mounted")) };
+        let device = mounts::device_of(&there).map_err(io_error(format!("looking for the device at {at}")))?;
+        let args = [options, device.clone(), at.clone(), e.bytes().to_string(), "0".to_owned()];
+        if let Told::NotSupported = self.call(driver, "expandfs", &args).await? {
+            disk::grow(&device, &at).await?;
+        }
+        Ok(())
     }
 
     /// Mounts it for a pod.

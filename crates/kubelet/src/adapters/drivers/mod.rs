@@ -5,25 +5,21 @@
 //! node while any mount namespace has it mounted or anybody has the device open.
 
 pub mod csi;
-pub mod disk;
 pub mod flex;
+pub mod usage;
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+
+use carrack_disks::filesystem as disk;
+use carrack_disks::{program, system};
 
 use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};
 use crate::runtime::Uid;
 use crate::volumes::staged::StageInputs;
-use crate::volumes::{Driver, Published, Publishing, Staging, VolumeKind, VolumeSetup};
-
-/// How long a program of the system may take; making a file system on a large disk takes long.
-const PROGRAM: Duration = Duration::from_secs(600);
-/// Most that a program may say, in bytes.
-const MAX_OUTPUT: usize = 64 << 10;
+use crate::volumes::{Driver, Expanding, GroupPolicy, Published, Publishing, Staging, VolumeKind, VolumeSetup};
 
 /// Drivers of both kinds.
 #[derive(Clone, Debug)]
@@ -36,42 +32,12 @@ pub struct Drivers {
     pub root: PathBuf,
     /// This boot.
     pub boot_id: String,
+    /// How full volumes are.
+    pub usages: usage::Usages,
 }
 
 fn failed<T>(text: impl Into<String>) -> Result<T, OpError> {
     Err(OpError::Failed(text.into()))
-}
-
-/// Runs a program to its end. Returns its exit code, none if it was killed, and what it wrote on both outputs.
-///
-/// # Errors
-/// When it cannot be run, or takes too long; it is killed then.
-pub(super) async fn program(
-    program: &Path,
-    args: &[String],
-    limit: Duration,
-) -> Result<(Option<i32>, String), OpError> {
-    let mut command = tokio::process::Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let name = program.display();
-    let run = async {
-        let child = command.spawn().map_err(io_error(format!("running {name}")))?;
-        child.wait_with_output().await.map_err(io_error(format!("waiting for {name}")))
-    };
-    let output = tokio::time::timeout(limit, run).await.map_err(|_| OpError::TimedOut(limit.as_secs()))??;
-    let mut text = output.stdout;
-    text.extend(output.stderr);
-    text.truncate(MAX_OUTPUT);
-    Ok((output.status.code(), String::from_utf8_lossy(&text).trim().to_owned()))
-}
-
-/// Runs a program of the system and wants it to succeed.
-pub(super) async fn system(name: &str, args: &[&str]) -> Result<String, OpError> {
-    let args: Vec<String> = args.iter().map(|&a| a.to_owned()).collect();
-    match program(Path::new(name), &args, PROGRAM).await? {
-        (Some(0), text) => Ok(text),
-        (code, text) => failed(format!("{name} {}: exit status {}: {text}", args.join(" "), code.unwrap_or(-1))),
-    }
 }
 
 fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, OpError> {
@@ -162,6 +128,15 @@ impl Drivers {
     /// # Errors
     /// What the driver or the kernel says.
     pub async fn publish(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
+        let outcome = self.give(setup, p).await;
+        if outcome.is_ok() {
+            let mounted = usage::Mounted { path: setup.path.clone(), published: p.published.clone() };
+            self.usages.mounted(&setup.uid, &setup.name, mounted);
+        }
+        outcome
+    }
+
+    async fn give(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
         let path = &setup.path;
         if mounted(path)?.is_some()
             || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()))
@@ -199,11 +174,24 @@ impl Drivers {
                 Driver::Flex { driver, .. } => self.flex.capabilities(driver).await?.fs_group,
                 _ => true,
             };
-            if takes_groups {
-                blocking(move || disk::own(Path::new(&path), group, policy)).await?;
+            if takes_groups && policy != GroupPolicy::None {
+                let only_on_mismatch = policy == GroupPolicy::OnRootMismatch;
+                blocking(move || Ok(disk::own(Path::new(&path), group, only_on_mismatch)?)).await?;
             }
         }
         Ok(Reply::Done)
+    }
+
+    /// Lets the device and the file system of a volume follow its size.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn expand(&self, e: &Expanding) -> Result<(), OpError> {
+        match &e.published.origin.driver {
+            Driver::Csi { .. } => self.csi.expand(e).await,
+            Driver::Flex { .. } => self.flex.expand(e).await,
+            Driver::Local { .. } | Driver::HostPath { .. } | Driver::Nfs { .. } => Ok(()),
+        }
     }
 
     /// A device of a pod is a link to the node's.
@@ -226,6 +214,7 @@ impl Drivers {
     /// # Errors
     /// When something is busy; then what is mounted stays mounted. And what the driver says.
     pub async fn unpublish(&self, uid: &Uid, name: &str, path: &str, p: &Published) -> Outcome {
+        self.usages.unmounted(uid, name);
         let parts = self.root.join("pods").join(uid.as_ref()).join("volume-subpaths").join(name);
         blocking(move || super::volumes::unmount_below(&parts.to_string_lossy())).await?;
         match &p.origin.driver {

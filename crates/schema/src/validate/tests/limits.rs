@@ -114,8 +114,8 @@ fn budgets_and_autoscalers() {
         "HorizontalPodAutoscaler",
         json!({"metadata": metadata(), "spec": {"minReplicas": 3, "maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment"}}}),
         &[
-            "spec.maxReplicas: Invalid value: 2: must be greater than or equal to `minReplicas`",
             "spec.scaleTargetRef.name: Required value",
+            "spec.maxReplicas: Invalid value: 2: must be greater than or equal to `minReplicas`",
         ],
     );
 }

@@ -1,8 +1,10 @@
 //! The instance that runs a machine, and the revision that keeps what it was made from.
 
+use std::collections::BTreeMap;
+
 use carrack_engine::controller_ref;
 use carrack_types::kubevirt::vmi::VirtualMachineInstanceStatus;
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -32,12 +34,15 @@ pub(super) fn revision(vm: &VirtualMachine) -> ControllerRevision {
 
 /// The instance. What belongs to the machine and not to one run of it (the firmware's UUID, MAC addresses) is derived
 /// from the machine's UID, so that the guest finds them unchanged after a restart.
-pub(super) fn build(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
-    let template = vm.spec.template.clone().unwrap_or_default();
-    let template_meta = template.metadata.unwrap_or_default();
-    let mut annotations = template_meta.annotations.unwrap_or_default();
+pub(super) fn build(
+    vm: &VirtualMachine,
+    mut spec: VirtualMachineInstanceSpec,
+    mut annotations: BTreeMap<String, String>,
+    paused: bool,
+) -> VirtualMachineInstance {
+    let template_meta = vm.spec.template.clone().and_then(|template| template.metadata).unwrap_or_default();
+    annotations.extend(template_meta.annotations.unwrap_or_default());
     annotations.insert(VM_GENERATION_ANNOTATION.to_owned(), generation(vm).to_string());
-    let mut spec = template.spec;
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
     }

@@ -12,6 +12,7 @@
 //! alone and reported.
 
 mod instance;
+mod size;
 mod start_failure;
 mod status;
 mod strategy;
@@ -19,13 +20,22 @@ mod strategy;
 use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::kubevirt::instancetype::{
+    VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
+    VirtualMachinePreference,
+};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::VM_FINALIZER;
 use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::json;
 
 use crate::diff::merge_patch;
+use crate::instancetype::{
+    CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
+};
+use size::{Sized, Trouble};
 use strategy::Act;
 
 /// Runs machines.
@@ -41,6 +51,14 @@ impl Controller for VmController {
         // By name, not by owner: a stranger's instance in the way is news, too.
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<ControllerRevision, VirtualMachine>();
+        setup.watch::<VirtualMachineInstancetype>(|of, view| named(view, INSTANCETYPE, of.name(), of.namespace()));
+        setup.watch::<VirtualMachineClusterInstancetype>(|of, view| named(view, CLUSTER_INSTANCETYPE, of.name(), ""));
+        setup.watch::<VirtualMachinePreference>(|of, view| named(view, PREFERENCE, of.name(), of.namespace()));
+        setup.watch::<VirtualMachineClusterPreference>(|of, view| named(view, CLUSTER_PREFERENCE, of.name(), ""));
+        setup.watch::<PersistentVolumeClaim>(|claim, view| {
+            let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
+            machines(view, |vm| vm.namespace() == namespace && claims(vm).any(|claim| claim == name))
+        });
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
@@ -55,9 +73,34 @@ impl Controller for VmController {
         }
         let revisions: Vec<&ControllerRevision> =
             view.cache::<ControllerRevision>().by_owner(vm.uid()).map(AsRef::as_ref).collect();
-        let world = World { vm, instance, stranger: named.is_some() && instance.is_none(), revisions };
-        run(&world, now)
+        let size = size::find(vm, &revisions, view);
+        let bound = |name: &str| {
+            let claim = view.get::<PersistentVolumeClaim>(vm.namespace(), name);
+            let status = claim.and_then(|claim| claim.status.as_ref());
+            claim.is_none() || status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+        };
+        let unbound = !claims(vm).all(bound);
+        let stranger = named.is_some() && instance.is_none();
+        run(&World { vm, instance, stranger, revisions, size, unbound }, now)
     }
+}
+
+/// The claims that a machine's instance will need.
+fn claims(vm: &VirtualMachine) -> impl Iterator<Item = &str> {
+    vm.spec.template.iter().flat_map(|template| &template.spec.volumes).filter_map(Volume::claim_name)
+}
+
+fn machines(view: &View<'_>, which: impl Fn(&VirtualMachine) -> bool) -> Vec<Key> {
+    view.cache::<VirtualMachine>().iter().filter(|vm| which(vm)).map(|vm| Key::of(vm.as_ref())).collect()
+}
+
+/// The machines that name an instance type or a preference.
+fn named(view: &View<'_>, kind: &str, name: &str, namespace: &str) -> Vec<Key> {
+    machines(view, |vm| {
+        let places = [instancetype_place(&vm.spec, vm.namespace()), preference_place(&vm.spec, vm.namespace())];
+        let mut places = places.into_iter().flatten();
+        places.any(|place| place.kind == kind && place.name == name && place.namespace == namespace)
+    })
 }
 
 /// What a decision about one machine rests on.
@@ -69,6 +112,10 @@ struct World<'a> {
     stranger: bool,
     /// Its ControllerRevisions.
     revisions: Vec<&'a ControllerRevision>,
+    /// Its instance type and preference.
+    size: Result<Sized, Trouble>,
+    /// One of its claims is there and has no volume yet.
+    unbound: bool,
 }
 
 fn add_finalizer(vm: &VirtualMachine) -> Plan {
@@ -84,7 +131,15 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
     }
     match instance {
         Some(vmi) if !vm.has_finalizer("orphan") => {
-            let world = World { vm, instance: Some(vmi), stranger: false, revisions: Vec::new() };
+            // What it was made from is of no interest any more.
+            let world = World {
+                vm,
+                instance: Some(vmi),
+                stranger: false,
+                revisions: Vec::new(),
+                size: Ok(Sized::default()),
+                unbound: false,
+            };
             let plan = status_plan(&world, now);
             if vmi.is_deleting() { plan } else { plan.then(stop(vm, vmi, None)) }
         }
@@ -98,7 +153,9 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
 
 fn run(world: &World<'_>, now: Time) -> Plan {
     let World { vm, instance, .. } = world;
-    let plan = status_plan(world, now);
+    // The revisions come before the status that names them.
+    let new = world.size.iter().flat_map(|size| &size.new);
+    let plan = new.fold(Plan::none(), |plan, revision| plan.create(revision)).then(status_plan(world, now));
     let plan = match strategy::decide(vm, *instance) {
         Act::Nothing => plan,
         Act::Stop { grace_period_s } => match instance {
@@ -107,9 +164,10 @@ fn run(world: &World<'_>, now: Time) -> Plan {
         },
         Act::Start { paused } if instance.is_none() && !world.stranger => {
             let wait = start_failure::wait_left(vm, now);
-            if wait > Duration::ZERO { plan.requeue_after(wait) } else { plan.then(start(vm, paused)) }
+            if wait > Duration::ZERO { plan.requeue_after(wait) } else { plan.then(start(world, paused)) }
         }
         Act::Start { .. } => plan,
+        Act::SwitchOn => plan.then(switch_on(vm)),
     };
     plan.then(drop_old_revisions(world))
 }
@@ -124,11 +182,24 @@ fn status_plan(world: &World<'_>, now: Time) -> Plan {
     }
 }
 
-fn start(vm: &VirtualMachine, paused: bool) -> Plan {
+fn start(world: &World<'_>, paused: bool) -> Plan {
+    let vm = world.vm;
+    // Without its size, the status says what is missing.
+    let Ok((spec, annotations)) = world.size.as_ref().map_err(Clone::clone).and_then(|size| size.spec(vm)) else {
+        return Plan::none();
+    };
     let revision = instance::revision(vm);
-    let vmi = instance::build(vm, paused);
+    let vmi = instance::build(vm, spec, annotations, paused);
     let message = format!("Started the virtual machine by creating the new virtual machine instance {}", vm.name());
     Plan::none().create(&revision).create(&vmi).event(EventRecord::normal(vm, "SuccessfulCreate", message))
+}
+
+/// A halted machine that is asked to start paused: the request stays, and is carried out by the strategy Always. Whoever
+/// uses the older field keeps it.
+fn switch_on(vm: &VirtualMachine) -> Plan {
+    let spec =
+        if vm.spec.running.is_some() { json!({"running": true}) } else { json!({"runStrategy": run_strategy::ALWAYS}) };
+    Plan::none().patch(vm, json!({"spec": spec}))
 }
 
 fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Option<i64>) -> Plan {
@@ -144,18 +215,26 @@ fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Optio
     plan.delete(vmi).event(EventRecord::normal(vm, "SuccessfulDelete", message))
 }
 
-/// Revisions that the running instance was not started from are of no use any more.
+/// Revisions of starts that the running instance was not started from, and of sizes that the machine does not have any
+/// more, are of no use.
 fn drop_old_revisions(world: &World<'_>) -> Plan {
-    let Some(used) =
-        world.instance.and_then(|vmi| vmi.status.as_ref()).map(|s| s.virtual_machine_revision_name.as_str())
-    else {
-        return Plan::none();
-    };
+    let started = world.instance.and_then(|vmi| vmi.status.as_ref());
+    let started = started.map(|status| status.virtual_machine_revision_name.as_str()).filter(|name| !name.is_empty());
+    let sizes: Option<Vec<&str>> = world.size.as_ref().ok().map(|size| {
+        let references = size.references.iter().flatten();
+        references.filter_map(|field| field["controllerRevisionRef"]["name"].as_str()).collect()
+    });
     let old = world.revisions.iter().filter(|revision| {
         let name = revision.name();
-        name.starts_with("revision-start-vm-") && name != used && !revision.is_deleting()
+        let useless = if name.starts_with("revision-start-vm-") {
+            started.is_some_and(|started| started != name)
+        } else {
+            let is_size = revision.label("instancetype.kubevirt.io/object-kind").is_some();
+            is_size && sizes.as_ref().is_some_and(|sizes| !sizes.contains(&name))
+        };
+        useless && !revision.is_deleting()
     });
-    if used.is_empty() { Plan::none() } else { old.fold(Plan::none(), |plan, revision| plan.delete(*revision)) }
+    old.fold(Plan::none(), |plan, revision| plan.delete(*revision))
 }
 
 #[cfg(test)]

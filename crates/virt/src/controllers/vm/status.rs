@@ -1,15 +1,16 @@
 //! A machine's status, from the machine, its instance and its requests.
 
 use carrack_engine::Time;
-use carrack_types::kubevirt::vm::StateChangeRequest;
+use carrack_types::kubevirt::vm::{StateChangeRequest, VolumeSnapshotStatus};
 use carrack_types::kubevirt::{
-    Condition, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, find_condition, phase, printable_status,
-    run_strategy, set_condition,
+    Condition, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, Volume, find_condition, phase,
+    printable_status, run_strategy, set_condition,
 };
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::size::Trouble;
 use super::strategy::{Act, decide};
 use super::{World, start_failure};
 
@@ -37,8 +38,14 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     if vm.run_strategy() != status.run_strategy && (instance.is_some() || !wants_start(vm)) {
         status.run_strategy = vm.run_strategy().to_owned();
     }
+    if let Ok(size) = &world.size
+        && !vm.is_deleting()
+    {
+        [status.instancetype_ref, status.preference_ref] = size.references.clone();
+    }
     conditions(world, &mut status.conditions, now);
-    status.printable_status = printable(vm, instance, &status).to_owned();
+    status.volume_snapshot_statuses = snapshot_statuses(vm);
+    status.printable_status = printable(world, &status).to_owned();
     status
 }
 
@@ -100,6 +107,8 @@ fn conditions(world: &World<'_>, conditions: &mut Vec<Condition>, now: Time) {
             vm.name()
         );
         set_condition(conditions, Condition::new("Failure", "True", "FailedCreate", &message), &at);
+    } else if let Some(trouble) = trouble(world) {
+        set_condition(conditions, Condition::new("Failure", "True", trouble.reason, &trouble.message), &at);
     } else {
         conditions.retain(|condition| condition.r#type != "Failure");
     }
@@ -111,6 +120,32 @@ fn conditions(world: &World<'_>, conditions: &mut Vec<Condition>, now: Time) {
     }
 }
 
+/// Why no instance can be made from the template.
+fn trouble(world: &World<'_>) -> Option<Trouble> {
+    if world.instance.is_some() {
+        return None;
+    }
+    match &world.size {
+        Err(trouble) => Some(trouble.clone()),
+        Ok(size) => size.spec(world.vm).err(),
+    }
+}
+
+/// Which volumes can be snapshotted: none of those that go with the instance can.
+fn snapshot_statuses(vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
+    let volumes = vm.spec.template.iter().flat_map(|template| &template.spec.volumes);
+    let status = |volume: &Volume| {
+        let reason = if volume.claim_name().is_some() {
+            "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass".to_owned()
+        } else {
+            let source = volume.sources().first().copied().unwrap_or_default();
+            format!("Snapshot is not supported for this volumeSource type [{source}]")
+        };
+        VolumeSnapshotStatus { name: volume.name.clone(), enabled: false, reason: Some(reason) }
+    };
+    volumes.map(status).collect()
+}
+
 /// Whether the template differs from what the instance was started from. An instance whose revision is not known
 /// says nothing.
 fn restart_required(world: &World<'_>) -> bool {
@@ -120,17 +155,18 @@ fn restart_required(world: &World<'_>) -> bool {
     };
     let revision = world.revisions.iter().find(|revision| revision.name() == name);
     let Some(data) = revision.and_then(|revision| revision.data.as_ref()) else { return false };
-    data.0.pointer("/spec/template/spec").is_some_and(|started_from| {
-        *started_from != json!(world.vm.spec.template.as_ref().map(|template| &template.spec))
-    })
+    let spec = &world.vm.spec;
+    let template = json!(spec.template.as_ref().map(|template| &template.spec));
+    let started_from = |pointer: &str| data.0.pointer(pointer);
+    started_from("/spec/template/spec").is_some_and(|before| *before != template)
+        || [("/spec/instancetype", json!(spec.instancetype)), ("/spec/preference", json!(spec.preference))]
+            .into_iter()
+            .any(|(pointer, now)| started_from(pointer).unwrap_or(&Value::Null) != &now)
 }
 
 /// The state in one word. The order of the questions is KubeVirt's: the first that fits counts.
-fn printable(
-    vm: &VirtualMachine,
-    instance: Option<&VirtualMachineInstance>,
-    status: &VirtualMachineStatus,
-) -> &'static str {
+fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
+    let World { vm, instance, .. } = *world;
     if vm.is_deleting() {
         return printable_status::TERMINATING;
     }
@@ -151,6 +187,7 @@ fn printable(
             phase::RUNNING => printable_status::RUNNING,
             _ if starting && reason == "FailedPvcNotFound" => printable_status::PVC_NOT_FOUND,
             _ if starting && unschedulable => printable_status::UNSCHEDULABLE,
+            _ if starting && world.unbound => printable_status::WAITING_FOR_VOLUME_BINDING,
             // KubeVirt knows one word for an image that cannot be had.
             _ if starting && matches!(reason, "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName") => {
                 printable_status::ERR_IMAGE_PULL
@@ -165,11 +202,14 @@ fn printable(
         return printable_status::CRASH_LOOP_BACK_OFF;
     }
     let again = match decide(vm, instance) {
-        Act::Start { .. } => true,
+        Act::Start { .. } | Act::SwitchOn => true,
         // A final instance makes room for the next one.
         Act::Stop { .. } => instance.is_some() && wants_start(vm),
         Act::Nothing => false,
     };
+    if again && world.unbound {
+        return printable_status::WAITING_FOR_VOLUME_BINDING;
+    }
     if again { printable_status::STARTING } else { printable_status::STOPPED }
 }
 

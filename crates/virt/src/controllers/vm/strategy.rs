@@ -14,6 +14,8 @@ pub(super) enum Act {
         /// With its CPUs stopped.
         paused: bool,
     },
+    /// Have one, by changing the strategy first.
+    SwitchOn,
     /// Have none.
     Stop {
         /// Seconds that the guest may take, when the request says so.
@@ -58,8 +60,9 @@ pub(super) fn decide(vm: &VirtualMachine, instance: Option<&VirtualMachineInstan
             None => Act::Nothing,
         },
         // Halted, and strategies that only a migration makes use of.
-        _ => match instance {
+        strategy => match instance {
             Some(_) => STOP,
+            None if strategy == run_strategy::HALTED && start.is_some() => Act::SwitchOn,
             None => Act::Nothing,
         },
     }

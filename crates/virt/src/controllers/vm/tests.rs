@@ -2,8 +2,13 @@
 
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_types::kubevirt::instancetype::{
+    VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
+    VirtualMachinePreference,
+};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
 use super::VmController;
@@ -43,8 +48,20 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
+fn caches(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Caches {
+    Caches::new()
+        .with([vm])
+        .with(vmi)
+        .with::<ControllerRevision>([])
+        .with::<VirtualMachineInstancetype>([])
+        .with::<VirtualMachineClusterInstancetype>([])
+        .with::<VirtualMachinePreference>([])
+        .with::<VirtualMachineClusterPreference>([])
+        .with::<PersistentVolumeClaim>([])
+}
+
 fn plan(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Plan {
-    let caches = Caches::new().with([vm]).with(vmi).with::<ControllerRevision>([]);
+    let caches = caches(vm, vmi);
     VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
 }
 
@@ -265,4 +282,72 @@ fn a_changed_template_asks_for_a_restart() {
     let mut before = json!(machine.spec);
     before["template"]["spec"]["domain"]["resources"]["requests"]["memory"] = json!("32Mi");
     assert!(restart(before));
+}
+
+#[test]
+fn a_halted_machine_that_is_to_start_paused_changes_its_strategy_first() {
+    let request =
+        json!({"runStrategy": "Halted", "stateChangeRequests": [{"action": "Start", "data": {"paused": "true"}}]});
+    let halted = plan(vm(json!({"runStrategy": "Halted"}), request.clone()), None);
+    let patched = halted.writes.iter().find_map(|write| match write {
+        Write::Patch { sub: "", patch, .. } => Some(patch["spec"].clone()),
+        _ => None,
+    });
+    assert_eq!(patched, Some(json!({"runStrategy": "Always"})));
+    assert!(!acts(&halted).iter().any(|act| act.starts_with("create")), "{halted:?}");
+    // The request is still there, and the instance starts paused by it.
+    let on = plan(vm(json!({"runStrategy": "Always"}), request), None);
+    assert_eq!(created(&on)["spec"]["startStrategy"], "Paused");
+    let older = plan(vm(json!({"running": false}), json!({"stateChangeRequests": [{"action": "Start"}]})), None);
+    assert!(format!("{older:?}").contains("\"running\": Bool(true)"), "{older:?}");
+}
+
+/// The instance that a plan makes.
+fn created(plan: &Plan) -> Value {
+    let instance = |write: &Write| match write {
+        Write::Create { resource, object, .. } if resource.plural == "virtualmachineinstances" => Some(object.clone()),
+        _ => None,
+    };
+    plan.writes.iter().find_map(instance).unwrap_or_default()
+}
+
+fn sized_machine(status: Value) -> VirtualMachine {
+    let mut object = json!(vm(json!({"runStrategy": "Always", "instancetype": {"name": "tiny"}}), status));
+    object["spec"]["template"]["spec"]["domain"] = json!({"devices": {}});
+    serde_json::from_value(object).expect("a machine")
+}
+
+fn tiny(guest: &str) -> VirtualMachineClusterInstancetype {
+    serde_json::from_value(json!({"metadata": {"name": "tiny", "uid": "t", "generation": 4, "resourceVersion": "1"},
+        "spec": {"cpu": {"guest": 2}, "memory": {"guest": guest}}}))
+    .expect("an instance type")
+}
+
+#[test]
+fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
+    let with = |vm: VirtualMachine, types: Vec<VirtualMachineClusterInstancetype>, kept: Vec<ControllerRevision>| {
+        let caches = caches(vm, None).with(types).with(kept);
+        VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+    };
+    let first = with(sized_machine(json!({})), vec![tiny("64Mi")], Vec::new());
+    let name = "demo-tiny-v1beta1-t-4";
+    let Some(Write::Create { object: revision, .. }) = first.writes.first() else { panic!("{first:?}") };
+    assert_eq!(revision["metadata"]["name"], name);
+    assert_eq!(status_of(&first)["instancetypeRef"]["controllerRevisionRef"]["name"], name);
+    assert_eq!(created(&first)["spec"]["domain"]["cpu"]["sockets"], 2);
+    assert_eq!(created(&first)["metadata"]["annotations"]["kubevirt.io/cluster-instancetype-name"], "tiny");
+    // The instance type is another by now, or gone: the machine's is the one it had.
+    let mut revision = revision.clone();
+    revision["metadata"]["resourceVersion"] = json!("5");
+    let kept: ControllerRevision = serde_json::from_value(revision).expect("a revision");
+    let status = json!({"instancetypeRef": status_of(&first)["instancetypeRef"]});
+    for types in [vec![tiny("1Gi")], Vec::new()] {
+        let later = with(sized_machine(status.clone()), types, vec![kept.clone()]);
+        assert_eq!(created(&later)["spec"]["domain"]["memory"]["guest"], "64Mi");
+    }
+    // Nothing is known of it: nothing is started, and the status says why.
+    let missing = with(sized_machine(json!({})), Vec::new(), Vec::new());
+    assert_eq!(acts(&missing), STATUS);
+    let failure = status_of(&missing)["conditions"].as_array().cloned().unwrap_or_default();
+    assert!(failure.iter().any(|c| c["type"] == "Failure" && c["reason"] == "FailedFindInstancetype"), "{failure:?}");
 }

@@ -13,6 +13,7 @@
 //! node object is gone by an operator's hand.
 
 mod conditions;
+mod failover;
 mod overhead;
 mod pod;
 mod progress;
@@ -20,10 +21,12 @@ mod progress;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
-use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance, phase};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
-use carrack_types::well_known::kubevirt::{KEEP_LAUNCHER_ANNOTATION, VMI_FINALIZER};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use carrack_types::well_known::kubevirt::{
+    FAILOVER_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
+};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
 use crate::controllers::Config;
@@ -65,6 +68,11 @@ impl World<'_> {
         self.pods.first().copied()
     }
 
+    /// A claim in the instance's namespace.
+    pub fn claim(&self, name: &str) -> Option<&PersistentVolumeClaim> {
+        self.view.get::<PersistentVolumeClaim>(self.vmi.namespace(), name).map(AsRef::as_ref)
+    }
+
     /// The cluster's settings; the oldest object counts, as there should be one.
     pub fn cluster(&self) -> KubeVirt {
         self.view.cache::<KubeVirt>().iter().next().map(|object| object.as_ref().clone()).unwrap_or_default()
@@ -87,6 +95,8 @@ impl Controller for VmiController {
             })
         });
         setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
+        setup.read::<PersistentVolume>();
+        setup.read::<VirtualMachine>();
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
@@ -121,6 +131,11 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     if !vmi.is_deleting() && !vmi.has_finalizer(VMI_FINALIZER) {
         new.metadata.finalizers.get_or_insert_default().push(VMI_FINALIZER.to_owned());
     }
+    if let progress::Next::CreatePod(_) = &progress {
+        // Decided once, before there is a pod: what a guest was started with holds for as long as it runs.
+        let failover = failover::decide(world).err().unwrap_or_else(|| "true".to_owned());
+        new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
+    }
     progress::apply(world, &mut new, &progress, now);
     conditions::apply(world, &mut new, &progress, now);
     let mut plan = match merge_patch(vmi, &new) {
@@ -133,7 +148,9 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         let message = format!("Created virtual machine pod {}", pod.name());
         plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
     }
-    if new.is_final() && !keep_launcher(vmi) {
+    // What is left of one whose node is dead is `node::recovery`'s to clear up.
+    let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
+    if new.is_final() && !is_lost && !keep_launcher(vmi) {
         plan = clear_up(world, &new, plan, now);
     }
     plan.then(unpaused_gate(world, now))

@@ -1,12 +1,15 @@
 //! Where an instance goes next: its phase, and the fields of its status that follow from its pod.
 
+use std::collections::BTreeSet;
+
 use carrack_engine::Time;
 use carrack_types::kubevirt::domain::CpuTopology;
 use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachineInstanceStatus, VolumeStatus};
-use carrack_types::kubevirt::{Quantity, VirtualMachineInstance, phase};
+use carrack_types::kubevirt::{Quantity, Volume, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, NODE_NAME_LABEL};
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use serde_json::json;
 
 use super::World;
 use super::pod;
@@ -61,17 +64,17 @@ fn unscheduled(world: &World<'_>) -> Next {
     if world.pod().is_some() {
         return Next::Phase(phase::SCHEDULING);
     }
-    for volume in &vmi.spec.volumes {
-        if let Some(claim) = volume.claim_name()
-            && world.view.get::<PersistentVolumeClaim>(vmi.namespace(), claim).is_none()
-        {
-            return Next::Wait(Obstacle::ClaimMissing(claim.to_owned()));
+    let mut blocks = BTreeSet::new();
+    for name in vmi.spec.volumes.iter().filter_map(Volume::claim_name) {
+        let Some(claim) = world.claim(name) else { return Next::Wait(Obstacle::ClaimMissing(name.to_owned())) };
+        if claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
+            blocks.insert(name);
         }
     }
     let Some(devices) = pod::devices_on_offer(world.view.cache::<Node>().iter().map(AsRef::as_ref)) else {
         return Next::Wait(Obstacle::NoNode);
     };
-    match pod::build(vmi, &world.cluster(), &devices, world.config) {
+    match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {
         Ok(pod) => Next::CreatePod(Box::new(pod)),
         Err(why) => Next::Wait(Obstacle::Spec(why)),
     }
@@ -88,7 +91,8 @@ fn ended_by_report(world: &World<'_>) -> Next {
         None => {
             let node = world.vmi.status.as_ref().map_or("", |status| &status.node_name);
             let node_is_gone = world.view.get::<Node>("", node).is_none();
-            if node_is_gone { Next::Phase(phase::FAILED) } else { Next::Stay }
+            // The guest of one that runs under its node's Lease is known to be dead by that alone.
+            if node_is_gone && !crate::fence::is_bound(world.vmi) { Next::Phase(phase::FAILED) } else { Next::Stay }
         }
         Some(_) => Next::Stay,
     }
@@ -146,21 +150,21 @@ pub(crate) fn enter(status: &mut VirtualMachineInstanceStatus, phase: &str, now:
 }
 
 /// Brings the status up to what was decided and to what the pod shows.
-pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &Next, now: Time) {
+pub(super) fn apply(
+    world: &World<'_>,
+    new: &mut carrack_types::kubevirt::VirtualMachineInstance,
+    next: &Next,
+    now: Time,
+) {
     let mut status = new.status.take().unwrap_or_default();
     match next {
         Next::Stay => {}
         Next::Phase(phase) => enter(&mut status, phase, now),
         Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
     }
-    if status.volume_status.is_empty() {
-        status.volume_status = world
-            .vmi
-            .spec
-            .volumes
-            .iter()
-            .map(|v| VolumeStatus { name: v.name.clone(), ..Default::default() })
-            .collect();
+    // Before the guest starts: it is started with what is written here.
+    if matches!(status.phase.as_str(), phase::PENDING | phase::SCHEDULING | phase::SCHEDULED) {
+        volumes(world, &mut status);
     }
     describe_guest(world, &mut status);
     if let Some(pod) = world.pod() {
@@ -178,6 +182,27 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         status.active_pods.clear();
     }
     new.status = Some(status);
+}
+
+/// The volumes, with what is known of their claims. A claim that is bound late shows its capacity late.
+fn volumes(world: &World<'_>, status: &mut VirtualMachineInstanceStatus) {
+    for volume in &world.vmi.spec.volumes {
+        let known = status.volume_status.iter().position(|known| known.name == volume.name);
+        let index = known.unwrap_or_else(|| {
+            status.volume_status.push(VolumeStatus { name: volume.name.clone(), ..VolumeStatus::default() });
+            status.volume_status.len() - 1
+        });
+        let Some(claim) = volume.claim_name().and_then(|name| world.claim(name)) else { continue };
+        let (spec, of) = (claim.spec.clone().unwrap_or_default(), claim.status.clone().unwrap_or_default());
+        let info = json!({
+            "claimName": claim.name(),
+            "accessModes": spec.access_modes.unwrap_or_default(),
+            "volumeMode": spec.volume_mode.unwrap_or_else(|| "Filesystem".to_owned()),
+            "capacity": of.capacity.unwrap_or_default(),
+            "requests": spec.resources.and_then(|resources| resources.requests).unwrap_or_default(),
+        });
+        status.volume_status[index].persistent_volume_claim_info = Some(info);
+    }
 }
 
 fn compute_image(pod: &Pod) -> String {

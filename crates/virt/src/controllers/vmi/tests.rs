@@ -2,7 +2,7 @@
 
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
-use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -83,7 +83,13 @@ fn node(schedulable: &str, devices: &[&str]) -> Node {
 }
 
 fn plan_with(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Plan {
-    let caches = Caches::new().with([vmi]).with(pod).with(node).with(cluster).with::<PersistentVolumeClaim>([]);
+    let caches = Caches::new()
+        .with([vmi])
+        .with(pod)
+        .with(node)
+        .with(cluster)
+        .with::<PersistentVolumeClaim>([])
+        .with::<VirtualMachine>([]);
     let config = Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned() };
     VmiController::new(config).reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
 }

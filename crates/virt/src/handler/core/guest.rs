@@ -24,7 +24,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Flight;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
-use crate::handler::effects::{Call, Place, Preparation, Prepared, Record, Reply};
+use crate::fence;
+use crate::handler::effects::{AgentQuestion, AgentReport, Call, Outcome, Place, Preparation, Prepared, Record, Reply};
 use crate::handler::spec;
 
 /// How often the power button is pressed: a guest that still boots misses the first time.
@@ -33,6 +34,10 @@ const PRESS_PERIOD: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait.
 const MAX_RETRY: Duration = Duration::from_secs(5);
+/// How often a guest's agent is asked.
+const AGENT_PERIOD: Duration = Duration::from_secs(120);
+/// How soon it is asked again when it gave no answer.
+const AGENT_RETRY: Duration = Duration::from_secs(10);
 /// A launcher that was not reached so often in a row has no monitor.
 const UNREACHED: u32 = 6;
 
@@ -71,6 +76,23 @@ pub(super) struct Guest {
     pub told_shutdown: bool,
     /// It is a fact that no process of the pod is left.
     pub dead: bool,
+    /// Its promise lies with its monitor, until then.
+    pub armed: Option<Time>,
+    /// What its agent said, and when to ask again.
+    pub agent: AgentState,
+}
+
+/// What is known from a guest's agent.
+#[derive(Default)]
+pub(super) struct AgentState {
+    /// What it said last.
+    pub report: Option<AgentReport>,
+    /// It is being asked.
+    pub asking: bool,
+    /// When it is to be asked again.
+    pub due: Option<Time>,
+    /// The credentials that are in the guest.
+    pub applied: Option<u64>,
 }
 
 /// The kinds of calls.
@@ -97,6 +119,17 @@ pub(super) struct Seen<'a> {
     pub pod: Option<&'a Pod>,
     pub accel: Accel,
     pub now: Time,
+    /// The node's Lease, for guests that run under it.
+    pub lease: Hold,
+}
+
+/// What the node's Lease allows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Hold {
+    /// Until when guests may run, and the term in which they start.
+    pub open: Option<(Time, i64)>,
+    /// No guest that is bound to it may be left: the promise is over, or the Lease was marked.
+    pub over: bool,
 }
 
 /// The next thing to do.
@@ -116,8 +149,16 @@ pub(super) enum Act {
     Call(Place, Call),
     /// Start a new monitor.
     TakeOver(Place),
+    /// Tell its monitor until when it may run.
+    Arm(Place, Time),
+    /// Write onto the instance that it starts in this term.
+    Claim(i64),
+    /// End it from outside.
+    Destroy(Place),
     /// Look whether any process of the pod is left.
     Look(Place),
+    /// Ask the guest's agent.
+    Ask(Box<AgentQuestion>),
     /// It cannot be done; why.
     Fail(String),
 }
@@ -140,12 +181,36 @@ impl Guest {
             (Flight::Drop(_), _) => self.saved = None,
             (Flight::Prepare(_), Reply::Prepared(prepared)) => self.prepared = Some(*prepared),
             (Flight::TakeOver(_), _) => self.unreached = 0,
+            (Flight::Arm(_, until), _) => self.armed = Some(*until),
+            (Flight::Destroy(_), Reply::Processes(left)) => {
+                self.dead = !left;
+                self.retry_at = left.then(|| now + FIRST_RETRY);
+            }
             (Flight::Look(_), Reply::Processes(left)) => {
                 self.dead = !left;
                 self.retry_at = left.then(|| now + MAX_RETRY);
             }
             // A launcher's state comes by the watch alone, so that states are seen in their order.
             _ => {}
+        }
+    }
+
+    /// The agent was asked.
+    pub fn asked_agent(&mut self, now: Time, outcome: Outcome) {
+        self.agent.asking = false;
+        match outcome {
+            Ok(Reply::Agent(report)) => {
+                if let Some(Ok(print)) = report.credentials {
+                    self.agent.applied = Some(print);
+                }
+                self.agent.report = Some(*report);
+                self.agent.due = Some(now + AGENT_PERIOD);
+            }
+            Ok(_) => self.agent.due = Some(now + AGENT_PERIOD),
+            Err(error) => {
+                tracing::debug!(uid = self.record.place.uid, %error, "a guest's agent gave no answer");
+                self.agent.due = Some(now + AGENT_RETRY);
+            }
         }
     }
 
@@ -157,6 +222,9 @@ impl Guest {
         }
         self.unreached = 0;
         self.trouble = None;
+        if !domain.agent_connected {
+            self.agent = AgentState { asking: self.agent.asking, ..AgentState::default() };
+        }
         // An end is final, whatever a new monitor may make of what is left.
         if self.domain.as_ref().is_none_or(|known| known.phase != Phase::Ended) {
             self.domain = Some(domain);
@@ -174,6 +242,11 @@ impl Guest {
         if self.unreached > UNREACHED {
             self.trouble = Some(why);
         }
+    }
+
+    /// Whether it is a fact that no guest runs.
+    pub fn is_over(&self) -> bool {
+        self.dead
     }
 
     /// Whether there is a guest to talk to.
@@ -205,6 +278,13 @@ fn backoff(failures: u32) -> Duration {
 
 /// Decides the next thing to do.
 pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
+    // Before anything else, whatever else is the matter: what was promised.
+    if guest.record.bound && seen.lease.over && !guest.dead && !guest.record.place.pod_uid.is_empty() {
+        return match guest.retry_at.filter(|at| *at > seen.now) {
+            Some(at) => Act::Wait(Some(at)),
+            None => Act::Destroy(guest.record.place.clone()),
+        };
+    }
     if guest.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) || guest.dead {
         return Act::Wait(None);
     }
@@ -234,7 +314,22 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         Some(Phase::Waiting) if going => repeat(guest, seen.now, &place, Call::Kill),
         Some(Phase::Waiting) => start(guest, seen, pod, place),
         Some(Phase::Running | Phase::Paused) if going => shut_down(guest, seen, &place),
-        Some(Phase::Running | Phase::Paused) => Act::Wait(None),
+        Some(Phase::Running) => ask_agent(guest, seen, place),
+        Some(Phase::Paused) => Act::Wait(None),
+    }
+}
+
+/// Asks the agent when it is time to, if there is one.
+fn ask_agent(guest: &Guest, seen: &Seen<'_>, place: Place) -> Act {
+    if guest.agent.asking || !guest.domain.as_ref().is_some_and(|domain| domain.agent_connected) {
+        return Act::Wait(None);
+    }
+    match guest.agent.due {
+        Some(due) if due > seen.now => Act::Wait(Some(due)),
+        _ => {
+            let credentials = spec::credentials(&seen.vmi.spec);
+            Act::Ask(Box::new(AgentQuestion { place, credentials, applied: guest.agent.applied }))
+        }
     }
 }
 
@@ -264,7 +359,19 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
             Err(why) => Act::Fail(why),
         };
     };
-    let machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel)) {
+    if fence::is_bound(seen.vmi) {
+        // Nothing starts without a promise, nor before the instance says in which term: a write that fails it for
+        // that term's end then finds it changed.
+        let Some((until, term)) = seen.lease.open else { return Act::Wait(None) };
+        if fence::token(seen.vmi) != Some(term) {
+            return if guest.writing { Act::Wait(None) } else { Act::Claim(term) };
+        }
+        guest.record.bound = true;
+        if guest.saved.as_ref().is_some_and(|saved| saved.bound) && guest.armed.is_none_or(|armed| armed < until) {
+            return Act::Arm(place, until);
+        }
+    }
+    let machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel), seen.now) {
         Ok(machine) => machine,
         Err(why) => return Act::Fail(why),
     };

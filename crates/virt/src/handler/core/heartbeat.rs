@@ -15,8 +15,8 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
-    HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL, TUN_RESOURCE,
-    VHOST_NET_RESOURCE,
+    FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL,
+    TUN_RESOURCE, VHOST_NET_RESOURCE,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -31,6 +31,8 @@ pub(super) struct Heartbeat {
     devices: BTreeMap<String, (bool, bool)>,
     /// When the next one is due.
     due: Option<Time>,
+    /// After a failure, not before that.
+    not_before: Option<Time>,
     writing: bool,
     /// The node as written; older states of it say nothing.
     barrier: u64,
@@ -46,6 +48,7 @@ impl Heartbeat {
             rng,
             devices: BTreeMap::new(),
             due: None,
+            not_before: None,
             writing: false,
             barrier: 0,
             all_seen: false,
@@ -72,7 +75,8 @@ impl Heartbeat {
 
     /// What to write to the node now, and when to look again.
     pub fn next(&mut self, now: Time, node: Option<&Node>, able: bool) -> (Option<Value>, Option<Time>) {
-        let Some(node) = node.filter(|node| !self.writing && node.revision() >= self.barrier) else {
+        let may = !self.writing && self.not_before.is_none_or(|at| at <= now);
+        let Some(node) = node.filter(|node| may && node.revision() >= self.barrier) else {
             return (None, None);
         };
         let current = node.label(SCHEDULABLE_LABEL);
@@ -87,7 +91,8 @@ impl Heartbeat {
         let port = (self.port != HANDLER_PORT).then(|| self.port.to_string());
         let patch = json!({"metadata": {
             "labels": {SCHEDULABLE_LABEL: label},
-            "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port},
+            "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port,
+                FENCED_BY_ANNOTATION: null},
         }});
         (Some(patch), Some(due))
     }
@@ -98,11 +103,13 @@ impl Heartbeat {
         match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Node>()) {
             Ok(node) => {
                 self.barrier = node.revision();
+                self.not_before = None;
                 None
             }
             Err(error) => {
                 tracing::warn!(%error, "the heartbeat was not written");
                 self.due = Some(now + RETRY);
+                self.not_before = self.due;
                 self.due
             }
         }

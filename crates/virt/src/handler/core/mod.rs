@@ -8,8 +8,10 @@
 //! Silence is never taken for an end. A guest is over when its launcher said so, when the kubelet reports that its
 //! container ended, or when no process of its pod is left on this node.
 
+mod fencing;
 mod guest;
 mod heartbeat;
+mod lease;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use carrack_engine::{
     TimerId,
 };
 use carrack_launcher::accel::{Accel, Probe};
+use carrack_launcher::domain::Phase;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, LAUNCHER, NODE_NAME_LABEL};
@@ -30,6 +33,7 @@ use super::status;
 use crate::diff::merge_patch;
 use guest::{Act, Asked, Guest, Seen};
 use heartbeat::Heartbeat;
+use lease::Keeper;
 
 /// Component name in events.
 pub const COMPONENT: &str = "virt-handler";
@@ -45,12 +49,16 @@ enum Flight {
     Call(String),
     TakeOver(String),
     Look(String),
+    Ask(String),
+    Arm(String, Time),
+    Destroy(String),
 }
 
 /// Whom a timer wakes.
 enum Wake {
     Guest(String),
     Heartbeat,
+    Lease,
 }
 
 /// Whose write is in flight.
@@ -71,6 +79,10 @@ pub struct Handler {
     wakes: BTreeMap<TimerId, Wake>,
     writes: BTreeMap<CallId, Written>,
     heartbeat: Heartbeat,
+    lease: Keeper,
+    /// When the Lease is looked at again, and the promise that the monitors were told last.
+    lease_at: Option<Time>,
+    told_until: Option<Time>,
     loaded: bool,
     probe: Option<Probe>,
     published: Vec<Served>,
@@ -97,6 +109,9 @@ impl Handler {
             wakes: BTreeMap::new(),
             writes: BTreeMap::new(),
             heartbeat: Heartbeat::new(rng.fork("heartbeat")),
+            lease: Keeper::new(node_name),
+            lease_at: None,
+            told_until: None,
             loaded: false,
             probe: None,
             published: Vec::new(),
@@ -161,10 +176,11 @@ impl Handler {
             return;
         };
         let pod = self.pod(uid);
+        let lease = self.hold(now);
         let guest = self.guests.entry(uid.to_owned()).or_default();
         guest.record.namespace = vmi.namespace().to_owned();
         guest.record.name = vmi.name().to_owned();
-        let seen = Seen { vmi, pod: pod.as_deref(), accel: probe.accel, now };
+        let seen = Seen { vmi, pod: pod.as_deref(), accel: probe.accel, now, lease };
         let act = if guest.busy { Act::Wait(None) } else { guest::act(guest, &seen) };
         if matches!(act, Act::Call(_, Call::Shutdown)) && !guest.told_shutdown {
             guest.told_shutdown = true;
@@ -177,11 +193,19 @@ impl Handler {
 
     /// An instance that is not this node's concern (any more).
     fn forget(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        let over = self.hold(now).over;
         let Some(guest) = self.guests.get_mut(uid) else { return };
         if guest.busy || guest.retry_at.is_some_and(|at| at > now) {
             return;
         }
         guest.watching = false;
+        // One that runs under the Lease is not left to itself when its instance is somebody else's matter: it must be
+        // over when the Lease is said to be free of guests.
+        let ended = guest.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) && !over;
+        if guest.record.bound && !guest.dead && !ended && !guest.record.place.pod_uid.is_empty() {
+            let place = guest.record.place.clone();
+            return self.carry_out(now, uid, Act::Destroy(place), fx);
+        }
         Self::tell(fx, Op::Unwatch(uid.to_owned()));
         // It is forgotten once its record is surely gone.
         if guest.saved.is_some() {
@@ -194,7 +218,8 @@ impl Handler {
 
     fn carry_out(&mut self, now: Time, uid: &str, act: Act, fx: &mut Effects<Out>) {
         let Some(guest) = self.guests.get_mut(uid) else { return };
-        let asks = !matches!(act, Act::Wait(_) | Act::Watch(_) | Act::Lost | Act::Fail(_));
+        let asks =
+            !matches!(act, Act::Wait(_) | Act::Watch(_) | Act::Lost | Act::Fail(_) | Act::Ask(_) | Act::Claim(_));
         guest.busy |= asks;
         let owner = uid.to_owned();
         match act {
@@ -218,6 +243,17 @@ impl Handler {
             }
             Act::TakeOver(place) => self.op(fx, Op::TakeOver(place), Flight::TakeOver(owner)),
             Act::Look(place) => self.op(fx, Op::LookForProcesses(place), Flight::Look(owner)),
+            Act::Ask(question) => {
+                // Beside all else: an agent that is slow must not keep anything waiting.
+                guest.agent.asking = true;
+                self.op(fx, Op::AskAgent(question), Flight::Ask(owner));
+            }
+            Act::Arm(place, until) => self.op(fx, Op::Promise(vec![place], until), Flight::Arm(owner, until)),
+            Act::Destroy(place) => {
+                tracing::warn!(uid, "the node's lease is over: the guest is ended");
+                self.op(fx, Op::Destroy(place), Flight::Destroy(owner));
+            }
+            Act::Claim(term) => self.claim(uid, term, fx),
             Act::Fail(why) => {
                 guest.fail(now, why);
                 if let Some(until) = guest.retry_at {
@@ -242,7 +278,13 @@ impl Handler {
         }
         let mut new = vmi.as_ref().clone();
         let domain = guest.outcome(pod);
-        status::apply(&mut new, pod, domain.as_ref(), guest.trouble.as_deref(), now);
+        let seen = status::Seen {
+            pod,
+            domain: domain.as_ref(),
+            trouble: guest.trouble.as_deref(),
+            agent: guest.agent.report.as_ref(),
+        };
+        status::apply(&mut new, &seen, now);
         let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
         for event in changes(vmi, &new, guest) {
             self.recorder.record(now, event, fx);
@@ -264,13 +306,18 @@ impl Handler {
             | Flight::Prepare(ref uid)
             | Flight::Call(ref uid)
             | Flight::TakeOver(ref uid)
-            | Flight::Look(ref uid) => uid.clone(),
+            | Flight::Look(ref uid)
+            | Flight::Ask(ref uid)
+            | Flight::Arm(ref uid, _)
+            | Flight::Destroy(ref uid) => uid.clone(),
         };
         if let Some(guest) = self.guests.get_mut(&uid) {
-            guest.busy = false;
-            match outcome {
-                Ok(reply) => guest.succeeded(now, &flight, reply),
-                Err(error) => guest.fail(now, error.0),
+            guest.busy &= matches!(flight, Flight::Ask(_));
+            match (outcome, &flight) {
+                // A guest need not have an agent that answers; nothing else waits for it.
+                (outcome, Flight::Ask(_)) => guest.asked_agent(now, outcome),
+                (Ok(reply), _) => guest.succeeded(now, &flight, reply),
+                (Err(error), _) => guest.fail(now, error.0),
             }
             if let Some(until) = guest.retry_at {
                 self.wake(fx, until, Wake::Guest(uid.clone()));
@@ -365,7 +412,7 @@ impl Handler {
     /// Says that the node lives, when it is time to or something changed.
     fn beat(&mut self, now: Time, fx: &mut Effects<Out>) {
         let node = self.node.cache().get("", &self.node_name).cloned();
-        let able = self.loaded && self.probe.is_some();
+        let able = self.loaded && self.probe.is_some() && !self.lease.is_marked();
         let (patch, next) = self.heartbeat.next(now, node.as_deref(), able);
         if let Some(patch) = patch {
             let request =
@@ -449,6 +496,7 @@ impl Core for Handler {
                 }
                 Input::Own(event) => self.own(now, event, fx),
                 Input::Timer(id) => {
+                    // Whichever it is, what is due is looked at below.
                     if let Some(Wake::Guest(uid)) = self.wakes.remove(&id) {
                         if let Some(guest) = self.guests.get_mut(&uid) {
                             guest.wake_at = None;
@@ -459,6 +507,8 @@ impl Core for Handler {
                 Input::Api { id, result } => {
                     if let Some(written) = self.writes.remove(&id) {
                         self.answered(now, written, &result, fx);
+                    } else {
+                        self.lease.answered(now, id, &result);
                     }
                 }
                 Input::Watch { .. } => {}
@@ -469,6 +519,7 @@ impl Core for Handler {
             self.heartbeat.all_seen = true;
             self.consider_all(now, fx);
         }
+        self.hold_lease(now, fx);
         self.beat(now, fx);
         self.publish(fx);
     }

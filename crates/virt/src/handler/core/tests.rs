@@ -14,7 +14,10 @@ use carrack_launcher::domain::{End, EndReason, Phase};
 use serde_json::{Value, json};
 
 use super::Handler;
-use crate::handler::effects::{Call, In, Op, OpError, Out, Outcome, Place, Prepared, Record, Reply};
+use crate::handler::effects::{
+    AgentInterface, AgentReport, Binding, Call, In, LinkFacts, Op, OpError, Out, Outcome, Place, PodLink, Prepared,
+    Record, Reply,
+};
 
 const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";
 const POD: &str = "/api/v1/namespaces/ns/pods/virt-launcher-demo";
@@ -32,6 +35,10 @@ struct Rig {
     events: Vec<String>,
     /// Writes are lost on the way.
     deaf: bool,
+    /// The node's Lease.
+    lease: Option<Value>,
+    /// The Lease cannot be reached.
+    cut_off: bool,
 }
 
 impl Rig {
@@ -47,6 +54,8 @@ impl Rig {
             ops: VecDeque::new(),
             events: Vec::new(),
             deaf: false,
+            lease: None,
+            cut_off: false,
         };
         rig.put(NODE, json!({"metadata": {"name": "n1"}, "status": {"capacity": {}}}));
         rig
@@ -134,6 +143,9 @@ impl Rig {
     fn serve(&mut self, request: &ApiRequest) -> Result<ApiResponse, ApiError> {
         let path = request.path.split('?').next().unwrap_or_default().to_owned();
         let ok = |value: &Value| Ok(ApiResponse { status: 200, body: Bytes::from(value.to_string()) });
+        if path.contains("/leases") {
+            return self.serve_lease(request);
+        }
         match request.method {
             Method::Get => {
                 let plural = path.rsplit('/').next().unwrap_or_default();
@@ -164,6 +176,30 @@ impl Rig {
                 ok(&event)
             }
             _ => panic!("{request:?}"),
+        }
+    }
+
+    /// The node's Lease.
+    fn serve_lease(&mut self, request: &ApiRequest) -> Result<ApiResponse, ApiError> {
+        let refuse = |code: u16, reason: &str| {
+            Err(ApiError::Status(Box::new(StatusError { code, reason: reason.to_owned(), ..StatusError::default() })))
+        };
+        if self.cut_off {
+            return Err(ApiError::Transport("no route".to_owned()));
+        }
+        if request.method != Method::Get {
+            let mut lease: Value = serde_json::from_slice(&request.body).expect("JSON");
+            let there = self.lease.as_ref().map_or(Value::Null, |old| old["metadata"]["resourceVersion"].clone());
+            if lease["metadata"]["resourceVersion"] != there {
+                return refuse(409, "Conflict");
+            }
+            self.revision += 1;
+            lease["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+            self.lease = Some(lease);
+        }
+        match &self.lease {
+            Some(lease) => Ok(ApiResponse { status: 200, body: Bytes::from(lease.to_string()) }),
+            None => refuse(404, "NotFound"),
         }
     }
 
@@ -272,7 +308,8 @@ fn a_guest_is_brought_up() {
     rig.start(Vec::new());
     assert_eq!(rig.expect(|op| matches!(op, Op::Watch(_))).op, Op::Watch(place()));
     rig.domain(Phase::Waiting, None);
-    let prepared = Prepared { mtu: Some(1400), ..Prepared::default() };
+    let facts = LinkFacts { mtu: Some(1400), ..LinkFacts::default() };
+    let prepared = Prepared { links: [("eth0".to_owned(), facts)].into(), ..Prepared::default() };
     let Op::Prepare(preparation) =
         rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::new(prepared))))
     else {
@@ -280,7 +317,10 @@ fn a_guest_is_brought_up() {
     };
     assert_eq!(preparation.disks[0].container_id, "c2");
     assert_eq!(preparation.disks[0].target, "/var/run/kubevirt/container-disks/disk_0.img");
-    assert_eq!(preparation.network.expect("a network").guest.to_string(), "10.0.2.2");
+    let [PodLink { pod_interface, binding: Binding::Masquerade(network), .. }] = &preparation.links[..] else {
+        panic!("{:?}", preparation.links)
+    };
+    assert_eq!((pod_interface.as_str(), network.guest.to_string().as_str()), ("eth0", "10.0.2.2"));
     // What was asked of the launcher is kept before it is asked.
     let Op::Save(record) = rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done)) else { panic!("no record") };
     assert!(record.started);
@@ -305,6 +345,47 @@ fn a_guest_is_brought_up() {
     assert_eq!(rig.condition("Paused").expect("paused")["reason"], "PausedByUser");
     rig.domain(Phase::Running, None);
     assert!(rig.condition("Paused").is_none());
+}
+
+#[test]
+fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    let alive = |connected: bool| {
+        let domain = Domain { phase: Phase::Running, agent_connected: connected, ..Domain::waiting("vmi") };
+        Input::Own(In::Domain("vmi".to_owned(), Box::new(domain)))
+    };
+    rig.step(alive(true));
+    rig.settle();
+    assert_eq!(rig.condition("AgentConnected").expect("connected")["status"], "True");
+    let ask = |op: &Op| matches!(op, Op::AskAgent(_));
+    // No answer is no trouble of the guest's.
+    rig.answer(ask, Err(OpError("silence".to_owned())));
+    assert!(rig.condition("Synchronized").is_none());
+    rig.pass(Duration::from_secs(10));
+    let mac = rig.objects[VMI]["status"]["interfaces"][0]["mac"].as_str().unwrap_or_default().to_owned();
+    let mut report = AgentReport::default();
+    report.os.id = "demo".to_owned();
+    report.interfaces.push(AgentInterface { name: "ens3".to_owned(), mac, ..AgentInterface::default() });
+    rig.answer(ask, Ok(Reply::Agent(Box::new(report))));
+    let status = rig.objects[VMI]["status"].clone();
+    assert_eq!(status["guestOSInfo"]["id"], "demo");
+    assert_eq!(status["interfaces"][0]["interfaceName"], "ens3");
+    assert_eq!(status["interfaces"][0]["infoSource"], "domain, guest-agent");
+    assert_eq!(status["interfaces"][0]["ipAddress"], "10.1.0.5");
+    rig.pass(Duration::from_secs(119));
+    assert!(rig.idle());
+    // A question that is under way does not keep the power button from being pressed.
+    rig.pass(Duration::from_secs(2));
+    rig.expect(ask);
+    rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+    rig.expect(|op| matches!(op, Op::Call(_, Call::Shutdown)));
+    rig.step(alive(false));
+    rig.settle();
+    assert!(rig.condition("AgentConnected").is_none());
+    assert_eq!(rig.objects[VMI]["status"].get("guestOSInfo"), None);
 }
 
 #[test]
@@ -366,6 +447,7 @@ fn a_guest_that_never_started_is_not_started_to_be_stopped() {
 #[test]
 fn a_new_handler_finds_its_guests() {
     let record = Record {
+        bound: false,
         namespace: "ns".to_owned(),
         name: "demo".to_owned(),
         place: place(),
@@ -505,4 +587,82 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     rig.settle();
     rig.pass(Duration::from_secs(73));
     assert_ne!(rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"], before);
+}
+
+/// An instance that runs under the node's Lease, up to its guest's start.
+fn bound() -> Rig {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.change(VMI, |vmi| vmi["metadata"]["annotations"] = json!({"kubevirt.io/failover": "true"}));
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(Domain::waiting("vmi")))));
+    rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+    assert_eq!(rig.objects[VMI]["metadata"]["annotations"]["kubevirt.io/fencing-token"], "1");
+    rig.settle();
+    rig
+}
+
+fn runs(rig: &mut Rig) {
+    let Op::Save(record) = rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done)) else { panic!("no record") };
+    assert!(record.bound && record.started);
+    rig.answer(|op| matches!(op, Op::Promise(..)), Ok(Reply::Done));
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Sync(_))), Ok(Reply::Done));
+    let domain = Domain { phase: Phase::Running, ..Domain::waiting("vmi") };
+    rig.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(domain))));
+}
+
+#[test]
+fn a_bound_guest_starts_under_a_promise_and_is_ended_when_it_is_over() {
+    let mut rig = bound();
+    runs(&mut rig);
+    let first = rig.now;
+    rig.pass(Duration::from_secs(2));
+    let Op::Promise(_, until) = rig.expect(|op| matches!(op, Op::Promise(..))).op else { panic!("no promise") };
+    assert!(until > first + Duration::from_secs(8) && until <= rig.now + Duration::from_secs(8));
+    rig.cut_off = true;
+    rig.pass(Duration::from_secs(6));
+    assert!(!rig.ops.iter().any(|out| matches!(out.op, Op::Destroy(_))), "{:?}", rig.ops);
+    rig.pass(Duration::from_secs(4));
+    rig.ops.retain(|out| !matches!(out.op, Op::Promise(..)));
+    rig.settle();
+    rig.answer(|op| matches!(op, Op::Destroy(_)), Ok(Reply::Processes(false)));
+    assert_eq!(rig.objects[VMI]["status"]["phase"], "Failed");
+}
+
+#[test]
+fn without_a_promise_nothing_bound_starts() {
+    let mut rig = bound();
+    rig.cut_off = true;
+    // The record is kept while time passes; then the promise is over.
+    rig.pass(Duration::from_secs(9));
+    rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+    rig.pass(Duration::from_secs(30));
+    let starts = |out: &Out| matches!(out.op, Op::Call(_, Call::Sync(_)));
+    assert!(!rig.ops.iter().any(starts), "{:?}", rig.ops);
+}
+
+#[test]
+fn a_marked_lease_is_taken_again_when_no_bound_guest_is_left() {
+    let mut rig = bound();
+    runs(&mut rig);
+    rig.cut_off = true;
+    rig.revision += 1;
+    let revision = rig.revision.to_string();
+    if let Some(lease) = &mut rig.lease {
+        lease["metadata"]["resourceVersion"] = json!(revision);
+        lease["metadata"]["annotations"] = json!({"kubevirt.io/fenced": "then"});
+    }
+    rig.remove(VMI);
+    rig.cut_off = false;
+    rig.pass(Duration::from_secs(5));
+    let marked = |rig: &Rig| rig.lease.as_ref().is_some_and(|l| l["metadata"]["annotations"].is_object());
+    assert!(marked(&rig), "a guest may be left");
+    rig.ops.retain(|out| !matches!(out.op, Op::Promise(..)));
+    rig.answer(|op| matches!(op, Op::Destroy(_)), Ok(Reply::Processes(true)));
+    rig.pass(Duration::from_secs(1));
+    assert!(marked(&rig), "a process is left");
+    rig.answer(|op| matches!(op, Op::Destroy(_)), Ok(Reply::Processes(false)));
+    rig.pass(Duration::from_secs(2));
+    assert!(!marked(&rig));
+    assert_eq!(rig.lease.as_ref().map(|lease| lease["spec"]["leaseTransitions"].clone()), Some(json!(2)));
 }

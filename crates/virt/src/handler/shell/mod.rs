@@ -3,7 +3,10 @@
 //! Every operation runs in a task of its own and ends with exactly one outcome. The pod's network and mounts are changed
 //! from inside the containers' own namespaces, so that nothing is left on the host when a container ends.
 
+mod agent;
+mod anchor;
 mod disks;
+mod metrics;
 mod network;
 mod plugin;
 mod processes;
@@ -15,11 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use carrack_engine::shell::{Doer, EventSink, run_core};
+use anchor::Anchor;
+use carrack_engine::shell::{Clock, Doer, EventSink, run_core};
 use carrack_engine::{Rng, Transport};
 use carrack_launcher::accel::{PROBE_DEADLINE, Probe, probe};
 use carrack_launcher::client::{self, Watch};
-use carrack_launcher::{Layout, proto};
+use carrack_launcher::{Layout, promise, proto};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +38,8 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
 /// Where things are on the node.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The node's name, for metrics.
+    pub node_name: String,
     /// The kubelet's root directory.
     pub kubelet_dir: PathBuf,
     /// Where the handler keeps its records.
@@ -82,8 +88,10 @@ pub async fn run(
 /// Carries out the core's operations.
 pub struct NodeDoer {
     config: Arc<Config>,
+    anchor: Arc<Anchor>,
     guests: server::Guests,
     events: Option<EventSink<In>>,
+    agents: agent::Agents,
     tasks: JoinSet<()>,
     watches: Arc<Mutex<BTreeMap<String, AbortHandle>>>,
 }
@@ -92,13 +100,27 @@ impl NodeDoer {
     /// A doer for a node. `guests` is what [`server::serve`] reads.
     #[must_use]
     pub fn new(config: Config, guests: server::Guests) -> Self {
-        Self { config: Arc::new(config), guests, events: None, tasks: JoinSet::new(), watches: Arc::default() }
+        let agents = guests.agents.clone();
+        Self {
+            config: Arc::new(config),
+            anchor: Arc::new(Anchor::new(Clock::default())),
+            guests,
+            events: None,
+            agents,
+            tasks: JoinSet::new(),
+            watches: Arc::default(),
+        }
     }
 }
 
 impl Doer<Out, In> for NodeDoer {
+    fn clock(&mut self, clock: Clock) {
+        self.anchor = Arc::new(Anchor::new(clock));
+    }
+
     fn start(&mut self, events: EventSink<In>) {
         self.tasks.spawn(plugin::run_all(self.config.kubelet_dir.join("device-plugins"), events.clone()));
+        self.tasks.spawn(agent::thaw_all(self.config.clone(), self.agents.clone()));
         self.events = Some(events);
     }
 
@@ -119,10 +141,20 @@ impl Doer<Out, In> for NodeDoer {
                     task.abort();
                 }
             }
-            op => {
-                let config = self.config.clone();
+            Op::AskAgent(question) => {
+                let (config, agents) = (self.config.clone(), self.agents.clone());
                 self.tasks.spawn(async move {
-                    let outcome = carry_out(&config, op).await;
+                    let answer = agent::report(&config, &agents, &question).await;
+                    let outcome = answer
+                        .map(|said| Reply::Agent(Box::new(said)))
+                        .map_err(|error| OpError(carrack_engine::causes(&error)));
+                    report(&events, id, outcome);
+                });
+            }
+            op => {
+                let (config, anchor) = (self.config.clone(), self.anchor.clone());
+                self.tasks.spawn(async move {
+                    let outcome = carry_out(&config, &anchor, op).await;
                     report(&events, id, outcome);
                 });
             }
@@ -144,7 +176,7 @@ fn failed(what: &str) -> impl FnOnce(std::io::Error) -> OpError {
     move |error| OpError(format!("{what}: {error}"))
 }
 
-async fn carry_out(config: &Arc<Config>, op: Op) -> Outcome {
+async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
     let shared = config.clone();
     match op {
         Op::Load => blocking(move || load(&shared)).await,
@@ -164,6 +196,26 @@ async fn carry_out(config: &Arc<Config>, op: Op) -> Outcome {
         Op::Prepare(preparation) => prepare(config, *preparation).await,
         Op::Call(place, call) => call_launcher(config, &place, call).await,
         Op::TakeOver(place) => take_over(&place).await,
+        Op::Promise(places, until) => {
+            let until_ns = anchor.boot_ns(until)?;
+            blocking(move || {
+                let kept = places.iter().map(|place| promise::write(&shared.layout(place).promise_file(), until_ns));
+                match kept.collect::<Vec<_>>().into_iter().find_map(Result::err) {
+                    Some(error) => Err(failed("until when a guest may run cannot be kept")(error)),
+                    None => Ok(Reply::Done),
+                }
+            })
+            .await
+        }
+        Op::Destroy(place) => {
+            blocking(move || {
+                processes::kill_all(Path::new("/proc"), &place.pod_uid)
+                    .and_then(|()| processes::any_left(Path::new("/proc"), &place.pod_uid))
+                    .map(Reply::Processes)
+                    .map_err(failed("cannot end the processes of a pod"))
+            })
+            .await
+        }
         Op::LookForProcesses(place) => {
             blocking(move || {
                 processes::any_left(Path::new("/proc"), &place.pod_uid)
@@ -173,7 +225,7 @@ async fn carry_out(config: &Arc<Config>, op: Op) -> Outcome {
             .await
         }
         // Handled before; they have no outcome.
-        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
+        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) => Ok(Reply::Done),
     }
 }
 
@@ -211,16 +263,17 @@ async fn prepare(config: &Arc<Config>, preparation: Preparation) -> Outcome {
     let pid = find(&preparation.place.compute_id).await?;
     // Both take some processes or mounts; neither needs the other.
     let network = async {
-        match &preparation.network {
-            Some(network) => network::prepare(pid, network).await.map(Some).map_err(OpError),
-            None => Ok(None),
+        let mut facts = BTreeMap::new();
+        for link in &preparation.links {
+            facts.insert(link.pod_interface.clone(), network::prepare(pid, link).await.map_err(OpError)?);
         }
+        Ok::<_, OpError>(facts)
     };
     let (shared, wanted) = (config.clone(), preparation.clone());
     let files = tokio::task::spawn_blocking(move || prepare_files(&shared, &wanted, pid));
-    let (mtu, files) = tokio::join!(network, files);
+    let (links, files) = tokio::join!(network, files);
     let mut prepared = files.map_err(|error| OpError(error.to_string()))??;
-    prepared.mtu = mtu?;
+    prepared.links = links?;
     Ok(Reply::Prepared(Box::new(prepared)))
 }
 

@@ -47,6 +47,27 @@ pub(super) fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
     Ok(left)
 }
 
+/// Kills all processes of a pod.
+///
+/// # Errors
+/// Processes could not be listed, or one could not be killed.
+pub(super) fn kill_all(proc: &Path, pod_uid: &str) -> io::Result<()> {
+    if pod_uid.len() < 8 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no pod UID"));
+    }
+    let names = [format!("pod{pod_uid}"), format!("pod{}", pod_uid.replace('-', "_"))];
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    each(proc, |pid, dir| {
+        let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        match pid {
+            Some(pid) if in_group(dir, &names)? => {
+                Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
 /// Visits all processes. One that ends meanwhile is none; any other failure is one.
 fn each(proc: &Path, mut visit: impl FnMut(u32, &Path) -> io::Result<()>) -> io::Result<()> {
     for entry in fs::read_dir(proc)? {

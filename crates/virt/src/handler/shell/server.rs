@@ -4,6 +4,7 @@
 //! `plain.kubevirt.io`: the guest's bytes in binary messages, nothing else. Only callers with a client certificate
 //! that names the API server (or an administrator) are let in; the API server has authorised whoever stands behind.
 
+mod guest;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -28,7 +29,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{CALL_DEADLINE, Config, lock};
+use super::agent::Agents;
+use super::{CALL_DEADLINE, Config, lock, metrics};
 use crate::handler::effects::Served;
 
 /// Connections at a time.
@@ -44,11 +46,14 @@ pub struct Guests {
     served: Arc<Mutex<BTreeMap<(String, String), Served>>>,
     /// Who has a guest's console: by UID and device.
     holders: Arc<Mutex<BTreeMap<(String, &'static str), CancellationToken>>>,
+    /// The guests whose agents are being asked.
+    pub(super) agents: Agents,
 }
 
 impl Guests {
     pub(super) fn replace(&self, served: Vec<Served>) {
         lock(&self.holders).retain(|(uid, _), _| served.iter().any(|guest| guest.place.uid == *uid));
+        self.agents.retain(|uid| served.iter().any(|guest| guest.place.uid == uid));
         *lock(&self.served) =
             served.into_iter().map(|guest| ((guest.namespace.clone(), guest.name.clone()), guest)).collect();
     }
@@ -57,13 +62,20 @@ impl Guests {
         lock(&self.served).get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Takes a device over from whoever has it. The token is cancelled when the next one comes.
-    fn hold(&self, uid: &str, device: &'static str) -> CancellationToken {
-        let token = CancellationToken::new();
-        if let Some(before) = lock(&self.holders).insert((uid.to_owned(), device), token.clone()) {
+    /// Takes a device over from whoever has it, unless that one is to be left. The token is cancelled when the next one
+    /// comes; whoever has it cancels it at the end.
+    fn hold(&self, uid: &str, device: &'static str, leave: bool) -> Option<CancellationToken> {
+        let mut holders = lock(&self.holders);
+        let key = (uid.to_owned(), device);
+        if let Some(before) = holders.get(&key) {
+            if leave && !before.is_cancelled() {
+                return None;
+            }
             before.cancel();
         }
-        token
+        let token = CancellationToken::new();
+        holders.insert(key, token.clone());
+        Some(token)
     }
 }
 
@@ -145,6 +157,7 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (namespace, name, call) = match parts.as_slice() {
         ["healthz"] => return text(StatusCode::OK, "ok"),
+        ["metrics"] => return measures(config, guests).await,
         ["v1", "namespaces", namespace, "virtualmachineinstances", name, call @ ..] => (*namespace, *name, call),
         _ => return text(StatusCode::NOT_FOUND, "no such path"),
     };
@@ -158,16 +171,39 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
             stream::device(guests, &guest, "console", &layout.serial_socket(), request).await
         }
         (&Method::GET, ["vnc"]) => stream::device(guests, &guest, "vnc", &layout.vnc_socket(), request).await,
+        (&Method::GET, ["vnc", "screenshot"]) => guest::screenshot(&layout).await,
         (&Method::GET, ["portforward", port] | ["portforward", port, "tcp"]) => {
             stream::port(&guest, port, request).await
         }
-        (&Method::GET, ["portforward", ..]) => text(StatusCode::BAD_REQUEST, "only TCP ports can be forwarded"),
+        (&Method::GET, ["portforward", port, "udp"]) => stream::datagrams(&guest, port, request).await,
+        (&Method::GET, ["portforward", ..]) => text(StatusCode::BAD_REQUEST, "only TCP and UDP ports can be forwarded"),
+        (&Method::GET, [info @ ("guestosinfo" | "userlist" | "filesystemlist")]) => {
+            guest::info(&guests.agents, &guest, &layout, info).await
+        }
+        (&Method::PUT, ["freeze"]) => guest::freeze(config, &guests.agents, &guest, request).await,
+        (&Method::PUT, ["unfreeze"]) => guest::unfreeze(config, &guests.agents, &guest).await,
         (&Method::PUT, ["pause"]) => tell(&layout, Call::Pause).await,
         (&Method::PUT, ["unpause"]) => tell(&layout, Call::Unpause).await,
         (&Method::PUT, ["softreboot"]) => tell(&layout, Call::SoftReboot).await,
         (&Method::PUT, ["reset"]) => tell(&layout, Call::Reset).await,
         (_, [_, ..]) => text(StatusCode::METHOD_NOT_ALLOWED, "no such call"),
         _ => text(StatusCode::NOT_FOUND, "no such path"),
+    }
+}
+
+/// What guests use.
+async fn measures(config: &Config, guests: &Guests) -> Response<Body> {
+    let served: Vec<Served> = lock(&guests.served).values().cloned().collect();
+    let node = config.node_name.clone();
+    let work = move || metrics::render(std::path::Path::new("/proc"), &node, &served);
+    match tokio::task::spawn_blocking(work).await {
+        Ok(body) => {
+            let mut reply = text(StatusCode::OK, body);
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            reply.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+            reply
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 

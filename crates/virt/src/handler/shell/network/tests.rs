@@ -55,20 +55,29 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn network(ports: &[(&str, u16)]) -> Masquerade {
-    Masquerade {
+fn network(ports: &[(&str, u16)]) -> PodLink {
+    link(Binding::Masquerade(Masquerade {
         guest: Ipv4Addr::new(10, 0, 2, 2),
         gateway: Ipv4Addr::new(10, 0, 2, 1),
         prefix_bits: 24,
         ports: ports.iter().map(|(protocol, port)| ((*protocol).to_owned(), *port)).collect(),
-    }
+    }))
+}
+
+fn link(binding: Binding) -> PodLink {
+    let [pod_interface, bridge, tap] = ["eth0", "k6t-eth0", "tap0"].map(str::to_owned);
+    PodLink { pod_interface, bridge, tap, binding }
+}
+
+fn of_mtu(mtu: u16) -> LinkFacts {
+    LinkFacts { mtu: Some(mtu), ..LinkFacts::default() }
 }
 
 #[tokio::test]
 async fn links_and_rules_are_made_once() {
     let world = World::new("once");
     let path = format!("/run/netns/{}", world.pod);
-    assert_eq!(in_namespace(&path, &network(&[])).await, Ok(1400));
+    assert_eq!(in_namespace(&path, &network(&[])).await, Ok(of_mtu(1400)));
     let state = || {
         let links = world.inside(&["ip", "-o", "-d", "link", "show"]);
         let names: Vec<String> = links.lines().filter_map(|line| Some(line.split(": ").nth(1)?.to_owned())).collect();
@@ -78,7 +87,7 @@ async fn links_and_rules_are_made_once() {
     assert!(first.0.iter().any(|name| name == "k6t-eth0") && first.0.iter().any(|name| name == "tap0"), "{first:?}");
     assert!(first.1.contains("10.0.2.1/24"), "{first:?}");
     assert!(first.2.contains("dnat to 10.0.2.2") && first.2.contains("masquerade"), "{first:?}");
-    assert_eq!(in_namespace(&path, &network(&[])).await, Ok(1400));
+    assert_eq!(in_namespace(&path, &network(&[])).await, Ok(of_mtu(1400)));
     assert_eq!(state(), first);
     // Other ports take the place of the rules, and add none.
     in_namespace(&path, &network(&[("tcp", 22), ("udp", 53)])).await.expect("prepared");
@@ -141,6 +150,40 @@ fn try_tcp_to(server_ns: &str, listen: &str, client_ns: &str, connect: &str) -> 
     let reached = client.join().expect("a client");
     drop(listener);
     reached
+}
+
+#[tokio::test]
+async fn a_bridged_guest_takes_the_pods_place() {
+    let world = World::new("bridge");
+    let path = format!("/run/netns/{}", world.pod);
+    world.inside(&["ip", "route", "add", "default", "via", "192.0.2.1"]);
+    let wanted = LinkFacts {
+        mtu: Some(1400),
+        address: Some((Ipv4Addr::new(192, 0, 2, 2), 24)),
+        router: Some(Ipv4Addr::new(192, 0, 2, 1)),
+    };
+    for _ in 0..2 {
+        assert_eq!(in_namespace(&path, &link(Binding::Bridge)).await, Ok(wanted.clone()));
+    }
+    // A handler that died after the pod's interface was renamed finds the way on.
+    world.inside(&["ip", "link", "delete", "tap0"]);
+    world.inside(&["ip", "link", "delete", "eth0"]);
+    assert_eq!(in_namespace(&path, &link(Binding::Bridge)).await, Ok(wanted));
+    let links = world.inside(&["ip", "-o", "link", "show", "master", "k6t-eth0"]);
+    assert!(links.contains("eth0-nic") && links.contains("tap0"), "{links}");
+    let guest = format!("{}-guest", world.pod);
+    run("ip", &["netns", "add", &guest]);
+    let play = || {
+        run("ip", &["-n", &world.pod, "link", "add", "g0", "type", "veth", "peer", "name", "ens", "netns", &guest]);
+        run("ip", &["-n", &world.pod, "link", "set", "dev", "g0", "master", "k6t-eth0", "up"]);
+        run("ip", &["-n", &guest, "address", "add", "192.0.2.2/24", "dev", "ens"]);
+        run("ip", &["-n", &guest, "link", "set", "dev", "ens", "up"]);
+        let out = try_tcp(&world.outside, "192.0.2.1:7000", &guest);
+        (out, try_tcp(&guest, "192.0.2.2:7001", &world.outside))
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
+    run("ip", &["netns", "delete", &guest]);
+    assert_eq!(result.expect("no panic"), (true, true));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -28,6 +28,8 @@ const PROTOCOL: &str = "plain.kubevirt.io";
 const BUFFER: usize = 10 << 10;
 /// Longest message taken from a client.
 const MAX_MESSAGE: usize = 1 << 20;
+/// Longest datagram.
+const MAX_DATAGRAM: usize = 65_535;
 /// How long connecting to a guest's socket may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -42,13 +44,75 @@ pub(super) async fn device(
     if accept_key(request.headers()).is_none() {
         return no_websocket();
     }
-    let held = guests.hold(&guest.place.uid, name);
+    let preserve = request.uri().query().is_some_and(|query| query.contains("preserveSession=true"));
+    let Some(held) = guests.hold(&guest.place.uid, name, preserve) else {
+        // KubeVirt's words, for the screen; a console has no such choice.
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "Active VNC connection. Request denied.");
+    };
     match tokio::time::timeout(CONNECT_DEADLINE, layout::connect(socket)).await {
         Ok(Ok(stream)) => upgrade(request, stream, held),
         Ok(Err(error)) => {
+            held.cancel();
             text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} cannot be reached: {error}"))
         }
-        Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} does not answer")),
+        Err(_) => {
+            held.cancel();
+            text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} does not answer"))
+        }
+    }
+}
+
+/// Joins the client to a UDP port of the guest: a message is a datagram.
+pub(super) async fn datagrams(guest: &Served, port: &str, request: Request<Incoming>) -> Response<Body> {
+    let (Ok(port), Some(address)) = (port.parse::<u16>(), &guest.address) else {
+        return text(StatusCode::BAD_REQUEST, "no such port, or the guest has no address");
+    };
+    if accept_key(request.headers()).is_none() {
+        return no_websocket();
+    }
+    let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = async {
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect((address.as_str(), port)).await?;
+        Ok::<_, std::io::Error>(socket)
+    };
+    match socket.await {
+        Ok(socket) => agree(request, move |client| exchange(client, socket)),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("port {port} cannot be reached: {error}")),
+    }
+}
+
+/// Carries datagrams both ways until the client ends.
+async fn exchange<C>(client: WebSocketStream<C>, socket: UdpSocket)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut to_client, mut from_client) = client.split();
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    loop {
+        tokio::select! {
+            received = socket.recv(&mut buffer) => match received {
+                Ok(count) => {
+                    let message = Message::Binary(Bytes::copy_from_slice(&buffer[..count]));
+                    if to_client.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                // Nobody listens there; the next datagram may find somebody.
+                Err(error) => tracing::trace!(%error, "a datagram was not taken"),
+            },
+            message = from_client.next() => {
+                let data: Bytes = match message {
+                    Some(Ok(Message::Binary(data))) => data,
+                    Some(Ok(Message::Text(text))) => Bytes::copy_from_slice(text.as_bytes()),
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                    Some(Ok(_)) => continue,
+                };
+                if let Err(error) = socket.send(&data).await {
+                    tracing::trace!(%error, "a datagram was not sent");
+                }
+            }
+        }
     }
 }
 
@@ -86,9 +150,24 @@ fn no_websocket() -> Response<Body> {
 }
 
 /// Agrees to the upgrade; the streams are joined once it has happened.
-fn upgrade<S>(mut request: Request<Incoming>, stream: S, held: CancellationToken) -> Response<Body>
+fn upgrade<S>(request: Request<Incoming>, stream: S, held: CancellationToken) -> Response<Body>
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    agree(request, move |client| async move {
+        join(client, stream, held.clone()).await;
+        // The device is free again.
+        held.cancel();
+    })
+}
+
+/// Agrees to the upgrade; what the connection is for is done once it has happened.
+fn agree<F>(
+    mut request: Request<Incoming>,
+    then: impl FnOnce(WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>) -> F + Send + 'static,
+) -> Response<Body>
+where
+    F: Future<Output = ()> + Send,
 {
     let Some(key) = accept_key(request.headers()) else { return no_websocket() };
     let offered = has_token(request.headers(), SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
@@ -98,9 +177,8 @@ where
             Ok(connection) => {
                 let config =
                     WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
-                let socket =
-                    WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, Some(config)).await;
-                join(socket, stream, held).await;
+                then(WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, Some(config)).await)
+                    .await;
             }
             Err(error) => tracing::debug!(%error, "a websocket did not come about"),
         }

@@ -46,6 +46,7 @@ impl Rig {
             pki.server(&Server::VirtHandler { node }, &Sans::loopback().with_name("n1"), now_s()).expect("issued");
         let tls = mutual_server_config(Reloadable::new(&pair).expect("a pair"), pki.ca_pem()).expect("a configuration");
         let config = Config {
+            node_name: "n1".to_owned(),
             kubelet_dir: dir.path().to_owned(),
             state_dir: dir.path().to_owned(),
             keep_alive_dir: dir.path().to_owned(),
@@ -148,6 +149,6 @@ async fn refusals() {
     check(server(), &format!("GET {base}/demo/console"), "400", "a websocket is expected").await;
     check(server(), &format!("GET {base}/demo/pause"), "405", "no such call").await;
     check(server(), &format!("PUT {base}/demo/pause"), "500", "cannot reach the launcher").await;
-    check(server(), &format!("GET {base}/demo/portforward/53/udp"), "400", "only TCP").await;
+    check(server(), &format!("GET {base}/demo/portforward/53/sctp"), "400", "only TCP").await;
     check(server(), &format!("GET {base}/demo/portforward/x"), "400", "no such port").await;
 }

@@ -1,0 +1,162 @@
+//! Changes as the lines of a watch.
+//!
+//! ```text
+//!   Events ─► first watcher of a view: its lines, kept with the events ─┐
+//!          └► every other watcher of that view ─────────────────────────┴► the same bytes
+//! ```
+//!
+//! Filtered watches see an object come (ADDED) when it starts to match and go (DELETED) when it
+//! stops. Bytes of objects are those of the store, shared by all watchers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use carrack_store::{Entry, Event, Events, Revision};
+
+use crate::accept::Form;
+use crate::list_options::Filter;
+use crate::present::Presenter;
+
+/// Lines up to this size are put together in one piece; of longer ones, the object's bytes are not copied.
+const COPY_BELOW_BYTES: usize = 16 * 1024;
+/// For so many views the lines of the same events are kept; watchers of further ones make their own.
+const SHARED_VIEWS: usize = 8;
+/// No more events than these are put together at once for all: a watcher that reads on from far behind goes by itself.
+const SHARED_EVENTS: usize = 1024;
+
+/// Lines that are ready to go out.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    parts: Vec<Bytes>,
+    open: BytesMut,
+    bytes: usize,
+}
+
+/// A change as a watcher sees it: its kind, the object, and the revision if it is not the object's own.
+pub(crate) type Seen<'e> = (&'static str, &'e Arc<Entry>, Option<Revision>);
+
+/// How a watcher wants to see changes.
+pub(crate) struct View {
+    pub presenter: Presenter,
+    pub filter: Filter,
+}
+
+/// The lines of some events, and the size of each in bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Rendered {
+    pub parts: Vec<Bytes>,
+    pub sizes: Vec<usize>,
+}
+
+/// What decides, for events under a given prefix, how they look.
+#[derive(PartialEq)]
+struct Key {
+    api_version: String,
+    form: Form,
+    filter: Filter,
+}
+
+/// The lines of events by view.
+#[derive(Default)]
+struct Memo(Mutex<Vec<(Key, Arc<Rendered>)>>);
+
+impl Text {
+    /// Adds a line; returns its size in bytes.
+    pub(crate) fn push(&mut self, kind: &'static str, object: &[Bytes]) -> usize {
+        let front = match kind {
+            "ADDED" => &b"{\"type\":\"ADDED\",\"object\":"[..],
+            "MODIFIED" => b"{\"type\":\"MODIFIED\",\"object\":",
+            "DELETED" => b"{\"type\":\"DELETED\",\"object\":",
+            "BOOKMARK" => b"{\"type\":\"BOOKMARK\",\"object\":",
+            _ => b"{\"type\":\"ERROR\",\"object\":",
+        };
+        const BACK: &[u8] = b"}\n";
+        let bytes: usize = object.iter().map(Bytes::len).sum();
+        if bytes > COPY_BELOW_BYTES {
+            self.close();
+            self.parts.push(Bytes::from_static(front));
+            self.parts.extend(object.iter().cloned());
+            self.parts.push(Bytes::from_static(BACK));
+        } else {
+            self.open.reserve(front.len() + bytes + BACK.len());
+            self.open.extend_from_slice(front);
+            object.iter().for_each(|part| self.open.extend_from_slice(part));
+            self.open.extend_from_slice(BACK);
+        }
+        let line_bytes = front.len() + bytes + BACK.len();
+        self.bytes += line_bytes;
+        line_bytes
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.parts.push(self.open.split().freeze());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// How many bytes there are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Everything, in pieces.
+    pub(crate) fn take(&mut self) -> Vec<Bytes> {
+        self.close();
+        self.bytes = 0;
+        std::mem::take(&mut self.parts)
+    }
+}
+
+impl View {
+    /// What a change is to this view; none when it does not concern it.
+    pub(crate) fn seen<'e>(&self, event: &'e Event) -> Option<Seen<'e>> {
+        let (row, version) = (&self.presenter.row, self.presenter.version());
+        let passes = |entry: &&Arc<Entry>| self.filter.matches(entry, row, version);
+        match (event.previous.as_ref().filter(passes), event.current.as_ref().filter(passes)) {
+            (None, Some(entry)) => Some(("ADDED", entry, None)),
+            (Some(_), Some(entry)) => Some(("MODIFIED", entry, None)),
+            // The last state that the client could see, at the revision at which it was gone.
+            (Some(entry), None) => Some(("DELETED", entry, Some(event.revision))),
+            (None, None) => None,
+        }
+    }
+
+    /// The lines of events, shared with all who see them in the same way; none where nothing can be shared.
+    pub(crate) fn shared(&self, events: &Events) -> Option<Arc<Rendered>> {
+        let form = self.presenter.form;
+        if matches!(form, Form::Table(_)) || events.len() > SHARED_EVENTS {
+            // A table tells ages, and its first event the headings.
+            return None;
+        }
+        let memo = events.memo.get_or_init(|| Arc::new(Memo::default())).downcast_ref::<Memo>()?;
+        let mut known = memo.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |key: &Key| {
+            key.form == form && key.filter == self.filter && key.api_version == self.presenter.api_version()
+        };
+        if let Some((_, rendered)) = known.iter().find(|(key, _)| is_same(key)) {
+            return Some(Arc::clone(rendered));
+        }
+        let rendered = Arc::new(self.rendered(events));
+        if known.len() < SHARED_VIEWS {
+            let key = Key { api_version: self.presenter.api_version().to_owned(), form, filter: self.filter.clone() };
+            known.push((key, Arc::clone(&rendered)));
+        }
+        Some(rendered)
+    }
+
+    fn rendered(&self, events: &[Event]) -> Rendered {
+        let (mut text, mut sizes) = (Text::default(), Vec::new());
+        let seen: Vec<Seen<'_>> = events.iter().filter_map(|event| self.seen(event)).collect();
+        let small = seen.iter().map(|(_, entry, _)| entry.value.len()).filter(|bytes| *bytes <= COPY_BELOW_BYTES);
+        // Each line has a little around the object.
+        text.open.reserve(small.map(|bytes| bytes + 48).sum());
+        for (kind, entry, at) in seen {
+            sizes.push(text.push(kind, &self.presenter.event_parts(entry, at, false)));
+        }
+        Rendered { parts: text.take(), sizes }
+    }
+}

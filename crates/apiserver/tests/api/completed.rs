@@ -1,0 +1,82 @@
+//! What the server adds to objects of some kinds, and what it keeps of their statuses.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, pod};
+
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+fn job(name: &str) -> Value {
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": {"spec": spec}}})
+}
+
+#[test]
+fn new_nodes_take_no_pods_until_somebody_saw_them_ready() {
+    let cluster = Cluster::new();
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let made = cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).expect(201);
+    assert_eq!(made["spec"]["taints"], json!([taint]));
+    let own = json!({"key": "a", "effect": "NoExecute"});
+    let node = json!({"metadata": {"name": "m"}, "spec": {"taints": [own, taint]}});
+    assert_eq!(cluster.post("/api/v1/nodes", &node).expect(201)["spec"]["taints"], json!([own, taint]));
+    // Who takes it away has taken it away.
+    let ready = cluster.merge("/api/v1/nodes/n", &json!({"spec": {"taints": null}})).expect(200);
+    assert_eq!(ready["spec"]["taints"], Value::Null);
+}
+
+#[test]
+fn jobs_are_given_their_selector() {
+    let cluster = Cluster::new();
+    let made = cluster.post(JOBS, &job("j")).expect(201);
+    let uid = &made["metadata"]["uid"];
+    assert_eq!(made["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));
+    assert_eq!(
+        made["spec"]["template"]["metadata"]["labels"],
+        json!({"batch.kubernetes.io/controller-uid": uid, "controller-uid": uid, "batch.kubernetes.io/job-name": "j", "job-name": "j"})
+    );
+    let generated =
+        cluster.post(JOBS, &json!({"metadata": {"generateName": "g-"}, "spec": job("x")["spec"]})).expect(201);
+    assert_eq!(generated["spec"]["template"]["metadata"]["labels"]["job-name"], generated["metadata"]["name"]);
+    // A selector of one's own is taken only by who asks for it.
+    let mut own = job("k");
+    own["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
+    cluster.post(JOBS, &own).refused(422, "Invalid", "`selector` does not match template `labels`");
+    own["spec"]["template"]["metadata"] = json!({"labels": {"a": "b"}});
+    own["spec"]["manualSelector"] = true.into();
+    assert_eq!(cluster.post(JOBS, &own).expect(201)["spec"]["selector"], json!({"matchLabels": {"a": "b"}}));
+    let changed = cluster.merge(&format!("{JOBS}/j"), &json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}}));
+    changed.refused(422, "Invalid", "field is immutable");
+}
+
+#[test]
+fn the_class_of_a_pod_stays() {
+    let cluster = Cluster::new();
+    let pods = "/api/v1/namespaces/default/pods";
+    let mut made = cluster.post(pods, &pod("p")).expect(201);
+    assert_eq!(made["status"]["qosClass"], "BestEffort");
+    made["status"] = json!({"phase": "Running"});
+    let status = format!("{pods}/p/status");
+    let now = cluster.put(&status, &made).expect(200);
+    assert_eq!((&now["status"]["qosClass"], &now["status"]["phase"]), (&json!("BestEffort"), &json!("Running")));
+    let refused = cluster.merge(&status, &json!({"status": {"qosClass": "Guaranteed"}}));
+    refused.refused(422, "Invalid", "status.qosClass: Invalid value: \"Guaranteed\": field is immutable");
+}
+
+#[test]
+fn replies_and_bodies_of_other_types_are_refused() {
+    let cluster = Cluster::new();
+    let path = "/api/v1/namespaces/default/configmaps";
+    cluster.get_as(path, "application/vnd.kubernetes.protobuf").refused(406, "NotAcceptable", "application/json");
+    cluster.get_as(path, "application/vnd.kubernetes.protobuf,application/json").expect(200);
+    let send = |content_type: &str| {
+        let admin = carrack_auth::Caller::new("admin", ["system:masters"]);
+        cluster.request(admin, Method::POST, path, &[("content-type", content_type)], "{}".into())
+    };
+    for content_type in ["text/plain", "application/x-protobuf", "application/merge-patch+json"] {
+        send(content_type).refused(415, "UnsupportedMediaType", "application/json");
+    }
+    // What says it is protobuf and is not is a bad request, as any broken body is.
+    send("application/vnd.kubernetes.protobuf").refused(400, "BadRequest", "");
+}

@@ -1,0 +1,80 @@
+//! `carrack node`: one of several nodes on this machine, its agent, and its power.
+//!
+//! ```text
+//!   up ──setsid nsenter --net──► node agent: containerd ─► kubelet, virt-handler ──HTTPS──► API server of up
+//!   node off ──nsenter --net──► node cut: all of the node's processes, mounts, links
+//! ```
+
+pub mod agent;
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use carrack_noderuntime::{Layout, members, power};
+
+use crate::cli::node::{NodeArgs, NodeCommand, OneNode};
+use crate::logging;
+
+/// Does what was asked.
+pub fn run(args: NodeArgs) -> anyhow::Result<()> {
+    match args.command {
+        NodeCommand::Off(node) => off(&node),
+        NodeCommand::On(node) => {
+            power::switch_on(&find(&node)?).with_context(|| format!("cannot switch {} on", node.name))
+        }
+        NodeCommand::Exec(args) => {
+            let (program, arguments) = args.command.split_first().context("which command?")?;
+            let node = find(&args.node)?;
+            let status = inside(&node)?.arg(program).args(arguments).status().context("nsenter cannot be run")?;
+            if status.success() { Ok(()) } else { bail!("{program}: {status}") }
+        }
+        NodeCommand::Agent(process) => agent::run(&process.dir),
+        NodeCommand::Cut(process) => {
+            logging::start("warn")?;
+            power::cut(&Layout::new(process.dir)).context("something survives the power cut")
+        }
+    }
+}
+
+/// The node's directory, if the cluster has such a node.
+fn find(node: &OneNode) -> anyhow::Result<Layout> {
+    let cluster = node.data_dir.layout()?;
+    let all = members::found(&cluster).context("cannot look for nodes")?;
+    let name_of = |layout: &Layout| layout.data_dir().file_name().map(|name| name.to_string_lossy().into_owned());
+    let names: Vec<String> = all.iter().filter_map(name_of).collect();
+    let found = all.into_iter().find(|layout| name_of(layout).as_ref() == Some(&node.name));
+    found.with_context(|| {
+        if names.is_empty() {
+            format!("the cluster in {} has one node only (see carrack up --nodes)", cluster.data_dir().display())
+        } else {
+            format!("there is no node {:?}; there are {}", node.name, names.join(", "))
+        }
+    })
+}
+
+/// A command that runs in the node's network namespace.
+pub fn inside(node: &Layout) -> anyhow::Result<Command> {
+    let netns = members::netns_of(node);
+    if !members::has_namespace(node)? {
+        bail!("the network namespace {} is not there: the cluster does not run", netns.display());
+    }
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", netns.display())).arg("--");
+    Ok(command)
+}
+
+fn off(node: &OneNode) -> anyhow::Result<()> {
+    let layout = find(node)?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let output = inside(&layout)?
+        .arg(program)
+        .args(["node", "cut", "--dir"])
+        .arg(layout.data_dir())
+        .stdin(Stdio::null())
+        .output()
+        .context("nsenter cannot be run")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("{}", String::from_utf8_lossy(&output.stderr).trim())
+}

@@ -1,0 +1,217 @@
+//! Disks: a file system is made only where there surely is none, and is checked before it is mounted.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::{DiskError, failed, io_error, program, system};
+
+/// The file system when nobody names one, as upstream's.
+const DEFAULT_FS: &str = "ext4";
+
+/// The file system on a device; None when it is surely blank.
+async fn probe(device: &str) -> Result<Option<String>, DiskError> {
+    let args = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device].map(str::to_owned);
+    match program(Path::new("blkid"), &args, crate::LIMIT).await? {
+        (Some(0), text) => {
+            let value = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).map(str::to_owned);
+            match (value("TYPE="), value("PTTYPE=")) {
+                (Some(fs), _) => Ok(Some(fs)),
+                (None, Some(table)) => failed(format!("{device} holds a partition table ({table}), not a file system")),
+                (None, None) => failed(format!("blkid does not understand what is on {device}: {text}")),
+            }
+        }
+        // Nothing was found. What is too short to hold anything, or unreadable, says something else.
+        (Some(2), _) => Ok(None),
+        (code, text) => failed(format!("blkid {device}: exit status {}: {text}", code.unwrap_or(-1))),
+    }
+}
+
+/// Mounts a device, with a file system made on it first if it is blank.
+///
+/// # Errors
+/// When it holds something else, needs repair that is not sure to be harmless, or cannot be mounted.
+pub async fn format_and_mount(
+    device: &str,
+    path: &str,
+    fs_type: &str,
+    read_only: bool,
+    options: &[String],
+) -> Result<(), DiskError> {
+    if crate::mounted(path)?.is_some() {
+        return Ok(());
+    }
+    let wanted = if fs_type.is_empty() { DEFAULT_FS } else { fs_type };
+    if !wanted.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return failed(format!("{wanted:?} is no file system"));
+    }
+    match probe(device).await? {
+        None if read_only => return failed(format!("{device} is blank and for reading alone")),
+        None => {
+            let maker = format!("mkfs.{wanted}");
+            // As upstream: no reserved blocks, and no tables written later in the background.
+            let args: &[&str] = match wanted {
+                "ext3" | "ext4" => &["-F", "-m0", device],
+                "xfs" => &["-f", device],
+                _ => &[device],
+            };
+            system(&maker, args).await?;
+        }
+        Some(found) if fs_type.is_empty() || found == wanted => check(device, &found, read_only).await?,
+        Some(found) => return failed(format!("{device} holds {found}, and {wanted} is asked for")),
+    }
+    let mut all = vec![if read_only { "ro" } else { "rw" }.to_owned()];
+    all.extend(options.iter().cloned());
+    let kind = if fs_type.is_empty() { "auto" } else { wanted };
+    system("mount", &["-t", kind, "-o", &all.join(","), device, path]).await.map(drop)
+}
+
+/// Repairs what can be repaired without loss; refuses the rest.
+async fn check(device: &str, fs_type: &str, read_only: bool) -> Result<(), DiskError> {
+    if read_only || !fs_type.starts_with("ext") {
+        // xfs replays its log when mounted.
+        return Ok(());
+    }
+    let args = ["-a".to_owned(), device.to_owned()];
+    match program(Path::new(&format!("fsck.{fs_type}")), &args, crate::LIMIT).await? {
+        (Some(0 | 1), _) => Ok(()),
+        (Some(4), text) => failed(format!("the file system on {device} needs repair by hand: {text}")),
+        (code, text) => failed(format!("fsck of {device}: exit status {}: {text}", code.unwrap_or(-1))),
+    }
+}
+
+/// Lets a mounted file system take all of its device, which has grown. One that takes it already is left alone.
+///
+/// # Errors
+/// When its kind cannot grow while mounted, or its program fails.
+pub async fn grow(device: &str, path: &str) -> Result<(), DiskError> {
+    let Some(there) = crate::mounted(path)? else { return failed(format!("{path} is not mounted")) };
+    match there.fs_type.as_str() {
+        "ext2" | "ext3" | "ext4" => system("resize2fs", &[device]).await.map(drop),
+        "xfs" => system("xfs_growfs", &[path]).await.map(drop),
+        "btrfs" => system("btrfs", &["filesystem", "resize", "max", path]).await.map(drop),
+        other => failed(format!("a mounted file system of type {other} does not grow")),
+    }
+}
+
+/// Lets the file system of a device that is nowhere mounted take all of it. Unlike [`grow`], this takes no more rights
+/// than writing to the device. A device that is taken whole, is blank, or holds something else, is left alone.
+///
+/// # Errors
+/// When it needs repair by hand, or the program fails.
+pub async fn grow_unmounted(device: &str) -> Result<(), DiskError> {
+    if !probe(device).await?.is_some_and(|found| found.starts_with("ext")) {
+        return Ok(());
+    }
+    let about = system("dumpe2fs", &["-h", device]).await?;
+    let number = |name: &str| {
+        let line = about.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.trim().parse::<u64>().unwrap_or(0)
+    };
+    let (has, block) = (number("Block count:") * number("Block size:"), number("Block size:"));
+    if has == 0 || crate::loops::size_bytes(device)? < has + block {
+        return Ok(());
+    }
+    // resize2fs wants a check of all of it; what that finds is mended only where nothing is lost.
+    let args = ["-f", "-p", device].map(str::to_owned);
+    match program(Path::new("e2fsck"), &args, crate::LIMIT).await? {
+        (Some(0 | 1), _) => {}
+        (code, text) => {
+            return failed(format!("the file system on {device} needs repair: status {}: {text}", code.unwrap_or(-1)));
+        }
+    }
+    system("resize2fs", &[device]).await.map(drop)
+}
+
+/// What is used of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Size, in bytes.
+    pub total_bytes: u64,
+    /// Left for users without privileges, in bytes.
+    pub available_bytes: u64,
+    /// Used, in bytes.
+    pub used_bytes: u64,
+    /// Most files.
+    pub inodes: u64,
+    /// Files that can still be made.
+    pub inodes_free: u64,
+}
+
+/// What is used of the file system at a path.
+///
+/// # Errors
+/// What the kernel says.
+pub fn usage(path: &Path) -> Result<Usage, DiskError> {
+    let s = rustix::fs::statvfs(path).map_err(|e| DiskError::Failed(format!("measuring {}: {e}", path.display())))?;
+    Ok(Usage {
+        total_bytes: s.f_blocks * s.f_frsize,
+        available_bytes: s.f_bavail * s.f_frsize,
+        used_bytes: s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize,
+        inodes: s.f_files,
+        inodes_free: s.f_ffree,
+    })
+}
+
+/// Whether nobody has a device open or mounted.
+///
+/// # Errors
+/// When somebody has, or it cannot be known.
+pub fn prove_closed(device: &str) -> Result<(), DiskError> {
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::open(device, flags, Mode::empty()) {
+        Ok(_) => Ok(()),
+        // No device, nobody who has it.
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NXIO) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(DiskError::InUse(format!("{device} is in use"))),
+        Err(e) => failed(format!("opening {device}: {e}")),
+    }
+}
+
+/// Gives what is in a volume to a group: readable and writable for it, and its own for what is made in it.
+/// With `only_on_mismatch`, nothing is done where the root has the group already.
+/// Links are changed themselves, never what they point at; other file systems below are left alone.
+///
+/// # Errors
+/// What the kernel says.
+pub fn own(root: &Path, group: i64, only_on_mismatch: bool) -> Result<(), DiskError> {
+    let gid = match u32::try_from(group) {
+        Ok(gid) => gid,
+        Err(_) => return failed(format!("fsGroup {group} is out of range")),
+    };
+    let meta = fs::symlink_metadata(root).map_err(io_error(format!("looking at {}", root.display())))?;
+    let matches = meta.gid() == gid && meta.permissions().mode() & 0o2070 == 0o2070;
+    if only_on_mismatch && matches {
+        return Ok(());
+    }
+    // The root comes last: a walk that was cut short is done again.
+    let mut todo: Vec<PathBuf> = vec![root.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).map_err(io_error(format!("reading {}", dir.display())))? {
+            let entry = entry.map_err(io_error(format!("reading {}", dir.display())))?;
+            let path = entry.path();
+            let found = fs::symlink_metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?;
+            if found.dev() != meta.dev() {
+                continue;
+            }
+            if found.is_dir() {
+                todo.push(path.clone());
+            }
+            change(&path, &found, gid)?;
+        }
+    }
+    change(root, &meta, gid)
+}
+
+fn change(path: &Path, meta: &fs::Metadata, gid: u32) -> Result<(), DiskError> {
+    let what = || format!("giving {} to group {gid}", path.display());
+    std::os::unix::fs::lchown(path, None, Some(gid)).map_err(io_error(what()))?;
+    if meta.is_symlink() {
+        return Ok(());
+    }
+    let bits = if meta.is_dir() { 0o2770 } else { 0o660 };
+    fs::set_permissions(path, fs::Permissions::from_mode(meta.permissions().mode() & 0o7777 | bits))
+        .map_err(io_error(what()))
+}

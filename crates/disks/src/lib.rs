@@ -1,0 +1,39 @@
+//! Disks of the machine: mounts, file systems, loop devices. For the kubelet, and for drivers of volumes.
+//!
+//! What the kernel offers as a call is called; file systems are made, checked and grown by their own programs
+//! (e2fsprogs, xfsprogs), loop devices by `losetup`, all of which every Linux distribution has. Nothing here keeps any
+//! state: what there is is read from the kernel each time.
+
+pub mod filesystem;
+pub mod loops;
+pub mod mounts;
+mod program;
+
+pub use program::{LIMIT, program, system};
+
+/// Why something about a disk failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// It failed; what was done of it is unknown.
+    #[error("{0}")]
+    Failed(String),
+    /// Somebody has it: nothing was done.
+    #[error("{0}")]
+    InUse(String),
+    /// A program took longer than it may, in seconds.
+    #[error("no answer within {0} s")]
+    TimedOut(u64),
+}
+
+pub(crate) fn failed<T>(text: impl Into<String>) -> Result<T, DiskError> {
+    Err(DiskError::Failed(text.into()))
+}
+
+/// An error of the operating system with what it was about.
+pub fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> DiskError {
+    move |e| DiskError::Failed(format!("{what}: {e}"))
+}
+
+pub(crate) fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, DiskError> {
+    mounts::at(path).map_err(io_error("reading the mount table"))
+}

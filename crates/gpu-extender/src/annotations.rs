@@ -1,0 +1,114 @@
+//! A choice of GPUs as annotations of its pod, in upstream's form: what node plugins read.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Time;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::demand::{Demand, MAX_GPUS, Slot};
+use crate::names::Names;
+use crate::place::Places;
+
+fn key(names: &Names, slot: Slot) -> String {
+    match slot {
+        Slot::Main(number) => names.container(number),
+        Slot::Init(number) => names.init_container(number),
+    }
+}
+
+/// The annotations that say it.
+#[must_use]
+pub fn write(names: &Names, node: &str, places: &Places, now: Time) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> = [
+        (names.node.clone(), node.to_owned()),
+        (names.time.clone(), now.0.to_string()),
+        (names.assigned.clone(), "false".to_owned()),
+    ]
+    .into();
+    for (slot, gpus) in places {
+        let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+        all.insert(key(names, *slot), gpus.join(","));
+    }
+    all
+}
+
+/// The keys of all such annotations that a pod has.
+#[must_use]
+pub fn keys(names: &Names, pod: &Pod) -> Vec<String> {
+    let spec = pod.spec.as_ref();
+    let mains = spec.map_or(0, |s| s.containers.len());
+    let inits = spec.and_then(|s| s.init_containers.as_ref()).map_or(0, Vec::len);
+    let all = [&names.node, &names.time, &names.assigned].into_iter().cloned();
+    let all = all.chain((0..mains).map(|n| names.container(n))).chain((0..inits).map(|n| names.init_container(n)));
+    all.filter(|key| pod.annotation(key).is_some()).collect()
+}
+
+/// The choice that a pod's annotations tell, if they tell one for this node and for all that it asks for.
+#[must_use]
+pub fn read(names: &Names, pod: &Pod, node: &str, demand: &Demand) -> Option<Places> {
+    if pod.annotation(&names.node) != Some(node) {
+        return None;
+    }
+    let gpus = |text: &str, count: usize| -> Option<Vec<usize>> {
+        let mut gpus: Vec<usize> = text.split(',').map(|n| n.trim().parse().ok()).collect::<Option<_>>()?;
+        gpus.sort_unstable();
+        gpus.dedup();
+        (gpus.len() == count && gpus.iter().all(|n| *n < MAX_GPUS)).then_some(gpus)
+    };
+    let slots = demand.iter().map(|asking| {
+        let text = pod.annotation(&key(names, asking.slot))?;
+        Some((asking.slot, gpus(text, asking.want.gpus())?))
+    });
+    slots.collect()
+}
+
+/// When the choice was made, in nanoseconds since the epoch.
+#[must_use]
+pub fn chosen_at(names: &Names, pod: &Pod) -> Option<i64> {
+    pod.annotation(&names.time)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demand::{Asking, Want};
+    use serde_json::json;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let names = Names::default();
+        let want = |slot, want| Asking { slot, name: "c".into(), want, before: matches!(slot, Slot::Init(_)) };
+        let demand =
+            vec![want(Slot::Init(1), Want::Whole(2)), want(Slot::Main(0), Want::Share { cores: 5, memory: 1 })];
+        let places = Places::from([(Slot::Init(1), vec![0, 2]), (Slot::Main(0), vec![2])]);
+        let annotations = write(&names, "n", &places, Time(5));
+        assert_eq!(annotations["tencent.com/predicate-gpu-idx-0"], "2");
+        assert_eq!(annotations["tencent.com/predicate-gpu-init-idx-1"], "0,2");
+        assert_eq!(annotations["tencent.com/gpu-assigned"], "false");
+        let check = |changed: &[(&str, &str)], node: &str, good: bool| {
+            let mut annotations = annotations.clone();
+            for (key, value) in changed {
+                annotations.insert(format!("tencent.com/{key}"), (*value).to_owned());
+            }
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "a"}, {"name": "b"}]}}))
+            .expect("a pod");
+            let read = read(&names, &pod, node, &demand);
+            assert_eq!(read.is_some(), good, "{changed:?}: {read:?}");
+            if changed.is_empty() && good {
+                assert_eq!(read, Some(places.clone()));
+            }
+            assert_eq!(keys(&names, &pod).len(), 5);
+            assert_eq!(chosen_at(&names, &pod).is_some(), !changed.iter().any(|(k, _)| *k == "predicate-time"));
+        };
+        check(&[], "n", true);
+        check(&[], "m", false);
+        check(&[("predicate-gpu-idx-0", "x")], "n", false);
+        check(&[("predicate-gpu-idx-0", "1,2")], "n", false);
+        check(&[("predicate-gpu-idx-0", "99999")], "n", false);
+        check(&[("predicate-gpu-init-idx-1", "1,1")], "n", false);
+        check(&[("predicate-gpu-init-idx-1", "")], "n", false);
+        check(&[("predicate-time", "soon")], "n", true);
+    }
+}

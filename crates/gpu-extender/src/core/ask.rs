@@ -1,0 +1,181 @@
+//! Filter, prioritize, preempt: what is answered at once.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use carrack_engine::Time;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::GpuExtender;
+use crate::demand::{self, Demand};
+use crate::ledger::{Entry, Stage};
+use crate::place::{self, Places, Refusal};
+use crate::wire::{Args, Filtered, Preemption, scores};
+
+impl GpuExtender {
+    /// Names the one node that the pod is to go to, and counts the pod there.
+    pub(super) fn filter(&mut self, now: Time, args: &Args) -> Result<Bytes, String> {
+        let pod = &args.pod;
+        let uid = pod.uid();
+        if uid.is_empty() {
+            return Err("the pod has no UID".to_owned());
+        }
+        let mut filtered = Filtered::default();
+        let demand = match demand::of(pod, self.names()) {
+            Ok(demand) if demand.is_empty() => {
+                filtered.accepted.clone_from(&args.names);
+                return Ok(args.answer(&filtered));
+            }
+            Ok(demand) => demand,
+            Err(why) => {
+                filtered.hopeless = args.names.iter().map(|name| (name.clone(), why.clone())).collect();
+                return Ok(args.answer(&filtered));
+            }
+        };
+        // Asked again: the same answer, as long as it is one.
+        if let Some(entry) = self.ledger.get(uid).filter(|_| !self.planted_cache) {
+            let node = entry.node.clone();
+            let offered = args.names.contains(&node);
+            match entry.stage {
+                Stage::Undoing => return Err(format!("the pod's binding to {node} is being undone")),
+                Stage::Binding | Stage::Held if !offered => return Err(format!("the pod is on {node} already")),
+                Stage::Binding | Stage::Held => {
+                    return Ok(args.answer(&chosen(&args.names, &node, filtered)));
+                }
+                Stage::Offered { .. } => {
+                    if offered && self.still_fits(&node, uid) {
+                        self.offer(now, pod, &node, None);
+                        return Ok(args.answer(&chosen(&args.names, &node, filtered)));
+                    }
+                    self.ledger.remove(uid);
+                }
+            }
+        }
+        let mut best = None;
+        for name in &args.names {
+            match self.try_on(name, uid, &demand) {
+                Ok((rank, places)) => {
+                    let key = (rank, name);
+                    if best.as_ref().is_none_or(|(best, _)| key < *best) {
+                        best = Some((key, places));
+                    }
+                }
+                Err(Refusal::Full(why)) => {
+                    filtered.failed.insert(name.clone(), why);
+                }
+                Err(Refusal::TooSmall(why)) => {
+                    filtered.hopeless.insert(name.clone(), why);
+                }
+            }
+        }
+        if let Some(((_, node), places)) = best {
+            let node = node.clone();
+            if !self.planted_cache {
+                self.offer(now, pod, &node, Some((&demand, places)));
+            }
+            filtered = chosen(&args.names, &node, filtered);
+        }
+        Ok(args.answer(&filtered))
+    }
+
+    /// Scores: 10 for the node that the filter named, and then the fuller the better.
+    pub(super) fn prioritize(&mut self, args: &Args) -> Result<Bytes, String> {
+        let uid = args.pod.uid();
+        let demand = demand::of(&args.pod, self.names()).unwrap_or_default();
+        let offered = self.ledger.get(uid).map(|entry| entry.node.as_str());
+        let score = |name: &String| -> i64 {
+            if demand.is_empty() || offered == Some(name) {
+                return if demand.is_empty() { 0 } else { 10 };
+            }
+            let Ok(((_, free, _), _)) = self.try_on(name, uid, &demand) else { return 0 };
+            let all = self.shape(name).map_or(0, |shape| shape.gpus.len() as u64 * u64::from(crate::CORES));
+            let used = all.saturating_sub(free);
+            i64::try_from((used * 9).checked_div(all).unwrap_or(0)).unwrap_or(0)
+        };
+        let list: Vec<(String, i64)> = args.names.iter().map(|name| (name.clone(), score(name))).collect();
+        Ok(scores(&list))
+    }
+
+    /// Keeps the nodes on which the pod has a place once the victims are gone. It proposes no victims of its own: it knows
+    /// nothing of what else they mean to anybody.
+    pub(super) fn preempt(&mut self, mut asked: Preemption) -> Result<Bytes, String> {
+        let uid = asked.pod.uid().to_owned();
+        match demand::of(&asked.pod, self.names()) {
+            Ok(demand) if demand.is_empty() => {}
+            Ok(demand) => asked.victims.retain(|node, (victims, _)| {
+                let Some(shape) = self.shape(node) else { return false };
+                let mut gone: Vec<&str> = victims.iter().map(String::as_str).collect();
+                gone.push(&uid);
+                place::place(shape, &self.in_use(node, &gone), &demand).is_ok()
+            }),
+            Err(_) => asked.victims.clear(),
+        }
+        Ok(Preemption::answer(&asked.victims))
+    }
+
+    /// A pod's place on a node beside all others, and how good it is.
+    fn try_on(&self, node: &str, uid: &str, demand: &Demand) -> Result<(Rank, Places), Refusal> {
+        let shape =
+            self.shape(node).ok_or_else(|| Refusal::Full("the GPU extender does not know the node yet".into()))?;
+        let others = self.in_use(node, &[uid]);
+        let places = place::place(shape, &others, demand)?;
+        Ok((place::rank(shape, &others, &places), places))
+    }
+
+    /// Whether the place that was offered is one still: the node may have changed.
+    fn still_fits(&self, node: &str, uid: &str) -> bool {
+        let (Some(shape), Some(entry)) = (self.shape(node), self.ledger.get(uid)) else { return false };
+        let others = self.in_use(node, &[uid]);
+        entry.holds.iter().all(|(gpu, used)| {
+            let with = used.and(others.get(gpu).copied().unwrap_or_default());
+            let fits = |g: &crate::Gpu| !g.broken && with.cores <= crate::CORES && with.memory <= g.memory;
+            shape.gpus.get(*gpu).is_some_and(fits)
+        })
+    }
+
+    /// Counts a pod on a node until it is bound, or for a while.
+    fn offer(&mut self, now: Time, pod: &Pod, node: &str, found: Option<(&Demand, Places)>) {
+        let until = now + self.config.offer;
+        let stage = Stage::Offered { until, revision: pod.revision() };
+        match found {
+            None => self.ledger.advance(pod.uid(), stage),
+            Some((demand, places)) => self.count(pod, node, demand, places, stage),
+        }
+    }
+
+    /// Makes a pod's entry.
+    pub(super) fn count(&mut self, pod: &Pod, node: &str, demand: &Demand, places: Places, stage: Stage) {
+        let gpus = self.shape(node).map_or(&[][..], |shape| &shape.gpus);
+        let holds = place::holds(demand, &places, gpus);
+        let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
+        self.ledger.set(pod.uid(), Entry { namespace, name, node: node.to_owned(), places, holds, stage });
+    }
+
+    /// A place for a pod on the node that somebody chose: the one that was offered, or one found now.
+    pub(super) fn reserve(&mut self, pod: &Pod, node: &str, demand: &Demand) -> Result<(), String> {
+        let uid = pod.uid();
+        if let Some(entry) = self.ledger.get(uid).filter(|e| e.node == node && !self.planted_cache) {
+            let places = entry.places.clone();
+            self.count(pod, node, demand, places, Stage::Binding);
+            return Ok(());
+        }
+        let (_, places) = self.try_on(node, uid, demand).map_err(|refusal| refusal.reason().to_owned())?;
+        self.count(pod, node, demand, places, Stage::Binding);
+        Ok(())
+    }
+}
+
+type Rank = (std::cmp::Reverse<usize>, u64, u64);
+
+/// One node is accepted. Those that would do as well are not to be freed by anybody for this pod.
+fn chosen(names: &[String], node: &str, mut filtered: Filtered) -> Filtered {
+    let others = names.iter().filter(|name| *name != node && !filtered.failed.contains_key(*name));
+    let more: BTreeMap<String, String> =
+        others.map(|name| (name.clone(), format!("GPUs on {node} are chosen"))).collect();
+    for (name, why) in more {
+        filtered.hopeless.entry(name).or_insert(why);
+    }
+    filtered.accepted = vec![node.to_owned()];
+    filtered
+}

@@ -1,0 +1,299 @@
+//! The extender's core.
+//!
+//! [`ask`]: what is answered at once, from the ledger. [`bind`]: bindings, which take requests. [`news`]: what others did.
+
+mod ask;
+mod bind;
+mod news;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_engine::{CallId, Core, Delta, Effects, Informer, Input, Rng, Selector, Time, TimerId};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use crate::metrics::Metrics;
+use crate::names::Names;
+use crate::node::{self, Shape};
+use crate::place::{self, Uses};
+use crate::{Ledger, annotations, demand, wire};
+use bind::Flight;
+
+/// What the extender is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names of resources and annotations.
+    pub names: Names,
+    /// How long a filter's answer counts when no binding follows. A pod may be bound later than that; then places are found
+    /// anew.
+    pub offer: Duration,
+    /// How long a binding may take until the scheduler is told that it failed, and it is undone. Less than the scheduler
+    /// waits (`httpTimeout`).
+    pub bind: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { names: Names::default(), offer: Duration::from_secs(60), bind: Duration::from_secs(4) }
+    }
+}
+
+/// What it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// Which nodes would do.
+    Filter,
+    /// How good they are.
+    Prioritize,
+    /// Where victims would help.
+    Preempt,
+    /// Bind a pod.
+    Bind,
+    /// Whether it can answer.
+    Ready,
+    /// Its figures.
+    Metrics,
+}
+
+impl Verb {
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Prioritize => "prioritize",
+            Self::Preempt => "preempt",
+            Self::Bind => "bind",
+            Self::Ready => "ready",
+            Self::Metrics => "metrics",
+        }
+    }
+}
+
+/// A question. It has exactly one answer, unless the core ends first.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Names it.
+    pub id: u64,
+    /// What is asked.
+    pub verb: Verb,
+    /// JSON, as the verb wants it.
+    pub body: Bytes,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Which question.
+    pub id: u64,
+    /// HTTP status.
+    pub status: u16,
+    /// JSON; text for metrics.
+    pub body: Bytes,
+}
+
+/// The extender.
+pub struct GpuExtender {
+    config: Config,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    /// The GPUs of each node, as the cache of nodes has them.
+    shapes: BTreeMap<String, Shape>,
+    ready: bool,
+    ledger: Ledger,
+    flights: BTreeMap<String, Flight>,
+    calls: BTreeMap<CallId, String>,
+    timers: BTreeMap<TimerId, String>,
+    metrics: Metrics,
+    /// The bug of gpu-admission, for the simulator: what is in use is what a cache shows.
+    planted_cache: bool,
+    /// Another one: GPUs are free as soon as somebody says that a binding failed.
+    planted_haste: bool,
+}
+
+impl GpuExtender {
+    /// One that has not started.
+    #[must_use]
+    pub fn new(config: Config, rng: &Rng) -> Self {
+        Self {
+            config,
+            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")),
+            nodes: Informer::new(Node::resource(), Selector::all(), rng.fork("nodes")),
+            shapes: BTreeMap::new(),
+            ready: false,
+            ledger: Ledger::default(),
+            flights: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            metrics: Metrics::default(),
+            planted_cache: false,
+            planted_haste: false,
+        }
+    }
+    /// With gpu-admission's bug: it believes its cache, and remembers nothing of what it has said.
+    #[must_use]
+    pub fn with_planted_cache(mut self) -> Self {
+        self.planted_cache = true;
+        self
+    }
+    /// With another bug: a binding without an answer counts as one that did not happen.
+    #[must_use]
+    pub fn with_planted_haste(mut self) -> Self {
+        self.planted_haste = true;
+        self
+    }
+    /// Who holds what.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+    /// Whether it has seen all pods and nodes.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    fn names(&self) -> &Names {
+        &self.config.names
+    }
+    fn pod(&self, namespace: &str, name: &str, uid: &str) -> Option<&Arc<Pod>> {
+        self.pods.cache().get(namespace, name).filter(|pod| pod.uid() == uid)
+    }
+    fn shape(&self, node: &str) -> Option<&Shape> {
+        self.shapes.get(node)
+    }
+    fn node_changed(&mut self, delta: &Delta<Node>) {
+        let node = delta.object();
+        match delta {
+            Delta::Removed(_) => self.shapes.remove(node.name()),
+            Delta::Added(_) | Delta::Updated(..) => {
+                self.shapes.insert(node.name().to_owned(), node::of(node, &self.config.names))
+            }
+        };
+    }
+
+    /// What all pods but these hold of a node's GPUs.
+    fn in_use(&self, node: &str, except: &[&str]) -> Uses {
+        if !self.planted_cache {
+            return self.ledger.in_use(node, except);
+        }
+        let mut uses = Uses::new();
+        let Some(shape) = self.shape(node) else { return uses };
+        for pod in self.pods.cache().iter().filter(|p| !except.contains(&p.uid()) && !is_over(p)) {
+            let Ok(demand) = demand::of(pod, self.names()) else { continue };
+            let places = annotations::read(self.names(), pod, node, &demand).unwrap_or_default();
+            for (gpu, used) in place::holds(&demand, &places, &shape.gpus) {
+                let sum = uses.entry(gpu).or_default();
+                *sum = sum.and(used);
+            }
+        }
+        uses
+    }
+
+    fn asked(&mut self, now: Time, call: &Call, fx: &mut Effects<Reply>) {
+        let id = call.id;
+        let reply = |status: u16, body: Bytes| Reply { id, status, body };
+        self.metrics.asked(call.verb);
+        match call.verb {
+            Verb::Ready if self.ready => return fx.own(reply(200, Bytes::from_static(b"ok"))),
+            Verb::Ready => return fx.own(reply(503, Bytes::from_static(b"pods and nodes are still being listed"))),
+            Verb::Metrics => return fx.own(reply(200, self.metrics.text(&self.ledger, self.ready).into())),
+            Verb::Filter | Verb::Prioritize | Verb::Preempt | Verb::Bind => {}
+        }
+        if !self.ready {
+            return fx.own(reply(
+                200,
+                self.failed(call.verb, "the GPU extender is not ready: it is still listing pods and nodes"),
+            ));
+        }
+        let answer = match call.verb {
+            Verb::Filter => wire::Args::read(&call.body).map(|args| self.filter(now, &args)),
+            Verb::Prioritize => wire::Args::read(&call.body).map(|args| self.prioritize(&args)),
+            Verb::Preempt => wire::Preemption::read(&call.body).map(|asked| self.preempt(asked)),
+            Verb::Bind => match wire::Bind::read(&call.body) {
+                Ok(bind) => return self.bind(now, id, bind, fx),
+                Err(error) => Err(error),
+            },
+            Verb::Ready | Verb::Metrics => return,
+        };
+        fx.own(match answer {
+            Ok(Ok(body)) => reply(200, body),
+            Ok(Err(text)) => reply(200, self.failed(call.verb, &text)),
+            Err(text) => reply(400, self.failed(call.verb, &text)),
+        });
+    }
+
+    fn failed(&mut self, verb: Verb, text: &str) -> Bytes {
+        self.metrics.failed(verb);
+        wire::failure(text)
+    }
+
+    fn begin(&mut self, fx: &mut Effects<Reply>) {
+        if self.ready || !self.pods.synced() || !self.nodes.synced() {
+            return;
+        }
+        self.ready = true;
+        let pods: Vec<Arc<Pod>> = self.pods.cache().iter().cloned().collect();
+        for pod in pods {
+            self.found(&pod, fx);
+        }
+        tracing::info!(pods = self.ledger.iter().count(), "the ledger of GPUs is rebuilt");
+    }
+}
+
+/// Whether a pod's containers have ended for good.
+fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The node that a pod is bound to; empty before.
+fn node_of(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
+}
+
+impl Core for GpuExtender {
+    type In = Call;
+    type Out = Reply;
+
+    fn step(&mut self, now: Time, input: Input<Call>, fx: &mut Effects<Reply>) {
+        self.ledger.expire(now);
+        if let Some(deltas) = self.nodes.step(now, &input, fx) {
+            for delta in &deltas {
+                self.node_changed(delta);
+            }
+            return self.begin(fx);
+        }
+        if let Some(deltas) = self.pods.step(now, &input, fx) {
+            if self.ready {
+                for delta in deltas {
+                    self.heard(delta, fx);
+                }
+            }
+            return self.begin(fx);
+        }
+        match input {
+            Input::Start => {
+                self.nodes.start(fx);
+                self.pods.start(fx);
+            }
+            Input::Own(call) => self.asked(now, &call, fx),
+            Input::Api { id, result } => {
+                if let Some(uid) = self.calls.remove(&id) {
+                    self.answered(now, &uid, id, result, fx);
+                }
+            }
+            Input::Timer(id) => {
+                if let Some(uid) = self.timers.remove(&id) {
+                    self.due(now, &uid, id, fx);
+                }
+            }
+            Input::Watch { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The GPUs of a node: what is known of them, and how they are offered.
+
+use std::path::PathBuf;
+
+use carrack_gpu_extender::{CORES, Gpu};
+use carrack_types::quantity::Quantity;
+use serde::{Deserialize, Serialize};
+
+/// Memory of one device of the memory resource, in MiB. Upstream's plugin has the same.
+pub const MEMORY_UNIT_MIB: u64 = 256;
+/// More GPUs than this has no node.
+const MAX_GPUS: usize = 64;
+
+/// A GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Device {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its memory, in MiB.
+    pub memory_mib: u64,
+    /// Where it sits, from the outside in: see [`carrack_gpu_extender::node`].
+    pub near: Vec<String>,
+    /// It does not work.
+    pub broken: bool,
+    /// Device files that a container needs to use it.
+    #[serde(skip_deserializing)]
+    pub files: Vec<PathBuf>,
+}
+
+/// All GPUs, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Inventory {
+    /// The GPUs.
+    pub gpus: Vec<Device>,
+    /// Device files that a container with any of them needs.
+    pub shared_files: Vec<PathBuf>,
+}
+
+impl Inventory {
+    /// Made-up GPUs: `2x16Gi`, or `2x16Gi,1x24Gi`.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn made_up(text: &str) -> Result<Self, String> {
+        let mut gpus = Vec::new();
+        for part in text.split(',') {
+            let wrong = || format!("{part:?} is no number of GPUs: it is COUNTxMEMORY, such as 2x16Gi");
+            let (count, memory) = part.trim().split_once('x').ok_or_else(wrong)?;
+            let count: usize = count.parse().map_err(|_| wrong())?;
+            let memory = Quantity::parse(memory).map_err(|_| wrong())?;
+            let memory_mib = u64::try_from(memory.units()).map_err(|_| wrong())? >> 20;
+            if count > MAX_GPUS {
+                return Err(format!("no more than {MAX_GPUS} GPUs can be made up"));
+            }
+            gpus.extend((0..count).map(|_| Device { memory_mib, ..Device::default() }));
+        }
+        Self::checked(gpus)
+    }
+
+    /// Made-up GPUs as JSON: a list of [`Device`]s.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        Self::checked(serde_json::from_str(text).map_err(|e| e.to_string())?)
+    }
+
+    fn checked(mut gpus: Vec<Device>) -> Result<Self, String> {
+        if gpus.len() > MAX_GPUS {
+            return Err(format!("no more than {MAX_GPUS} GPUs can be made up"));
+        }
+        for (number, gpu) in gpus.iter_mut().enumerate() {
+            if gpu.uuid.is_empty() {
+                gpu.uuid = format!("GPU-fake-{number}");
+            }
+            if gpu.memory_mib < MEMORY_UNIT_MIB || gpu.memory_mib > 16 << 20 {
+                return Err(format!("GPU {number} has {} MiB of memory: 256 to 16777216 are possible", gpu.memory_mib));
+            }
+            if !gpu.uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+                return Err(format!("{:?} is no UUID of a GPU", gpu.uuid));
+            }
+        }
+        let mut uuids: Vec<&str> = gpus.iter().map(|g| g.uuid.as_str()).collect();
+        uuids.sort_unstable();
+        uuids.dedup();
+        if uuids.len() < gpus.len() {
+            return Err("two GPUs have the same UUID".to_owned());
+        }
+        Ok(Self { gpus, shared_files: Vec::new() })
+    }
+
+    /// All of it as JSON, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        // Texts, numbers and lists alone: this cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Devices of the core resource: names, and whether they may be given out.
+    #[must_use]
+    pub fn core_devices(&self) -> Vec<(String, bool)> {
+        self.devices("c", |_| u64::from(CORES))
+    }
+    /// Devices of the memory resource.
+    #[must_use]
+    pub fn memory_devices(&self) -> Vec<(String, bool)> {
+        self.devices("m", |gpu| gpu.memory_mib / MEMORY_UNIT_MIB)
+    }
+    fn devices(&self, kind: &str, count: impl Fn(&Device) -> u64) -> Vec<(String, bool)> {
+        let of = |gpu: &Device| -> Vec<(String, bool)> {
+            (0..count(gpu)).map(|n| (format!("{}-{kind}{n}", gpu.uuid), !gpu.broken)).collect()
+        };
+        self.gpus.iter().flat_map(of).collect()
+    }
+
+    /// What the node's annotation says.
+    #[must_use]
+    pub fn annotation(&self) -> String {
+        let gpus: Vec<Gpu> = self
+            .gpus
+            .iter()
+            .map(|gpu| Gpu {
+                uuid: gpu.uuid.clone(),
+                memory: gpu.memory_mib / MEMORY_UNIT_MIB,
+                near: gpu.near.clone(),
+                broken: gpu.broken,
+            })
+            .collect();
+        // Strings and numbers alone: this cannot fail.
+        serde_json::to_string(&gpus).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_can_be_made_up() {
+        let check = |text: &str, expected: Result<&[u64], &str>| match (Inventory::made_up(text), expected) {
+            (Ok(found), Ok(memories)) => {
+                assert_eq!(found.gpus.iter().map(|g| g.memory_mib).collect::<Vec<_>>(), memories, "{text}");
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
+            (other, _) => panic!("{text}: {other:?}"),
+        };
+        check("2x16Gi", Ok(&[16384, 16384]));
+        check("1x512Mi,1x1Gi", Ok(&[512, 1024]));
+        check("0x1Gi", Ok(&[]));
+        check("2", Err("COUNTxMEMORY"));
+        check("2x", Err("COUNTxMEMORY"));
+        check("-1x1Gi", Err("COUNTxMEMORY"));
+        check("1x-1Gi", Err("COUNTxMEMORY"));
+        check("1x1Mi", Err("256"));
+        check("1000000000x1Gi", Err("no more than 64"));
+        check("64x1Gi,1x1Gi", Err("no more than 64"));
+        assert!(Inventory::from_json(r#"[{"memory_mib": 1024, "near": ["a"]}]"#).is_ok());
+        assert!(Inventory::from_json(r#"[{"memory_mib": 1024, "uuid": "x y"}]"#).is_err());
+        assert!(Inventory::from_json(r#"[{"memory": 1024}]"#).is_err());
+        assert!(
+            Inventory::from_json(r#"[{"memory_mib": 1024, "uuid": "x"}, {"memory_mib": 1024, "uuid": "x"}]"#).is_err()
+        );
+    }
+
+    #[test]
+    fn a_gpu_is_a_hundred_cores() {
+        let mut found = Inventory::made_up("2x1Gi").expect("two GPUs");
+        found.gpus[1].broken = true;
+        assert_eq!(found.core_devices().len(), 200);
+        assert_eq!(found.core_devices().iter().filter(|(_, healthy)| *healthy).count(), 100);
+        assert_eq!(found.memory_devices().len(), 8);
+        assert_eq!(
+            found.annotation(),
+            r#"[{"uuid":"GPU-fake-0","memory":4},{"uuid":"GPU-fake-1","memory":4,"broken":true}]"#
+        );
+    }
+}

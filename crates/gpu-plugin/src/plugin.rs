@@ -1,0 +1,399 @@
+//! The shell: sockets, the registration with the kubelet, live reads.
+//!
+//! ```text
+//!   serving both sockets ──Register──▶ registered ──kubelet.sock or ours replaced──▶ serving anew
+//! ```
+#![expect(clippy::disallowed_methods, reason = "shell: looks at sockets and GPUs at its own pace")]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_deviceplugin as pb;
+use carrack_engine::{ApiRequest, ContentType, Selector, Transport, causes};
+use carrack_gpu_extender::Names;
+use carrack_types::resource::Kind as _;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use pb::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use pb::registration_client::RegistrationClient;
+use serde_json::json;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Request, Response, Status};
+
+use crate::checkpoint::{self, Held};
+use crate::inventory::Inventory;
+use crate::nvml::Driver;
+use crate::owner::{self, Known};
+
+/// How often sockets are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often the driver is asked about its GPUs.
+const ASK: Duration = Duration::from_secs(10);
+/// How long the kubelet may take to register a plugin; it dials back meanwhile.
+const REGISTER: Duration = Duration::from_secs(10);
+/// How long a container's pod is looked for.
+const FIND: Duration = Duration::from_secs(20);
+
+/// Where GPUs come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// NVIDIA's driver.
+    Nvml,
+    /// They are made up.
+    MadeUp(Inventory),
+}
+
+/// What the plugin is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names of resources and annotations.
+    pub names: Names,
+    /// This node.
+    pub node: String,
+    /// The kubelet's directory of plugin sockets.
+    pub sockets: PathBuf,
+    /// Where GPUs come from.
+    pub source: Source,
+}
+
+/// The GPUs that there are.
+///
+/// # Errors
+/// There is no driver to ask, or it does not answer.
+pub fn look(source: &Source) -> Result<Inventory, String> {
+    Gpus::of(source)?.look()
+}
+
+enum Gpus {
+    Driver(Box<Driver>),
+    MadeUp(Inventory),
+}
+
+impl Gpus {
+    fn of(source: &Source) -> Result<Self, String> {
+        Ok(match source {
+            Source::Nvml => Self::Driver(Box::new(Driver::load()?)),
+            Source::MadeUp(inventory) => Self::MadeUp(inventory.clone()),
+        })
+    }
+    fn look(&self) -> Result<Inventory, String> {
+        match self {
+            Self::Driver(driver) => driver.inventory(),
+            Self::MadeUp(inventory) => Ok(inventory.clone()),
+        }
+    }
+}
+
+/// Offers the node's GPUs until `stop`.
+///
+/// # Errors
+/// There is no driver to ask.
+pub async fn run(config: Config, api: Arc<dyn Transport>, stop: CancellationToken) -> Result<(), String> {
+    let gpus = Gpus::of(&config.source)?;
+    let first = gpus.look()?;
+    for (number, gpu) in first.gpus.iter().enumerate() {
+        tracing::info!(number, uuid = gpu.uuid, memory_mib = gpu.memory_mib, near = gpu.near.join("/"), "a GPU");
+    }
+    let (tell, known) = watch::channel(Arc::new(first));
+    let names = config.names.clone();
+    let shared = Arc::new(Shared { config, api, known });
+    let core = Plugin { shared: shared.clone(), resource: names.core, kind: Kind::Core };
+    let memory = Plugin { shared: shared.clone(), resource: names.memory, kind: Kind::Memory };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = core.run() => {}
+        () = memory.run() => {}
+        () = watch_gpus(&gpus, &tell) => {}
+        () = annotate(&shared) => {}
+    }
+    Ok(())
+}
+
+/// Asks the driver again and again: a GPU may break, and one that was lost may keep its number only.
+async fn watch_gpus(gpus: &Gpus, tell: &watch::Sender<Arc<Inventory>>) {
+    loop {
+        tokio::time::sleep(ASK).await;
+        match gpus.look() {
+            Ok(mut found) => tell.send_if_modified(|known| {
+                for (new, old) in found.gpus.iter_mut().zip(&known.gpus) {
+                    if new.broken {
+                        *new = crate::Device { broken: true, ..old.clone() };
+                    }
+                }
+                let differs = **known != found;
+                if differs {
+                    *known = Arc::new(found);
+                }
+                differs
+            }),
+            Err(error) => {
+                tracing::error!(error, "the driver does not answer; what it said last stays");
+                false
+            }
+        };
+    }
+}
+
+/// Writes onto the node which GPUs it has, whenever that changes, until it is written.
+async fn annotate(shared: &Shared) {
+    let mut known = shared.known.clone();
+    loop {
+        let text = known.borrow_and_update().annotation();
+        let Config { names, node, .. } = &shared.config;
+        let patch = json!({"metadata": {"annotations": {names.devices.clone(): text}}});
+        let kind = ContentType::MergePatch;
+        let written = shared.api.send(ApiRequest::patch(&Node::resource(), "", node, "", kind, &patch)).await;
+        let wait = match written {
+            Ok(_) => None,
+            // Before the kubelet has registered its node, there is none.
+            Err(error) => {
+                tracing::debug!(%error, "the node's GPUs are not written on it yet");
+                Some(Duration::from_secs(1))
+            }
+        };
+        match wait {
+            Some(wait) => tokio::time::sleep(wait).await,
+            // The node may be made anew, and has to be told again then.
+            None => {
+                let again = tokio::time::sleep(Duration::from_secs(60));
+                tokio::select! { () = again => {}, _ = known.changed() => {} }
+            }
+        }
+    }
+}
+
+struct Shared {
+    config: Config,
+    api: Arc<dyn Transport>,
+    known: watch::Receiver<Arc<Inventory>>,
+}
+
+impl Shared {
+    /// The pods of this node, read live: who was bound a moment ago is among them.
+    async fn pods(&self) -> Result<Vec<Pod>, String> {
+        let mut pods = Vec::new();
+        let mut token = String::new();
+        let selector = Selector::fields(format!("spec.nodeName={}", self.config.node));
+        loop {
+            let request = ApiRequest::list(&Pod::resource(), &selector, 500, &token);
+            let reply = self.api.send(request).await.map_err(|error| error.to_string())?;
+            let page: k8s_openapi::List<Pod> = reply.json().map_err(|error| error.to_string())?;
+            pods.extend(page.items);
+            token = page.metadata.continue_.unwrap_or_default();
+            if token.is_empty() {
+                return Ok(pods);
+            }
+        }
+    }
+    fn held(&self) -> Result<Vec<Held>, String> {
+        let path = self.config.sockets.join(checkpoint::FILE);
+        match std::fs::read(&path) {
+            Ok(bytes) => checkpoint::read(&bytes, &self.config.names.core),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Asks a question about pods and holdings until it has an answer, or for long enough.
+    async fn find<T>(&self, ask: impl Fn(Known<'_>) -> Result<T, String>) -> Result<T, Status> {
+        let deadline = tokio::time::Instant::now() + FIND;
+        loop {
+            let Config { names, node, .. } = &self.config;
+            let answer = match (self.pods().await, self.held()) {
+                (Ok(pods), Ok(held)) => ask(Known { names, node, pods: &pods, held: &held }),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+            match answer {
+                Ok(found) => return Ok(found),
+                Err(error) if tokio::time::Instant::now() >= deadline => {
+                    return Err(Status::failed_precondition(error));
+                }
+                Err(error) => tracing::debug!(error, "will look again"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Core,
+    Memory,
+}
+
+#[derive(Clone)]
+struct Plugin {
+    shared: Arc<Shared>,
+    resource: String,
+    kind: Kind,
+}
+
+impl Plugin {
+    async fn run(&self) {
+        loop {
+            match self.serve().await {
+                Ok(()) => tracing::info!(resource = self.resource, "the kubelet is another one"),
+                // Before the kubelet has started this is the normal state of things.
+                Err(error) => tracing::debug!(resource = self.resource, error, "not registered"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Serves and registers, until the kubelet is another one.
+    async fn serve(&self) -> Result<(), String> {
+        let sockets = &self.shared.config.sockets;
+        let kubelet_socket = sockets.join(pb::KUBELET_SOCKET);
+        let kubelet = identity(&kubelet_socket).ok_or("the kubelet does not listen")?;
+        let endpoint = match self.kind {
+            Kind::Core => "carrack-gpu-core.sock",
+            Kind::Memory => "carrack-gpu-mem.sock",
+        };
+        let socket = sockets.join(endpoint);
+        if let Err(error) = std::fs::remove_file(&socket)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(format!("{}: {error}", socket.display()));
+        }
+        let listener = UnixListener::bind(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
+        let own = identity(&socket);
+        let stop = CancellationToken::new();
+        let _stop = stop.clone().drop_guard();
+        let server = Server::builder()
+            .add_service(DevicePluginServer::new(self.clone()))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned());
+        let watching = async {
+            let registered = tokio::time::timeout(REGISTER, self.register(&kubelet_socket, endpoint)).await;
+            registered.map_err(|_| "the kubelet did not answer the registration".to_owned())??;
+            tracing::info!(resource = self.resource, "registered");
+            while identity(&kubelet_socket) == Some(kubelet) && identity(&socket) == own {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = server => Err(ended.err().map_or_else(|| "the server ended".to_owned(), |error| causes(&error))),
+            ended = watching => ended,
+        }
+    }
+
+    async fn register(&self, kubelet: &Path, endpoint: &str) -> Result<(), String> {
+        let path = kubelet.to_owned();
+        let connect = tower::service_fn(move |_: http::Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
+        let request = pb::RegisterRequest {
+            version: pb::VERSION.to_owned(),
+            endpoint: endpoint.to_owned(),
+            resource_name: self.resource.clone(),
+            options: Some(self.options()),
+        };
+        let mut client = RegistrationClient::new(channel.map_err(|error| causes(&error))?);
+        client.register(request).await.map(drop).map_err(|status| status.to_string())
+    }
+
+    fn options(&self) -> pb::DevicePluginOptions {
+        pb::DevicePluginOptions {
+            pre_start_required: self.kind == Kind::Core,
+            get_preferred_allocation_available: false,
+        }
+    }
+
+    async fn grant(&self, ids: &BTreeSet<String>) -> Result<pb::ContainerAllocateResponse, Status> {
+        let grant = self.shared.find(|known| owner::of(known, ids)).await?;
+        let inventory = self.shared.known.borrow().clone();
+        let mut files = inventory.shared_files.clone();
+        for number in &grant.gpus {
+            let gpu = inventory.gpus.get(*number);
+            let gpu = gpu.ok_or_else(|| Status::failed_precondition(format!("this node has no GPU {number}")))?;
+            if gpu.broken {
+                return Err(Status::failed_precondition(format!("GPU {number} ({}) is broken", gpu.uuid)));
+            }
+            files.extend(gpu.files.iter().cloned());
+        }
+        tracing::info!(pod = grant.pod, container = grant.container, gpus = ?grant.gpus, "GPUs are handed out");
+        let device = |path: &PathBuf| {
+            let path = path.display().to_string();
+            pb::DeviceSpec { container_path: path.clone(), host_path: path, permissions: "rw".to_owned() }
+        };
+        Ok(pb::ContainerAllocateResponse {
+            envs: grant.env(&inventory).into_iter().collect(),
+            devices: files.iter().map(device).collect(),
+            ..pb::ContainerAllocateResponse::default()
+        })
+    }
+}
+
+/// Which file this is: a socket that was made anew is another one.
+fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl DevicePlugin for Plugin {
+    type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<pb::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn get_device_plugin_options(&self, _: Request<pb::Empty>) -> Answer<pb::DevicePluginOptions> {
+        Ok(Response::new(self.options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<pb::Empty>) -> Answer<Self::ListAndWatchStream> {
+        let kind = self.kind;
+        let lists = WatchStream::new(self.shared.known.clone()).map(move |known| {
+            let devices = match kind {
+                Kind::Core => known.core_devices(),
+                Kind::Memory => known.memory_devices(),
+            };
+            let device = |(id, healthy): (String, bool)| {
+                let health = if healthy { "Healthy" } else { "Unhealthy" };
+                pb::Device { id, health: health.to_owned(), topology: None }
+            };
+            Ok(pb::ListAndWatchResponse { devices: devices.into_iter().map(device).collect() })
+        });
+        Ok(Response::new(Box::pin(lists)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _: Request<pb::PreferredAllocationRequest>,
+    ) -> Answer<pb::PreferredAllocationResponse> {
+        Ok(Response::new(pb::PreferredAllocationResponse::default()))
+    }
+
+    async fn allocate(&self, request: Request<pb::AllocateRequest>) -> Answer<pb::AllocateResponse> {
+        let mut container_responses = Vec::new();
+        for asked in request.into_inner().container_requests {
+            let ids: BTreeSet<String> = asked.devices_ids.into_iter().collect();
+            container_responses.push(match self.kind {
+                Kind::Core => self.grant(&ids).await?,
+                // Memory comes with the cores of the same container.
+                Kind::Memory => pb::ContainerAllocateResponse::default(),
+            });
+        }
+        Ok(Response::new(pb::AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<pb::PreStartContainerRequest>,
+    ) -> Answer<pb::PreStartContainerResponse> {
+        let ids: BTreeSet<String> = request.into_inner().devices_ids.into_iter().collect();
+        let inventory = self.shared.known.borrow().clone();
+        self.shared.find(|known| owner::verify(known, &inventory, &ids)).await?;
+        Ok(Response::new(pb::PreStartContainerResponse::default()))
+    }
+}

@@ -1,0 +1,88 @@
+//! Volumes that have grown and whose node has not followed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_types::quantity::Quantity;
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::{Actual, Driver, PayloadSources, Published, Secrets, Volumes, driver};
+
+/// A volume to let follow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expanding {
+    /// The volume.
+    pub published: Published,
+    /// Where the pod has it.
+    pub path: String,
+    /// Its claim, as read.
+    pub claim: Arc<PersistentVolumeClaim>,
+    /// What it holds now.
+    pub capacity: Quantity,
+    /// For the driver.
+    pub secrets: Secrets,
+}
+
+impl Expanding {
+    /// The claim's namespace and name.
+    #[must_use]
+    pub fn claim_name(&self) -> (String, String) {
+        (self.claim.namespace().to_owned(), self.claim.name().to_owned())
+    }
+
+    /// What the volume holds, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        u64::try_from(self.capacity.units()).unwrap_or(0)
+    }
+}
+
+type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+
+fn storage(of: Option<&Amounts>) -> Option<Quantity> {
+    of.and_then(|c| c.get("storage")).and_then(|q| Quantity::try_from(q).ok())
+}
+
+/// The claim of a volume that has more than the claim says, and how much. None also where that cannot be read.
+fn due(published: &Published, sources: &dyn PayloadSources) -> Option<(Arc<PersistentVolumeClaim>, Quantity)> {
+    let (namespace, name) = published.origin.claim.as_ref()?;
+    let claim = sources.claim(namespace, name).ok()??;
+    let volume = sources.persistent_volume(&published.origin.spec_name).ok()??;
+    let spec = volume.spec.as_ref()?;
+    // The record says what is mounted; a claim of that name may be another one by now.
+    if spec.claim_ref.as_ref()?.uid.as_deref() != Some(claim.uid()) {
+        return None;
+    }
+    let has = storage(spec.capacity.as_ref())?;
+    let told = storage(claim.status.as_ref()?.capacity.as_ref())?;
+    (has > told).then_some((claim, has))
+}
+
+impl Volumes {
+    /// Volumes of a pod that have grown. Where something cannot be read, nothing is done.
+    #[must_use]
+    pub fn grown(&self, uid: &str, sources: &dyn PayloadSources) -> Vec<Expanding> {
+        let mut grown = Vec::new();
+        for v in self.pods.get(uid).into_iter().flat_map(BTreeMap::values) {
+            let Some(published) = v.published.as_deref().filter(|_| v.actual == Actual::Mounted && v.op.is_none())
+            else {
+                continue;
+            };
+            let origin = &published.origin;
+            if origin.read_only || !matches!(origin.driver, Driver::Csi { ephemeral: false, .. } | Driver::Flex { .. })
+            {
+                continue;
+            }
+            let Some((claim, capacity)) = due(published, sources) else { continue };
+            let secret = match &origin.driver {
+                Driver::Csi { expand_secret, .. } => expand_secret.as_ref(),
+                Driver::Flex { secret, .. } => secret.as_ref(),
+                _ => None,
+            };
+            let Ok(secrets) = driver::secrets(secret, sources) else { continue };
+            grown.push(Expanding { published: published.clone(), path: v.path.clone(), claim, capacity, secrets });
+        }
+        grown
+    }
+}

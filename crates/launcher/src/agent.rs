@@ -1,0 +1,213 @@
+//! A client of the guest agent (qemu-ga), over its channel's socket.
+//!
+//! QEMU gives the channel to one client at a time; others wait in the socket's queue. So a connection lasts for one
+//! question or a few, and begins by synchronising: what the guest still had to say to somebody else is dropped.
+//!
+//! Nothing that a guest says is trusted: lines are bounded, answers have deadlines.
+//! Upstream reference: QEMU's docs/interop/qemu-ga-ref.
+
+use crate::layout;
+use crate::lines::{LineError, LineReader, LineWriter, split};
+use base64::Engine as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longest answer: the list of a guest's file systems and users is far shorter, the output of a command is cut.
+const LINE_LIMIT_BYTES: usize = 1 << 20;
+
+/// How long an agent may take to say that it is there.
+const SYNC_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How often a command that runs in the guest is looked at.
+const EXEC_PERIOD: Duration = Duration::from_millis(50);
+
+/// Lines from before that are passed over while synchronising.
+const STALE_LINES: usize = 64;
+
+/// Why the agent gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// There is no channel: the guest does not run.
+    #[error("the guest agent's channel cannot be reached")]
+    Connect(#[source] std::io::Error),
+    /// The connection broke, or what came back was no answer.
+    #[error("the guest agent's channel failed")]
+    Line(#[from] LineError),
+    /// Nothing in the guest answers, or not in time.
+    #[error("the guest agent did not answer {0} in time")]
+    Silent(&'static str),
+    /// The agent refused.
+    #[error("the guest agent refused {command}: {message}")]
+    Refused {
+        /// The command.
+        command: &'static str,
+        /// The agent's words.
+        message: String,
+    },
+    /// The answer is not what it should be.
+    #[error("the guest agent's answer to {0} is not understood")]
+    Odd(&'static str),
+}
+
+/// A synchronised connection.
+#[derive(Debug)]
+pub struct Agent {
+    reader: LineReader,
+    writer: LineWriter,
+}
+
+/// How a command in the guest ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit status, or minus the signal that ended it.
+    pub code: i64,
+    /// What it wrote to its standard output.
+    pub stdout: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(rename = "return", default)]
+    value: Option<Value>,
+    #[serde(default)]
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    desc: String,
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+impl Agent {
+    /// Connects to the channel at `socket` ([`crate::Layout::agent_socket`]) and makes sure that somebody answers.
+    ///
+    /// # Errors
+    /// Nobody does within two seconds.
+    pub async fn connect(socket: &Path) -> Result<Self, AgentError> {
+        let sync = async {
+            let stream = layout::connect(socket).await.map_err(AgentError::Connect)?;
+            let (reader, writer) = split(stream, LINE_LIMIT_BYTES);
+            let mut agent = Self { reader, writer };
+            let id = u64::from(std::process::id()) << 16 | (NEXT.fetch_add(1, Ordering::Relaxed) & 0xffff);
+            agent.writer.write(&json!({ "execute": "guest-sync", "arguments": { "id": id } })).await?;
+            for _ in 0..STALE_LINES {
+                match agent.reader.read::<Answer>().await {
+                    Ok(answer) if answer.value == Some(json!(id)) => return Ok(agent),
+                    // An answer to somebody who has hung up, or half of one.
+                    Ok(_) | Err(LineError::Malformed(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(AgentError::Odd("guest-sync"))
+        };
+        tokio::time::timeout(SYNC_DEADLINE, sync).await.unwrap_or(Err(AgentError::Silent("guest-sync")))
+    }
+
+    /// Executes one of the agent's commands.
+    ///
+    /// # Errors
+    /// See [`AgentError`]; only `Refused` says that it was not done.
+    pub async fn execute(
+        &mut self,
+        command: &'static str,
+        arguments: Value,
+        deadline: Duration,
+    ) -> Result<Value, AgentError> {
+        let exchange = async {
+            self.writer.write(&json!({ "execute": command, "arguments": arguments })).await?;
+            let answer: Answer = self.reader.read().await?;
+            match (answer.value, answer.error) {
+                (_, Some(error)) => Err(AgentError::Refused { command, message: error.desc }),
+                (Some(value), None) => Ok(value),
+                (None, None) => Err(AgentError::Odd(command)),
+            }
+        };
+        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(AgentError::Silent(command)))
+    }
+
+    /// Runs a program in the guest to its end.
+    ///
+    /// # Errors
+    /// It could not be started, or did not end in time; then it may still run.
+    pub async fn exec(&mut self, program: &str, arguments: &[String], deadline: Duration) -> Result<Exit, AgentError> {
+        let start = json!({ "path": program, "arg": arguments, "capture-output": true });
+        let started = self.execute("guest-exec", start, deadline).await?;
+        let pid = started["pid"].as_i64().ok_or(AgentError::Odd("guest-exec"))?;
+        let wait = async {
+            loop {
+                let status = self.execute("guest-exec-status", json!({ "pid": pid }), deadline).await?;
+                if status["exited"] == true {
+                    let code = status["exitcode"].as_i64().unwrap_or_else(|| -status["signal"].as_i64().unwrap_or(1));
+                    return Ok(Exit { code, stdout: decoded(&status["out-data"]) });
+                }
+                // Nothing tells when a command in a guest ends.
+                tokio::time::sleep(EXEC_PERIOD).await;
+            }
+        };
+        tokio::time::timeout(deadline, wait).await.unwrap_or(Err(AgentError::Silent("guest-exec-status")))
+    }
+}
+
+fn decoded(value: &Value) -> String {
+    let bytes = value.as_str().and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::UnixListener;
+
+    /// An agent that first says what is left over from before, and then answers with these lines.
+    async fn play(listener: UnixListener, answers: &[&str]) {
+        let (mut stream, _) = listener.accept().await.expect("accepted");
+        let (reader, mut writer) = stream.split();
+        let mut lines = BufReader::new(reader).lines();
+        writer.write_all(b"{\"return\": {}}\nrubbish}\n").await.expect("written");
+        let sync: Value = serde_json::from_str(&lines.next_line().await.expect("read").expect("a line")).expect("JSON");
+        let reply = format!("{{\"return\": {}}}\n", sync["arguments"]["id"]);
+        writer.write_all(reply.as_bytes()).await.expect("written");
+        for answer in answers {
+            if lines.next_line().await.expect("read").is_none() {
+                return;
+            }
+            writer.write_all(format!("{answer}\n").as_bytes()).await.expect("written");
+        }
+        // It keeps the connection until the client goes.
+        while lines.next_line().await.ok().flatten().is_some() {}
+    }
+
+    #[tokio::test]
+    async fn answers_refusals_and_silence() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("agent");
+        let listener = layout::listen(&socket).expect("listens");
+        let answers = [
+            r#"{"return": {"id": "debian"}}"#,
+            r#"{"error": {"class": "GenericError", "desc": "no"}}"#,
+            r#"{"return": {"pid": 7}}"#,
+            r#"{"return": {"exited": false}}"#,
+            r#"{"return": {"exited": true, "exitcode": 3, "out-data": "aGk="}}"#,
+        ];
+        let client = async {
+            let short = Duration::from_millis(300);
+            let mut agent = Agent::connect(&socket).await.expect("synchronised");
+            let info = agent.execute("guest-get-osinfo", json!({}), short).await.expect("answered");
+            assert_eq!(info["id"], "debian");
+            let refused = agent.execute("guest-fsfreeze-freeze", json!({}), short).await;
+            assert!(matches!(refused, Err(AgentError::Refused { .. })), "{refused:?}");
+            let exit = agent.exec("/bin/true", &[], short).await.expect("ended");
+            assert_eq!(exit, Exit { code: 3, stdout: "hi".to_owned() });
+            let silent = agent.execute("guest-ping", json!({}), Duration::from_millis(50)).await;
+            assert!(matches!(silent, Err(AgentError::Silent("guest-ping"))), "{silent:?}");
+        };
+        tokio::join!(play(listener, &answers), client);
+        assert!(matches!(Agent::connect(&dir.path().join("none")).await, Err(AgentError::Connect(_))));
+    }
+}

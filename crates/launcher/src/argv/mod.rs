@@ -1,0 +1,239 @@
+//! The QEMU command line of a machine: a pure function of the specification, the layout and the disks' files.
+//!
+//! Nothing is left to QEMU's defaults (`-nodefaults`), and block devices and devices are given in the JSON
+//! form, in which no value needs quoting: names that come from users cannot turn into options. The old forms
+//! are used only where QEMU has no other, with values that are checked or doubled.
+
+mod board;
+mod storage;
+
+use crate::image::ImageFormat;
+use crate::layout::Layout;
+use crate::spec::{DiskBus, MachineSpec, NicModel, NicSpec, Smbios};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// QEMU's name.
+pub const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The files behind a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// Writes go to `overlay`, a qcow2 file; the rest is read from `base`.
+    Overlay {
+        /// The file that is gone with the machine.
+        overlay: PathBuf,
+        /// The image that stays as it is.
+        base: PathBuf,
+        /// The format of `base`.
+        format: ImageFormat,
+    },
+    /// The guest uses the file itself.
+    Direct {
+        /// The image.
+        path: PathBuf,
+        /// Its format.
+        format: ImageFormat,
+        /// What kind of file it is.
+        node: NodeKind,
+    },
+}
+
+/// What kind of file an image lies in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NodeKind {
+    /// A block device.
+    pub device: bool,
+    /// It can be read and written past the host's cache.
+    pub direct: bool,
+}
+
+/// Why there is no command line for a machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MachineError {
+    /// A value that QEMU's command line cannot carry.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field of the specification.
+        field: String,
+        /// What is wrong with its value.
+        reason: &'static str,
+    },
+}
+
+fn invalid(field: impl Into<String>, reason: &'static str) -> MachineError {
+    MachineError::Invalid { field: field.into(), reason }
+}
+
+/// The command line, program first. `backings` has one entry for each disk of `spec`, in the same order.
+///
+/// # Errors
+/// A value of the specification that QEMU cannot be given.
+pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result<Vec<String>, MachineError> {
+    let mut line = Line(vec![PROGRAM.to_owned()]);
+    board::machine(&mut line, spec, layout)?;
+    line.option("-smbios", smbios(&spec.smbios));
+    line.option("-smbios", board::chassis(&spec.board.chassis));
+    if let Some(uuid) = &spec.smbios.uuid {
+        if uuid.len() != 36 || !uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+            return Err(invalid("smbios.uuid", "not a UUID"));
+        }
+        line.option("-uuid", uuid);
+    }
+    channels(&mut line, spec, layout);
+    storage::disks(&mut line, spec, backings)?;
+    for (index, nic) in spec.nics.iter().enumerate() {
+        network(&mut line, index, nic)?;
+    }
+    helpers(&mut line, spec);
+    Ok(line.0)
+}
+
+struct Line(Vec<String>);
+
+impl Line {
+    fn flag(&mut self, flag: &str) {
+        self.0.push(flag.to_owned());
+    }
+
+    fn option(&mut self, flag: &str, value: impl Into<String>) {
+        self.0.push(flag.to_owned());
+        self.0.push(value.into());
+    }
+
+    fn device(&mut self, value: Value) {
+        self.option("-device", value.to_string());
+    }
+}
+
+/// In QEMU's comma-separated options a comma in a value is written twice.
+fn doubled(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+fn path(value: &Path) -> String {
+    value.to_string_lossy().into_owned()
+}
+
+/// KubeVirt's strings where the machine has none of its own.
+fn smbios(strings: &Smbios) -> String {
+    let default = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_owned());
+    let mut text = format!(
+        "type=1,manufacturer={},product={},family={}",
+        doubled(&default(&strings.manufacturer, "KubeVirt")),
+        doubled(&default(&strings.product, "None")),
+        doubled(&default(&strings.family, "KubeVirt")),
+    );
+    let others =
+        [("version", &strings.version), ("sku", &strings.sku), ("serial", &strings.serial), ("uuid", &strings.uuid)];
+    for (name, value) in others {
+        if let Some(value) = value {
+            text.push_str(&format!(",{name}={}", doubled(value)));
+        }
+    }
+    text
+}
+
+/// The sockets: QMP twice, the serial port, the guest agent's channel, the screen.
+fn channels(line: &mut Line, spec: &MachineSpec, layout: &Layout) {
+    let socket = |id: &str, at: &Path| format!("socket,id={id},path={},server=on,wait=off", doubled(&path(at)));
+    for (id, at) in [("monitor", layout.monitor_qmp_socket()), ("spare", layout.spare_qmp_socket())] {
+        line.option("-chardev", socket(&format!("char{id}"), &at));
+        line.option("-mon", format!("chardev=char{id},id={id},mode=control"));
+    }
+    if spec.serial_console {
+        let log = doubled(&path(&layout.serial_log()));
+        line.option(
+            "-chardev",
+            // Appending lets the monitor cut the log short while QEMU has it open.
+            format!("{},logfile={log},logappend=on", socket("charserial0", &layout.serial_socket())),
+        );
+        line.device(json!({ "driver": "isa-serial", "id": "serial0", "chardev": "charserial0", "index": 0 }));
+    }
+    line.device(json!({ "driver": "virtio-serial-pci", "id": "virtio-serial0" }));
+    line.option("-chardev", socket("charagent", &layout.agent_socket()));
+    line.device(json!({
+        "driver": "virtserialport", "id": "channel0", "bus": "virtio-serial0.0", "chardev": "charagent",
+        "name": "org.qemu.guest_agent.0",
+    }));
+    if spec.graphics {
+        line.option("-vnc", format!("unix:{}", doubled(&path(&layout.vnc_socket()))));
+        line.device(spec.board.video.device());
+    } else {
+        line.option("-display", "none");
+    }
+    let inputs: Vec<_> = spec.board.inputs.iter().map(|input| input.driver()).collect();
+    let usb_disks = spec.disks.iter().any(|disk| disk.bus == DiskBus::Usb);
+    if spec.graphics || usb_disks || inputs.iter().any(|(_, usb)| *usb) {
+        line.device(json!({ "driver": "qemu-xhci", "id": "usb" }));
+    }
+    if spec.graphics {
+        line.device(json!({ "driver": "usb-tablet", "id": "input0", "bus": "usb.0" }));
+    }
+    for (index, (driver, usb)) in inputs.into_iter().enumerate() {
+        let mut device = json!({ "driver": driver, "id": format!("input{}", index + 1) });
+        if usb {
+            device["bus"] = json!("usb.0");
+        }
+        line.device(device);
+    }
+}
+
+fn network(line: &mut Line, index: usize, nic: &NicSpec) -> Result<(), MachineError> {
+    let field = |name: &str| format!("nics[{index}].{name}");
+    // IFNAMSIZ is 16 with the end.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if nic.tap.is_empty() || nic.tap.len() > 15 || !nic.tap.bytes().all(plain) {
+        return Err(invalid(field("tap"), "not an interface name"));
+    }
+    if !is_mac(&nic.mac) {
+        return Err(invalid(field("mac"), "not a hardware address"));
+    }
+    let vhost = if nic.vhost { "on" } else { "off" };
+    line.option("-netdev", format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}", nic.tap));
+    let driver = match nic.model {
+        NicModel::Virtio => "virtio-net-pci",
+        NicModel::E1000 => "e1000",
+        NicModel::E1000e => "e1000e",
+        NicModel::Ne2kPci => "ne2k_pci",
+        NicModel::Pcnet => "pcnet",
+        NicModel::Rtl8139 => "rtl8139",
+    };
+    let mut device = json!({
+        "driver": driver, "id": format!("net{index}"), "netdev": format!("hostnet{index}"), "mac": nic.mac,
+    });
+    match nic.boot_order {
+        Some(order) => device["bootindex"] = json!(order),
+        // The boot ROM is only needed where the guest boots from the network.
+        None => device["romfile"] = json!(""),
+    }
+    if let (NicModel::Virtio, Some(mtu)) = (nic.model, nic.mtu) {
+        device["host_mtu"] = json!(mtu);
+    }
+    line.device(device);
+    Ok(())
+}
+
+/// Six pairs of hexadecimal digits with colons, as in `52:54:00:12:34:56`.
+pub(crate) fn is_mac(text: &str) -> bool {
+    let parts: Vec<&str> = text.split(':').collect();
+    parts.len() == 6 && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn helpers(line: &mut Line, spec: &MachineSpec) {
+    if spec.balloon {
+        // Pages that the guest frees go back to the host by themselves.
+        line.device(json!({ "driver": "virtio-balloon-pci", "id": "balloon0", "free-page-reporting": true }));
+    }
+    if spec.rng {
+        line.option("-object", json!({ "qom-type": "rng-builtin", "id": "rng0" }).to_string());
+        line.device(json!({ "driver": "virtio-rng-pci", "id": "virtio-rng0", "rng": "rng0" }));
+    }
+    line.device(json!({ "driver": "pvpanic", "id": "panic0" }));
+    if spec.board.watchdog.is_some() {
+        line.device(json!({ "driver": "i6300esb", "id": "watchdog0" }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

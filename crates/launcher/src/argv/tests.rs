@@ -1,0 +1,237 @@
+//! Command lines, by what changes in them.
+
+use super::*;
+use crate::accel::Accel;
+use crate::board::{Board, Firmware, InputDevice, Kernel, Video, WatchdogAction};
+use crate::spec::{CacheMode, CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineType, OnError};
+
+fn spec() -> MachineSpec {
+    MachineSpec {
+        name: "demo".to_owned(),
+        namespace: "default".to_owned(),
+        uid: "u1".to_owned(),
+        machine: MachineType::Q35,
+        accel: Accel::Tcg,
+        cpu: CpuSpec::default(),
+        memory_bytes: 256 << 20,
+        smbios: Smbios::default(),
+        disks: vec![disk("root"), disk("seed")],
+        nics: vec![],
+        graphics: false,
+        serial_console: true,
+        balloon: true,
+        rng: true,
+        start_paused: false,
+        board: Board::default(),
+    }
+}
+
+fn disk(name: &str) -> DiskSpec {
+    DiskSpec {
+        name: name.to_owned(),
+        source: DiskSource::Empty { capacity_bytes: 1 },
+        cdrom: false,
+        bus: DiskBus::Virtio,
+        read_only: false,
+        serial: None,
+        boot_order: None,
+        tuning: DiskTuning::default(),
+    }
+}
+
+fn nic() -> NicSpec {
+    NicSpec {
+        name: "default".to_owned(),
+        tap: "tap0".to_owned(),
+        mac: "52:54:00:12:34:56".to_owned(),
+        model: NicModel::Virtio,
+        vhost: false,
+        mtu: None,
+        boot_order: None,
+        dhcp: None,
+    }
+}
+
+fn build(spec: &MachineSpec) -> Result<Vec<String>, MachineError> {
+    let direct = Backing::Direct {
+        path: "/d,1".into(),
+        format: ImageFormat::Raw,
+        node: NodeKind { device: false, direct: true },
+    };
+    let overlay = Backing::Overlay { overlay: "/o".into(), base: "/b".into(), format: ImageFormat::Raw };
+    let backings: Vec<_> = [overlay, direct].into_iter().cycle().take(spec.disks.len()).collect();
+    argv(spec, &Layout::in_container(&spec.uid), &backings)
+}
+
+/// The option `flag value` is there if `expected`, and is not otherwise.
+#[track_caller]
+fn check(change: impl FnOnce(&mut MachineSpec), flag: &str, value: &str, expected: bool) {
+    let mut spec = spec();
+    change(&mut spec);
+    let line = build(&spec).expect("a command line");
+    let found = line.windows(2).any(|pair| pair[0] == flag && pair[1].contains(value));
+    assert_eq!(found, expected, "{flag} {value} in {line:#?}");
+}
+
+#[test]
+fn options() {
+    let same = |_: &mut MachineSpec| {};
+    check(same, "-name", "guest=default_demo,debug-threads=on", true);
+    check(|s| s.name = "a,b".to_owned(), "-name", "guest=default_a,,b,", true);
+    check(same, "-machine", "q35,", true);
+    check(|s| s.machine = MachineType::Pc, "-machine", "pc,", true);
+    check(same, "-accel", "tcg,thread=multi", true);
+    check(|s| s.accel = Accel::Kvm, "-accel", "kvm", true);
+    check(same, "-cpu", "max", true);
+    check(|s| s.accel = Accel::Kvm, "-cpu", "host", true);
+    check(|s| s.cpu.model = Some("Haswell-noTSX".to_owned()), "-cpu", "Haswell-noTSX", true);
+    check(|s| s.cpu.cores = 4, "-smp", "cpus=4,sockets=1,cores=4,threads=1", true);
+    check(same, "-m", "size=262144k", true);
+    check(|s| s.memory_bytes += 1, "-m", "size=262145k", true);
+    check(same, "-smbios", "manufacturer=KubeVirt,product=None,family=KubeVirt", true);
+    check(|s| s.smbios.serial = Some("a,b=c".to_owned()), "-smbios", ",serial=a,,b=c", true);
+    check(same, "-action", "shutdown=pause", true);
+    check(same, "-display", "none", true);
+    check(|s| s.graphics = true, "-vnc", "unix:/var/run/kubevirt-private/u1/virt-vnc", true);
+    check(|s| s.graphics = true, "-device", "usb-tablet", true);
+    check(same, "-chardev", "path=/var/run/kubevirt-private/u1/virt-serial0,server=on,wait=off,logfile=", true);
+    check(|s| s.serial_console = false, "-chardev", "virt-serial0", false);
+    check(same, "-device", r#""name":"org.qemu.guest_agent.0""#, true);
+    check(|s| s.balloon = false, "-device", "virtio-balloon-pci", false);
+    check(|s| s.rng = false, "-device", "virtio-rng-pci", false);
+    check(same, "-device", "pvpanic", true);
+}
+
+#[test]
+fn disks() {
+    let same = |_: &mut MachineSpec| {};
+    let overlay = r#"{"backing":{"driver":"raw","file":{"driver":"file","filename":"/b","read-only":true},"read-only":true},"discard":"unmap","driver":"qcow2","file":{"driver":"file","filename":"/o","read-only":false},"node-name":"disk-0","read-only":false}"#;
+    check(same, "-blockdev", overlay, true);
+    check(same, "-blockdev", r#""filename":"/d,1""#, true);
+    check(
+        same,
+        "-device",
+        r#"{"bootindex":1,"drive":"disk-0","driver":"virtio-blk-pci","id":"dev-disk-0","rerror":"stop","werror":"stop"}"#,
+        true,
+    );
+    check(same, "-device", r#"{"bootindex":2,"drive":"disk-1""#, true);
+    check(|s| s.disks[1].boot_order = Some(1), "-device", r#"{"drive":"disk-0""#, true);
+    check(|s| s.disks[1].boot_order = Some(1), "-device", r#"{"bootindex":1,"drive":"disk-1""#, true);
+    check(|s| s.disks[0].serial = Some("a,\"b".to_owned()), "-device", r#""serial":"a,\"b""#, true);
+    check(|s| s.disks[0].read_only = true, "-blockdev", r#""node-name":"disk-0","read-only":true"#, true);
+    let cdrom = |s: &mut MachineSpec| (s.disks[0].cdrom, s.disks[0].bus) = (true, DiskBus::Sata);
+    check(cdrom, "-device", r#""bus":"ide.0","drive":"disk-0","driver":"ide-cd""#, true);
+    check(|s| s.disks[0].bus = DiskBus::Scsi, "-device", "virtio-scsi-pci", true);
+    check(|s| s.disks[0].bus = DiskBus::Usb, "-device", "qemu-xhci", true);
+}
+
+#[test]
+fn networks() {
+    check(|s| s.nics = vec![nic()], "-netdev", "tap,id=hostnet0,ifname=tap0,script=no,downscript=no,vhost=off", true);
+    check(|s| s.nics = vec![nic()], "-device", r#""romfile":"""#, true);
+    let changed = |change: fn(&mut NicSpec)| {
+        move |s: &mut MachineSpec| {
+            let mut nic = nic();
+            change(&mut nic);
+            s.nics = vec![nic];
+        }
+    };
+    check(changed(|n| n.vhost = true), "-netdev", "vhost=on", true);
+    check(changed(|n| n.mtu = Some(1450)), "-device", r#""host_mtu":1450"#, true);
+    check(changed(|n| n.boot_order = Some(1)), "-device", r#""bootindex":1,"driver":"virtio-net-pci""#, true);
+    // With an order of the user's, a disk without one is not booted from.
+    check(changed(|n| n.boot_order = Some(1)), "-device", r#"{"drive":"disk-0""#, true);
+    check(changed(|n| n.model = NicModel::E1000e), "-device", r#""driver":"e1000e""#, true);
+}
+
+#[test]
+fn values_that_qemu_cannot_be_given() {
+    type Change = fn(&mut MachineSpec);
+    let cases: [(&str, Change); 12] = [
+        ("cpu", |s| s.cpu.sockets = 0),
+        ("cpu", |s| s.cpu.cores = u32::MAX),
+        ("cpu.model", |s| s.cpu.model = Some("host,+x".to_owned())),
+        ("cpu.features[0]", |s| s.cpu.features = vec!["+a,b".to_owned()]),
+        ("board.clock", |s| s.board.clock = Some("now,x".to_owned())),
+        ("memory_bytes", |s| s.memory_bytes = 0),
+        ("smbios.uuid", |s| s.smbios.uuid = Some("x,y".to_owned())),
+        ("disks[0].bus", |s| s.disks[0].cdrom = true),
+        ("disks[6].bus", |s| {
+            s.disks = vec![disk("x"); 7];
+            s.disks.iter_mut().for_each(|disk| disk.bus = DiskBus::Sata);
+        }),
+        ("nics[0].tap", |s| s.nics = vec![NicSpec { tap: "a,fd=3".to_owned(), ..nic() }]),
+        ("nics[0].tap", |s| s.nics = vec![NicSpec { tap: "x".repeat(16), ..nic() }]),
+        ("nics[0].mac", |s| s.nics = vec![NicSpec { mac: "52:54:00:12:34".to_owned(), ..nic() }]),
+    ];
+    for (expected, change) in cases {
+        let mut spec = spec();
+        change(&mut spec);
+        let Err(MachineError::Invalid { field, .. }) = build(&spec) else { panic!("{expected} was taken") };
+        assert_eq!(field, expected);
+    }
+}
+
+#[test]
+fn boards() {
+    let same = |_: &mut MachineSpec| {};
+    check(same, "-machine", "smm=", false);
+    check(same, "-rtc", "base=utc,driftfix=slew", true);
+    check(same, "-smbios", "type=3,manufacturer=KubeVirt", true);
+    check(same, "-device", "i6300esb", false);
+    check(|s| s.board.watchdog = Some(WatchdogAction::Poweroff), "-device", "i6300esb", true);
+    check(|s| s.board.watchdog = Some(WatchdogAction::Poweroff), "-action", "watchdog=poweroff", true);
+    check(|s| s.board.chassis.asset = Some("a,b".to_owned()), "-smbios", ",asset=a,,b", true);
+    check(|s| s.board.no_acpi = true, "-machine", ",acpi=off", true);
+    check(|s| s.board.hpet = Some(false), "-machine", ",hpet=off", true);
+    check(|s| s.board.firmware = Firmware::BiosSerial, "-machine", ",graphics=off", true);
+    let efi = |s: &mut MachineSpec| s.board.firmware = Firmware::Efi;
+    check(efi, "-machine", ",pflash0=firmware-code,pflash1=firmware-vars", true);
+    check(efi, "-blockdev", "/usr/share/OVMF/OVMF_CODE_4M.fd", true);
+    check(efi, "-blockdev", "/var/run/kubevirt-private/u1/firmware-vars.fd", true);
+    check(efi, "-machine", "smm=", false);
+    let secure = |s: &mut MachineSpec| s.board.firmware = Firmware::EfiSecure;
+    check(secure, "-machine", ",smm=on", true);
+    check(secure, "-global", "property=secure", true);
+    check(|s| s.board.clock = Some("2026-01-02T03:04:05".to_owned()), "-rtc", "base=2026-01-02T03:04:05,", true);
+    check(|s| s.board.drop_missed_ticks = true, "-rtc", "driftfix=none", true);
+    check(|s| s.cpu.features = vec!["+avx".to_owned(), "kvm=off".to_owned()], "-cpu", ",+avx,kvm=off", true);
+    check(|s| s.board.hugepages = Some("/dev/hugepages".into()), "-object", "memory-backend-file", true);
+    check(|s| s.board.hugepages = Some("/dev/hugepages".into()), "-machine", ",memory-backend=mem0", true);
+    let screen = |video: Video| {
+        move |s: &mut MachineSpec| {
+            s.graphics = true;
+            s.board.video = video;
+        }
+    };
+    check(screen(Video::Vga), "-device", r#""driver":"VGA""#, true);
+    check(screen(Video::Virtio), "-device", "virtio-vga", true);
+    check(screen(Video::Bochs), "-device", "bochs-display", true);
+    check(|s| s.board.inputs = vec![InputDevice::UsbKeyboard], "-device", "usb-kbd", true);
+    check(|s| s.board.inputs = vec![InputDevice::UsbKeyboard], "-device", "qemu-xhci", true);
+    check(|s| s.board.inputs = vec![InputDevice::VirtioTablet], "-device", "qemu-xhci", false);
+    let kernel = |s: &mut MachineSpec| {
+        s.board.kernel =
+            Some(Kernel { kernel: Some("/k".into()), initrd: Some("/i".into()), args: Some("a=1 b".into()) });
+    };
+    check(kernel, "-kernel", "/k", true);
+    check(kernel, "-initrd", "/i", true);
+    check(kernel, "-append", "a=1 b", true);
+}
+
+#[test]
+fn disks_as_they_are_tuned() {
+    let tuned = |change: fn(&mut DiskTuning)| move |s: &mut MachineSpec| change(&mut s.disks[1].tuning);
+    check(tuned(|t| t.cache = Some(CacheMode::None)), "-blockdev", r#""cache":{"direct":true,"no-flush":false}"#, true);
+    check(|s| s.disks[0].tuning.cache = Some(CacheMode::None), "-blockdev", r#""direct":true"#, false);
+    check(tuned(|t| t.cache = Some(CacheMode::Writeback)), "-blockdev", r#""direct":true"#, false);
+    check(tuned(|t| t.cache = Some(CacheMode::Writethrough)), "-device", r#""write-cache":"off""#, true);
+    let native: fn(&mut DiskTuning) = |t| (t.cache, t.native_io) = (Some(CacheMode::None), true);
+    check(tuned(native), "-blockdev", r#""aio":"native""#, true);
+    check(tuned(|t| t.native_io = true), "-blockdev", r#""aio":"native""#, false);
+    check(tuned(|t| t.on_error = Some(OnError::Enospace)), "-device", r#""werror":"enospc""#, true);
+    check(tuned(|t| t.logical_block_bytes = Some(4096)), "-device", r#""logical_block_size":4096"#, true);
+    check(tuned(|t| t.shared = true), "-device", r#""share-rw":true"#, true);
+    check(tuned(|t| t.own_thread = true), "-device", r#""iothread":"thread-disk-1""#, true);
+    check(tuned(|t| t.own_thread = true), "-object", "iothread", true);
+}

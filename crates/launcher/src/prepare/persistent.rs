@@ -1,0 +1,102 @@
+//! Images and devices that outlive the machine.
+//!
+//! A claim's file system may come without an image. It gets an empty one then, as large as the claim, or somewhat
+//! smaller where the file system takes its part; KubeVirt's rule and its tolerance.
+
+use crate::argv::NodeKind;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// How much smaller than asked for an image may be, in percent.
+const TOLERANCE_PERCENT: u64 = 10;
+
+/// An image is a whole number of these.
+const SECTOR_BYTES: u64 = 1 << 20;
+
+/// Sees to it that there is something at `path`, and tells what.
+///
+/// # Errors
+/// It is missing and cannot be made, or is neither a file nor a block device; for people.
+pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, String> {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let wanted = create_bytes.ok_or_else(|| format!("there is no image {}", path.display()))?;
+            create(path, wanted)?;
+            std::fs::metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?
+        }
+        Err(error) => return Err(format!("cannot look at {}: {error}", path.display())),
+    };
+    let device = meta.file_type().is_block_device();
+    if !device && !meta.is_file() {
+        return Err(format!("{} is neither an image nor a block device", path.display()));
+    }
+    if meta.is_file() && meta.len() == 0 {
+        return Err(format!("the image {} is empty", path.display()));
+    }
+    Ok(NodeKind { device, direct: opens_directly(path) })
+}
+
+/// Makes a sparse image. It appears under its name as a whole or not at all.
+fn create(path: &Path, wanted: u64) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot make the image {}: {error}", path.display());
+    let directory = path.parent().ok_or_else(|| format!("{} is no place for an image", path.display()))?;
+    let space = rustix::fs::statvfs(directory).map_err(|errno| failed(errno.into()))?;
+    let size = size(wanted, space.f_bavail.saturating_mul(space.f_frsize))?;
+    let partial = path.with_extension("partial");
+    let file = File::options().write(true).create(true).truncate(true).mode(0o660).open(&partial).map_err(failed)?;
+    file.set_len(size).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&partial, path).map_err(failed)
+}
+
+/// The size that an image gets.
+fn size(wanted: u64, available: u64) -> Result<u64, String> {
+    if wanted <= available {
+        return Ok(wanted);
+    }
+    let least = wanted - wanted / 100 * TOLERANCE_PERCENT;
+    if available < least {
+        return Err(format!(
+            "not enough space: {wanted} bytes are wanted, {available} are there, and {TOLERANCE_PERCENT} % are tolerated"
+        ));
+    }
+    Ok(available / SECTOR_BYTES * SECTOR_BYTES)
+}
+
+/// Whether a file can be used past the host's cache; tmpfs and some overlays cannot.
+fn opens_directly(path: &Path) -> bool {
+    let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap_or(0);
+    File::options().read(true).custom_flags(flags).open(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ready, size};
+
+    #[test]
+    fn an_image_is_made_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("disk.img");
+        assert!(ready(&path, None).is_err());
+        assert!(!ready(&path, Some(8 << 20)).expect("made").device);
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 8 << 20);
+        std::fs::write(&path, "something").expect("written");
+        ready(&path, Some(8 << 20)).expect("there already");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "something");
+        std::fs::write(&path, "").expect("written");
+        assert!(ready(&path, Some(8 << 20)).is_err_and(|why| why.contains("empty")));
+        assert!(ready(dir.path(), None).is_err_and(|why| why.contains("neither")));
+        assert!(ready(std::path::Path::new("/dev/null"), None).is_err());
+    }
+
+    #[test]
+    fn sizes_bend_to_the_file_system_but_not_far() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(size(GIB, 2 * GIB), Ok(GIB));
+        assert_eq!(size(GIB, GIB - 10), Ok(GIB - (1 << 20)));
+        assert!(size(GIB, GIB / 100 * 89).is_err());
+        assert_eq!(size(0, 0), Ok(0));
+    }
+}

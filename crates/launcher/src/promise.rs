@@ -1,0 +1,87 @@
+//! Until when a guest may run: a file beside the guest's sockets, kept by virt-handler and obeyed by the monitor.
+//!
+//! A node whose guests may be started elsewhere holds a Lease. Each time that it was renewed, virt-handler writes here
+//! until when the node has promised to have stopped its guests, and the monitor stops the guest when that time comes and
+//! nothing newer is written. So the promise is kept while virt-handler is dead, and a restart of virt-handler that is
+//! over within the Lease changes nothing. A guest without the file has been promised to nobody and runs on.
+//!
+//! The time is the machine's own clock since its boot, suspended time included, so that no jump of the wall clock
+//! matters and all processes of the machine mean the same.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often the file is looked at. A machine that was suspended is not told by a timer.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The machine's clock since its boot, in nanoseconds, as `/proc/uptime` tells it (in hundredths of a second, rounded
+/// down). Without it no time is late enough: nothing is allowed then.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    seconds.map_or(u64::MAX, |seconds| (seconds * 100.0).round() as u64 * 10_000_000)
+}
+
+/// Keeps until when the guest may run.
+///
+/// # Errors
+/// The file cannot be written: the old promise holds then.
+pub fn write(path: &Path, until_ns: u64) -> io::Result<()> {
+    crate::prepare::replace(path, until_ns.to_string().as_bytes())
+}
+
+/// Until when the guest may run; none when nothing was promised.
+///
+/// # Errors
+/// The file cannot be read, or is damaged: nobody knows.
+pub fn read(path: &Path) -> io::Result<Option<u64>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    text.trim().parse().map(Some).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no time"))
+}
+
+/// Whether the guest may not run (any more). What cannot be read allows nothing: a guest that stops once too often is
+/// started again, one that runs twice destroys its disks.
+#[must_use]
+pub fn is_over(path: &Path) -> bool {
+    match read(path) {
+        Ok(until) => until.is_some_and(|until| until <= now_ns()),
+        Err(error) => {
+            tracing::error!(%error, file = %path.display(), "until when the guest may run cannot be read");
+            true
+        }
+    }
+}
+
+/// Returns once the guest may not run any more.
+pub(crate) async fn over(path: &Path) {
+    while !is_over(path) {
+        let left = read(path).ok().flatten().map(|until| Duration::from_nanos(until.saturating_sub(now_ns())));
+        tokio::time::sleep(left.unwrap_or(LOOK).min(LOOK)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_promise_holds_until_its_time_and_damage_allows_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("promise");
+        assert!(!is_over(&path), "nothing was promised");
+        write(&path, now_ns() + 60_000_000_000).expect("written");
+        assert!(!is_over(&path));
+        write(&path, now_ns()).expect("written");
+        assert!(is_over(&path));
+        std::fs::write(&path, "soon").expect("written");
+        assert!(is_over(&path));
+        write(&path, now_ns() + 50_000_000).expect("written");
+        over(&path).await;
+        assert!(read(&path).expect("a time").is_some_and(|until| until <= now_ns()));
+    }
+}

@@ -1,0 +1,175 @@
+//! Makes the nodes' networks, or finds them made: every step may be done again and changes nothing then.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::{GATEWAY, Member, Members, has_namespace};
+use crate::host::find_program;
+use crate::layout::Layout;
+
+/// Why the nodes have no network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// A tool is missing.
+    #[error("the program {0} is missing")]
+    Missing(&'static str),
+    /// A tool could not be run.
+    #[error("{0} cannot be run")]
+    Run(String, #[source] io::Error),
+    /// A tool refused.
+    #[error("{0}: {1}")]
+    Refused(String, String),
+    /// A file of the namespace.
+    #[error("{}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+}
+
+/// Where a command runs.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    /// In the cluster's namespace.
+    Cluster,
+    /// In a node's.
+    Node(&'a Path),
+}
+
+/// Makes bridge, namespaces, links, addresses, routes and rules for all nodes. Blocks meanwhile.
+///
+/// # Errors
+/// See [`NetworkError`].
+pub fn set_up(members: &Members) -> Result<(), NetworkError> {
+    let bridge = members.bridge();
+    let (gateway, bits) = GATEWAY;
+    if run(At::Cluster, "ip", &["link", "show", "dev", &bridge]).is_err() {
+        run(At::Cluster, "ip", &["link", "add", &bridge, "type", "bridge"])?;
+    }
+    run(At::Cluster, "ip", &["address", "replace", &format!("{gateway}/{bits}"), "dev", &bridge])?;
+    run(At::Cluster, "ip", &["link", "set", &bridge, "up"])?;
+    forward(At::Cluster)?;
+    for member in members.all() {
+        namespace(&member.layout)?;
+        link(members, member)?;
+    }
+    for member in members.all() {
+        routes(At::Cluster, members, None)?;
+        let netns = member.netns();
+        routes(At::Node(&netns), members, Some(member))?;
+        masquerade_node(members, member)?;
+    }
+    // The comment has the form that CNI's plugins give theirs, by which `carrack down` finds a cluster's rules.
+    let comment = format!("name: \"{}\" id: \"nodes\"", members.cluster.cni_network());
+    let range = format!("{gateway}/{bits}");
+    let rule = ["POSTROUTING", "-s", &range, "!", "-o", &bridge, "-m", "comment", "--comment", &comment];
+    nat(At::Cluster, "-A", &rule, "MASQUERADE")
+}
+
+/// Takes a node's namespace away, and with it all that is in it.
+///
+/// # Errors
+/// It cannot be unmounted.
+pub fn remove_namespace(member: &Layout) -> io::Result<()> {
+    let file = super::netns_of(member);
+    while has_namespace(member)? {
+        unmount(&file, UnmountFlags::DETACH)?;
+    }
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A namespace that is held by a mount.
+fn namespace(member: &Layout) -> Result<(), NetworkError> {
+    let file = super::netns_of(member);
+    let failed = |error| NetworkError::File(file.clone(), error);
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    if has_namespace(member).map_err(failed)? {
+        return Ok(());
+    }
+    fs::write(&file, "").map_err(failed)?;
+    run(At::Cluster, "unshare", &[&format!("--net={}", file.display()), "true"]).map(drop)
+}
+
+/// The link between bridge and namespace, with the node's address.
+fn link(members: &Members, member: &Member) -> Result<(), NetworkError> {
+    let netns = member.netns();
+    let (inside, outside) = (At::Node(&netns), member.link(&members.cluster));
+    if run(inside, "ip", &["link", "show", "dev", "eth0"]).is_err() {
+        // A half that is left from an earlier namespace is in the way.
+        if run(At::Cluster, "ip", &["link", "show", "dev", &outside]).is_ok() {
+            run(At::Cluster, "ip", &["link", "delete", &outside])?;
+        }
+        run(
+            At::Cluster,
+            "ip",
+            &["link", "add", &outside, "type", "veth", "peer", "name", "eth0", "netns", &path(&netns)],
+        )?;
+    }
+    run(At::Cluster, "ip", &["link", "set", &outside, "master", &members.bridge(), "up"])?;
+    run(inside, "ip", &["link", "set", "lo", "up"])?;
+    run(inside, "ip", &["link", "set", "eth0", "up"])?;
+    run(inside, "ip", &["address", "replace", &format!("{}/{}", member.address, GATEWAY.1), "dev", "eth0"])?;
+    run(inside, "ip", &["route", "replace", "default", "via", &members.gateway().to_string()])?;
+    forward(inside)
+}
+
+/// A route to every node's pods but to one's own.
+fn routes(at: At<'_>, members: &Members, own: Option<&Member>) -> Result<(), NetworkError> {
+    for other in members.all().iter().filter(|other| own.is_none_or(|own| own.number != other.number)) {
+        run(at, "ip", &["route", "replace", &other.pod_cidr, "via", &other.address.to_string()])?;
+    }
+    Ok(())
+}
+
+/// What a node's pods send elsewhere than to pods comes from the node.
+fn masquerade_node(members: &Members, member: &Member) -> Result<(), NetworkError> {
+    let netns = member.netns();
+    let at = At::Node(&netns);
+    nat(at, "-A", &["POSTROUTING", "-s", &member.pod_cidr, "!", "-d", "224.0.0.0/4"], "MASQUERADE")?;
+    for other in members.all() {
+        nat(at, "-I", &["POSTROUTING", "-s", &member.pod_cidr, "-d", &other.pod_cidr], "ACCEPT")?;
+    }
+    Ok(())
+}
+
+/// A rule of the nat table that is there already stays.
+fn nat(at: At<'_>, how: &str, rule: &[&str], target: &str) -> Result<(), NetworkError> {
+    let words = |how| ["-w", "-t", "nat", how].into_iter().chain(rule.iter().copied()).chain(["-j", target]);
+    if run(at, "iptables", &words("-C").collect::<Vec<_>>()).is_ok() {
+        return Ok(());
+    }
+    run(at, "iptables", &words(how).collect::<Vec<_>>()).map(drop)
+}
+
+fn forward(at: At<'_>) -> Result<(), NetworkError> {
+    run(at, "sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]).map(drop)
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn run(at: At<'_>, program: &'static str, arguments: &[&str]) -> Result<String, NetworkError> {
+    let found = |program: &'static str| find_program(program).ok_or(NetworkError::Missing(program));
+    let mut command = match at {
+        At::Cluster => Command::new(found(program)?),
+        At::Node(netns) => {
+            let mut command = Command::new(found("nsenter")?);
+            command.arg(format!("--net={}", path(netns))).arg("--").arg(found(program)?);
+            command
+        }
+    };
+    let what = || format!("{program} {}", arguments.join(" "));
+    let output =
+        command.args(arguments).stdin(Stdio::null()).output().map_err(|error| NetworkError::Run(what(), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(NetworkError::Refused(what(), String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}

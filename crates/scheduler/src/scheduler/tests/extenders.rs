@@ -1,0 +1,246 @@
+//! Extenders that do what they should not: no pod is lost, no room is lost, nothing is evicted on a guess.
+
+use super::*;
+use crate::extender::Extender;
+
+const FILTER: &str = "filter";
+
+fn config(change: impl FnOnce(&mut Extender)) -> Config {
+    let mut extender = Extender { filter_verb: FILTER.into(), node_cache_capable: true, ..Extender::default() };
+    change(&mut extender);
+    Config { extenders: vec![extender], ..Config::default() }
+}
+
+fn nodes() -> Vec<Value> {
+    vec![node("a", "1"), node("b", "1")]
+}
+
+/// One filter's answer, and what comes of it: a binding, or what the pod is told.
+fn check(answer: &Value, expected: Result<&str, &str>) {
+    let mut world = World::new(config(|_| {}), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    world.answer(&ask, answer);
+    match expected {
+        Ok(to) => assert_eq!(world.bound(), [("p".to_owned(), to.to_owned())], "{answer}"),
+        Err(message) => {
+            assert_eq!(world.bound(), [], "{answer}");
+            let told = world.told();
+            assert!(told.iter().any(|(_, m)| m.contains(message)), "{answer}: {told:?}");
+        }
+    }
+    // Whatever it says later is about nothing any more.
+    world.answer(&ask, &json!({"NodeNames": ["a", "b"]}));
+    assert_eq!(world.bound(), [], "{answer}: an answer counts once");
+    world.check();
+}
+
+#[test]
+fn an_answer_counts_as_far_as_it_is_about_what_was_asked() {
+    check(&json!({"NodeNames": ["b"], "FailedNodes": {"a": "full"}}), Ok("b"));
+    check(&json!({"NodeNames": ["nowhere", "b"]}), Ok("b"));
+    check(&json!({"NodeNames": ["nowhere"]}), Err("2 node(s) were not accepted by an extender"));
+    check(&json!({"NodeNames": null, "Nodes": null}), Err("2 node(s) were not accepted by an extender"));
+    check(&json!({"NodeNames": [], "FailedNodes": {"a": "no gpu", "b": "no gpu"}}), Err("2 no gpu"));
+    check(&json!({"NodeNames": ["b"], "Error": "out of order"}), Err("out of order"));
+    check(&json!("what?"), Err("not accepted"));
+    check(&json!({"NodeNames": ["b"], "FailedNodes": {"b": "no"}}), Ok("b"));
+}
+
+#[test]
+fn a_pod_goes_on_without_an_extender_that_may_be_left_out() {
+    let mut world = World::new(config(|e| e.ignorable = true), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    world.no_answer(&ask);
+    assert_eq!(world.bound().len(), 1);
+    let mut world = World::new(config(|_| {}), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    world.no_answer(&ask);
+    assert_eq!(world.bound(), []);
+    let told = world.told();
+    assert!(told[0].1.starts_with("running extender") && told[0].1.ends_with("no answer within 5000 ms"), "{told:?}");
+    assert_eq!(told[0].0, "SchedulerError");
+    world.pass(s(1));
+    let again = world.ask();
+    world.answer(&again, &json!({"NodeNames": ["a"]}));
+    assert_eq!(world.bound(), [("p".to_owned(), "a".to_owned())]);
+    world.answer(&ask, &json!({"NodeNames": ["b"]}));
+    assert_eq!(world.bound(), [], "that was the answer to another question");
+    world.check();
+}
+
+#[test]
+fn one_pod_is_asked_about_at_a_time_and_others_do_not_wait_for_it() {
+    let mut world = World::new(
+        config(|e| e.managed_resources = vec!["example.com/gpu".into()]),
+        vec![{
+            let mut node = node("a", "4");
+            node["status"]["allocatable"]["example.com/gpu"] = "4".into();
+            node
+        }],
+        Vec::new(),
+    );
+    let gpu = |name: &str| {
+        let mut pod = pod(name, "100m");
+        pod["spec"]["containers"][0]["resources"]["limits"] = json!({"example.com/gpu": "1"});
+        pod
+    };
+    world.tell("ADDED", gpu("first"));
+    world.tell("ADDED", gpu("second"));
+    let ask = world.ask();
+    world.tell("ADDED", pod("plain", "100m"));
+    assert_eq!(world.bound(), [("plain".to_owned(), "a".to_owned())]);
+    world.answer(&ask, &json!({"NodeNames": ["a"]}));
+    assert_eq!(world.bound(), [("first".to_owned(), "a".to_owned())]);
+    let second = world.ask();
+    let args: Value = serde_json::from_slice(&second.body).expect("JSON");
+    assert_eq!(args["Pod"]["metadata"]["name"], "second");
+    world.tell("DELETED", gpu("second"));
+    world.answer(&second, &json!({"NodeNames": ["a"]}));
+    assert_eq!(world.bound(), [], "it has gone meanwhile");
+    world.check();
+}
+
+#[test]
+fn an_annotation_in_the_midst_of_the_cycle_does_not_ask_again() {
+    let mut world = World::new(config(|_| {}), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    let mut annotated = pod("p", "500m");
+    annotated["metadata"]["annotations"] = json!({"predicate-time": "1"});
+    world.tell("MODIFIED", annotated.clone());
+    assert!(world.asked.is_empty());
+    world.answer(&ask, &json!({"NodeNames": ["a"]}));
+    world.tell("MODIFIED", annotated);
+    assert!(world.asked.is_empty());
+    let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    // What became of it is not known; it did not happen.
+    world.reply(call, Err(ApiError::Transport("no reply".into())));
+    let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
+    world.reply(read, Ok(pod("p", "500m")));
+    assert_eq!(world.core.cluster().pods(), 0, "its room is given back");
+    world.pass(s(1));
+    world.ask();
+    world.check();
+}
+
+#[test]
+fn what_a_watch_tells_of_a_pod_that_is_known_to_be_gone_is_old() {
+    let mut world = World::new(config(|_| {}), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    world.answer(&ask, &json!({"NodeNames": ["a"]}));
+    let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    world.reply(call, Err(ApiError::Transport("no reply".into())));
+    let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
+    let mut other = pod("p", "500m");
+    other["metadata"]["uid"] = "another".into();
+    world.reply(read, Ok(other.clone()));
+    let mut annotated = pod("p", "500m");
+    annotated["metadata"]["annotations"] = json!({"predicate-time": "1"});
+    world.tell("MODIFIED", annotated.clone());
+    assert!(world.asked.is_empty() && world.place("p").is_none());
+    world.tell("DELETED", annotated);
+    world.tell("ADDED", other);
+    let args: Value = serde_json::from_slice(&world.ask().body).expect("JSON");
+    assert_eq!(args["Pod"]["metadata"]["uid"], "another");
+    world.check();
+}
+
+fn preempts(change: impl FnOnce(&mut Extender)) -> (World, Ask) {
+    let mut low = pod("low", "900m");
+    low["spec"]["nodeName"] = "a".into();
+    let mut high = pod("high", "500m");
+    high["spec"]["priority"] = 10.into();
+    let mut world = World::new(config(change), vec![node("a", "1")], vec![low, high]);
+    let ask = world.ask();
+    (world, ask)
+}
+
+fn evictions(world: &mut World) -> usize {
+    let marks =
+        world.take(|r| r.method == Method::Patch && String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
+    marks.len()
+}
+
+#[test]
+fn nothing_is_evicted_where_an_extender_would_not_take_the_pod() {
+    // The one that filters is asked about the node as it would be.
+    let (mut world, ask) = preempts(|_| {});
+    assert_eq!(ask.verb, FILTER);
+    world.answer(&ask, &json!({"NodeNames": [], "FailedAndUnresolvableNodes": {"a": "no"}}));
+    assert_eq!(evictions(&mut world), 0);
+    assert!(world.told()[0].1.ends_with("preemption: no extender accepts a node."));
+    let (mut world, ask) = preempts(|_| {});
+    world.answer(&ask, &json!({"NodeNames": ["a"]}));
+    assert_eq!(evictions(&mut world), 1);
+    world.check();
+    // The one that has a say about victims may choose among those that are there and less important.
+    for (pods, evicted) in [
+        (json!([{"UID": "uid-low"}]), 1),
+        (json!([{"UID": "nobody"}]), 0),
+        (json!([{"UID": "uid-high"}]), 0),
+        (json!([]), 0),
+    ] {
+        let (mut world, ask) = preempts(|e| e.preempt_verb = "preempt".into());
+        assert_eq!(ask.verb, "preempt");
+        world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": pods}, "nowhere": {"Pods": []}}}));
+        assert_eq!(evictions(&mut world), evicted, "{pods}");
+        world.check();
+    }
+    let (mut world, ask) = preempts(|e| e.preempt_verb = "preempt".into());
+    world.no_answer(&ask);
+    assert_eq!(evictions(&mut world), 0);
+    world.check();
+}
+
+#[test]
+fn a_binder_is_believed_only_as_far_as_the_pod_shows_it() {
+    let start = || {
+        let mut world = World::new(config(|e| e.bind_verb = "bind".into()), nodes(), vec![pod("p", "500m")]);
+        let ask = world.ask();
+        world.answer(&ask, &json!({"NodeNames": ["a"]}));
+        assert_eq!(world.bound(), [], "it binds itself");
+        let bind = world.ask();
+        let args: Value = serde_json::from_slice(&bind.body).expect("JSON");
+        assert_eq!(args, json!({"PodName": "p", "PodNamespace": "d", "PodUID": "uid-p", "Node": "a"}));
+        (world, bind)
+    };
+    let live = |world: &mut World| {
+        let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
+        read
+    };
+    // It says no, and has bound it.
+    let (mut world, bind) = start();
+    world.answer(&bind, &json!({"Error": "no"}));
+    let read = live(&mut world);
+    let mut bound = pod("p", "500m");
+    bound["spec"]["nodeName"] = "a".into();
+    world.reply(read, Ok(bound));
+    assert_eq!(world.core.cluster().node_of("uid-p"), Some("a"));
+    world.check();
+    // It says nothing, and has not.
+    let (mut world, bind) = start();
+    world.no_answer(&bind);
+    let read = live(&mut world);
+    world.reply(read, Ok(pod("p", "500m")));
+    assert_eq!(world.core.cluster().pods(), 0);
+    world.check();
+    // It says yes, and has not: the pod is looked at after a while.
+    let (mut world, bind) = start();
+    world.answer(&bind, &json!({}));
+    world.pass(s(31));
+    let read = live(&mut world);
+    world.reply(read, Ok(pod("p", "500m")));
+    assert_eq!(world.core.cluster().pods(), 0);
+    world.check();
+}
+
+#[test]
+fn scores_of_nodes_that_were_not_offered_do_not_count() {
+    let mut world = World::new(config(|e| e.prioritize_verb = "prioritize".into()), nodes(), vec![pod("p", "500m")]);
+    let ask = world.ask();
+    world.answer(&ask, &json!({"NodeNames": ["a", "b"]}));
+    let scores = world.ask();
+    assert_eq!(scores.verb, "prioritize");
+    world.answer(&scores, &json!([{"Host": "nowhere", "Score": 10}, {"Host": "b", "Score": i64::MAX}, "x", null]));
+    assert_eq!(world.bound(), [("p".to_owned(), "b".to_owned())]);
+    world.check();
+}

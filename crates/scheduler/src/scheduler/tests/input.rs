@@ -1,0 +1,120 @@
+//! Pods that nobody can place and nodes that offer absurd amounts: the queue goes on.
+
+use super::*;
+
+/// One strange pod beside a plain one: the plain one is bound, and the strange one is told why it is not.
+fn check(strange: Value, message: &str) {
+    let mut spec = pod("strange", "1");
+    for (key, value) in strange.as_object().expect("fields of a spec") {
+        spec["spec"][key] = value.clone();
+    }
+    // More important, so that it comes first.
+    spec["spec"]["priority"] = 100.into();
+    let mut world = World::new(Config::default(), vec![node("a", "4")], vec![spec, pod("plain", "1")]);
+    assert_eq!(world.bound(), [("plain".to_owned(), "a".to_owned())], "{strange}");
+    let told = world.told();
+    assert!(told.iter().any(|(_, m)| m.contains(message)), "{strange}: {told:?}");
+    world.pass(s(700));
+    assert_eq!(world.bound(), [], "{strange}");
+    world.check();
+}
+
+#[test]
+fn impossible_pods_do_not_hold_up_others() {
+    let node_affinity = |terms: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+    let mismatch = "1 node(s) didn't match Pod's node affinity/selector";
+    check(json!({"nodeSelector": {"no": "such"}}), mismatch);
+    check(node_affinity(json!([])), mismatch);
+    check(node_affinity(json!([{}])), mismatch);
+    let contradiction = json!([{"matchExpressions": [
+        {"key": "x", "operator": "Exists"}, {"key": "x", "operator": "DoesNotExist"}]}]);
+    check(node_affinity(contradiction), mismatch);
+    check(node_affinity(json!([{"matchExpressions": [{"key": "x", "operator": "Nonsense"}]}])), mismatch);
+    check(node_affinity(json!([{"matchExpressions": [{"key": "x", "operator": "Gt", "values": ["many"]}]}])), mismatch);
+    let named = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["nowhere"]}]}]);
+    check(node_affinity(named), "1 node(s) didn't satisfy plugin(s) [NodeAffinity]");
+    let requests = |amounts: Value| json!({"containers": [{"name": "c", "resources": {"requests": amounts}}]});
+    check(requests(json!({"cpu": "9E"})), "1 Insufficient cpu");
+    check(requests(json!({"memory": "99999999999999999999"})), "1 Insufficient memory");
+    check(requests(json!({"example.com/none": "1"})), "1 Insufficient example.com/none");
+    let term = json!({"topologyKey": "no/such", "labelSelector": {"matchLabels": {"a": "b"}}});
+    check(
+        json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}),
+        "1 node(s) didn't match pod affinity rules",
+    );
+    check(
+        json!({"topologySpreadConstraints": [{"topologyKey": "no/such", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"a": "b"}}}]}),
+        "1 node(s) didn't match pod topology spread constraints (missing required label)",
+    );
+    let claim = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]});
+    check(claim, "persistentvolumeclaim \"none\" not found");
+}
+
+#[test]
+fn absurd_capacities_neither_overflow_nor_stall() {
+    let mut nodes = Vec::new();
+    for (name, cpu, memory, pods) in [
+        ("negative", "-5", "-1", "-1"),
+        ("endless", "9E", "9E", "9E"),
+        ("nothing", "0", "0", "0"),
+        ("nonsense", "many", "", "x"),
+    ] {
+        let mut node = node(name, cpu);
+        node["status"]["allocatable"] = json!({"cpu": cpu, "memory": memory, "pods": pods});
+        nodes.push(node);
+    }
+    nodes.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare", "uid": "bare"}}));
+    let mut greedy = pod("greedy", "8E");
+    greedy["spec"]["priority"] = 1.into();
+    let mut world = World::new(Config::default(), nodes, vec![greedy, pod("p", "1"), pod("q", "8E")]);
+    // As many thousandths of a core as a number can say, for both.
+    assert_eq!(world.bound(), [("greedy".to_owned(), "endless".to_owned())]);
+    let told = world.told();
+    assert!(told.len() == 2 && told.iter().all(|(_, m)| m.contains("Insufficient cpu")), "{told:?}");
+    world.check();
+}
+
+#[test]
+fn several_schedulers_leave_each_other_their_pods_and_count_them() {
+    let mut world = World::new(Config::named("mine"), vec![node("a", "1")], Vec::new());
+    let of = |name: &str, scheduler: &str| {
+        let mut pod = pod(name, "600m");
+        pod["spec"]["schedulerName"] = scheduler.into();
+        pod
+    };
+    world.tell("ADDED", of("theirs", "other"));
+    assert!(world.place("theirs").is_none());
+    world.tell("ADDED", of("ours", "mine"));
+    let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    // The other one was faster with the same room, and its pod is counted too.
+    let mut theirs = of("theirs", "other");
+    theirs["spec"]["nodeName"] = "a".into();
+    world.tell("MODIFIED", theirs);
+    world.reply(call, Ok(json!({})));
+    world.tell("ADDED", of("third", "mine"));
+    assert_eq!(world.bound(), []);
+    assert!(world.told()[0].1.contains("Insufficient cpu"));
+    world.check();
+}
+
+#[test]
+fn a_pod_that_somebody_else_binds_frees_what_was_kept_for_it() {
+    let mut low = pod("low", "900m");
+    low["spec"]["nodeName"] = "a".into();
+    let mut high = pod("high", "500m");
+    high["spec"]["priority"] = 10.into();
+    let mut world =
+        World::new(Config::default(), vec![node("a", "1"), node("b", "400m")], vec![low.clone(), high.clone()]);
+    assert_eq!(world.core.nominations().count(), 1);
+    world.tell("DELETED", low);
+    // Somebody with the room of the node that was made free is on its way, and somebody who waits.
+    world.tell("ADDED", pod("waits", "600m"));
+    world.take(|r| r.path.ends_with("/binding"));
+    high["spec"]["nodeName"] = "b".into();
+    world.tell("MODIFIED", high);
+    world.pass(s(2));
+    assert_eq!(world.core.nominations().count(), 0);
+    assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
+    world.check();
+}

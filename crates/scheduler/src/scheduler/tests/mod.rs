@@ -1,0 +1,238 @@
+//! The core, driven by hand: what it is told, and what it then wants done.
+
+mod extenders;
+mod input;
+mod leaders;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, CallId, Core as _, Effect, Effects, Input, Method, Rng, Time, TimerId, WatchId,
+    WatchItem,
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Place;
+
+/// A cluster around one core.
+struct World {
+    core: Scheduler,
+    fx: Effects<Out>,
+    now: Time,
+    watches: BTreeMap<String, WatchId>,
+    timers: BTreeSet<(Time, TimerId)>,
+    /// Requests that nobody answered yet.
+    sent: Vec<(CallId, ApiRequest)>,
+    asked: Vec<Ask>,
+    objects: BTreeMap<String, Vec<Value>>,
+    revision: u64,
+}
+
+fn node(name: &str, cpu: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}})
+}
+
+fn pod(name: &str, cpu: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "d", "name": name, "uid": format!("uid-{name}")},
+        "spec": {"schedulerName": "default-scheduler",
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+impl World {
+    fn new(config: Config, nodes: Vec<Value>, pods: Vec<Value>) -> Self {
+        Self::of(Scheduler::new(config, Rng::new(1)), nodes, pods)
+    }
+    fn of(core: Scheduler, nodes: Vec<Value>, pods: Vec<Value>) -> Self {
+        let objects = BTreeMap::from([("/api/v1/nodes".to_owned(), nodes), ("/api/v1/pods".to_owned(), pods)]);
+        let mut world = Self {
+            core,
+            fx: Effects::new(),
+            now: Time::from_unix_s(1000),
+            watches: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            sent: Vec::new(),
+            asked: Vec::new(),
+            objects,
+            revision: 1,
+        };
+        world.step(Input::Start);
+        world
+    }
+
+    fn step(&mut self, input: Input<In>) {
+        self.core.step(self.now, input, &mut self.fx);
+        while let Some(effect) = self.fx.pop() {
+            match effect {
+                Effect::Api(id, request) => {
+                    let collection = request.path.split('?').next().unwrap_or_default().to_owned();
+                    let lists = request.method == Method::Get && !collection.contains("/namespaces/");
+                    if lists {
+                        let items = self.objects.get(&collection).cloned().unwrap_or_default();
+                        let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+                        self.reply(id, Ok(list));
+                    } else {
+                        self.sent.push((id, request));
+                    }
+                }
+                Effect::Watch(id, request) => {
+                    let collection = request.path.split('?').next().unwrap_or_default().to_owned();
+                    self.watches.insert(collection, id);
+                }
+                Effect::Unwatch(_) => {}
+                Effect::Timer(id, at) => drop(self.timers.insert((at, id))),
+                Effect::Own(Out::Extender(ask)) => self.asked.push(ask),
+                Effect::Own(Out::Scraped(..)) => {}
+                Effect::Exit(why) => panic!("{why}"),
+            }
+        }
+    }
+
+    fn reply(&mut self, id: CallId, result: Result<Value, ApiError>) {
+        let result = result.map(|body| ApiResponse { status: 200, body: body.to_string().into() });
+        self.step(Input::Api { id, result });
+    }
+    /// The watch tells of an object.
+    fn tell(&mut self, kind: &str, mut object: Value) {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        let collection = if object["kind"] == "Node" { "/api/v1/nodes" } else { "/api/v1/pods" };
+        let id = *self.watches.get(collection).expect("it watches");
+        let event = json!({"type": kind, "object": object});
+        self.step(Input::Watch { id, item: WatchItem::Event(event.to_string().into()) });
+    }
+    /// Time passes, and timers fire.
+    fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= until) {
+            self.timers.remove(&(at, id));
+            self.now = self.now.max(at);
+            self.step(Input::Timer(id));
+        }
+        self.now = until;
+    }
+    fn take(&mut self, wanted: impl Fn(&ApiRequest) -> bool) -> Vec<(CallId, ApiRequest)> {
+        let (taken, left) = std::mem::take(&mut self.sent).into_iter().partition(|(_, request)| wanted(request));
+        self.sent = left;
+        taken
+    }
+    /// Bindings that were sent since this was last asked: the call, the pod and the node.
+    fn bindings(&mut self) -> Vec<(CallId, String, String)> {
+        let sent = self.take(|request| request.path.ends_with("/binding"));
+        let read = |(id, request): (CallId, ApiRequest)| {
+            let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+            let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            (id, text("/metadata/name"), text("/target/name"))
+        };
+        sent.into_iter().map(read).collect()
+    }
+    /// The pods and nodes of [`Self::bindings`].
+    fn bound(&mut self) -> Vec<(String, String)> {
+        self.bindings().into_iter().map(|(_, pod, node)| (pod, node)).collect()
+    }
+    /// What pods were told: reasons and messages of their conditions.
+    fn told(&mut self) -> Vec<(String, String)> {
+        let sent = self.take(|request| request.method == Method::Patch && request.path.ends_with("/status"));
+        let read = |(_, request): (CallId, ApiRequest)| {
+            let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+            let condition = body.pointer("/status/conditions/0")?.clone();
+            let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+            Some((text("reason"), text("message")))
+        };
+        sent.into_iter().filter_map(read).collect()
+    }
+    /// Messages of events with a reason.
+    fn events(&mut self, reason: &str) -> Vec<String> {
+        let sent = self.take(|request| request.path.contains("/events"));
+        let read = |(_, request): (CallId, ApiRequest)| {
+            let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+            (body["reason"] == reason).then(|| body["message"].as_str().unwrap_or_default().to_owned())
+        };
+        sent.into_iter().filter_map(read).collect()
+    }
+    fn ask(&mut self) -> Ask {
+        assert_eq!(self.asked.len(), 1, "one question: {:?}", self.asked);
+        self.asked.remove(0)
+    }
+    fn answer(&mut self, ask: &Ask, body: &Value) {
+        self.step(Input::Own(In::Extender(Answer { id: ask.id, result: Ok(body.to_string().into()) })));
+    }
+    fn no_answer(&mut self, ask: &Ask) {
+        self.step(Input::Own(In::Extender(Answer { id: ask.id, result: Err("no answer within 5000 ms".to_owned()) })));
+    }
+    fn place(&self, name: &str) -> Option<Place> {
+        self.core.queue().get(&format!("uid-{name}")).map(|row| row.place)
+    }
+    /// What must hold whatever happened: nothing is counted but what flies, and nominations follow the queue.
+    fn check(&self) {
+        for uid in self.core.cluster().assumed() {
+            assert!(self.core.flights.contains_key(uid), "{uid} is counted, and does not fly");
+        }
+        for (uid, node) in self.core.nominations() {
+            assert!(self.core.queue().get(uid).is_some() && !node.is_empty(), "{uid} on {node:?}");
+        }
+    }
+}
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_pod_is_bound_and_confirmed() {
+    let mut world = World::new(Config::default(), vec![node("a", "1")], vec![pod("p", "500m")]);
+    let [(call, name, to)] = &world.bindings()[..] else { panic!("one binding") };
+    assert_eq!((name.as_str(), to.as_str()), ("p", "a"));
+    let call = *call;
+    world.reply(call, Ok(json!({})));
+    assert_eq!(world.events("Scheduled"), ["Successfully assigned d/p to a"]);
+    let mut bound = pod("p", "500m");
+    bound["spec"]["nodeName"] = "a".into();
+    world.tell("MODIFIED", bound.clone());
+    assert!(world.place("p").is_none() && !world.core.cluster().is_assumed("uid-p"));
+    world.tell("ADDED", pod("q", "600m"));
+    assert_eq!(world.bound(), []);
+    assert_eq!(
+        world.told(),
+        [(
+            "Unschedulable".to_owned(),
+            "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+             1 No preemption victims found for incoming pod."
+                .to_owned()
+        )]
+    );
+    world.tell("DELETED", bound);
+    assert_eq!(
+        world.bound(),
+        [("q".to_owned(), "a".to_owned())],
+        "nobody else waits, so it does not wait its backoff out"
+    );
+    world.check();
+}
+
+#[test]
+fn counts_by_reason_are_named_as_upstream_names_them() {
+    let mut tainted = node("tainted", "8");
+    tainted["spec"] = json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]});
+    let mut cordoned = node("cordoned", "8");
+    cordoned["spec"] = json!({"unschedulable": true});
+    let mut full = node("full", "8");
+    full["status"]["allocatable"]["pods"] = "0".into();
+    let nodes = vec![node("a", "1"), node("b", "1"), tainted, cordoned, full];
+    let mut world = World::new(Config::default(), nodes, vec![pod("p", "2")]);
+    let expected = "0/5 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint {k: v}, \
+                    1 node(s) were unschedulable, 2 Insufficient cpu. preemption: 0/5 nodes are available: \
+                    1 No preemption victims found for incoming pod, 4 Preemption is not helpful for scheduling.";
+    assert_eq!(world.told(), [("Unschedulable".to_owned(), expected.to_owned())]);
+    assert_eq!(world.events("FailedScheduling"), [expected]);
+    // The same again is no news for a pod that has it in its status.
+    let mut told = pod("p", "2");
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": expected});
+    told["status"]["conditions"] = json!([condition]);
+    world.tell("MODIFIED", told);
+    world.pass(s(301));
+    assert_eq!(world.core.queue().get("uid-p").map(|row| row.attempts), Some(2));
+    assert_eq!(world.told(), []);
+}

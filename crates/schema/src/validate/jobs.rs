@@ -1,0 +1,417 @@
+//! Jobs and CronJobs.
+
+use serde_json::{Value, json};
+
+use super::access::{Errors, Place};
+use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
+use super::{names, pod, workloads};
+use crate::error::FieldError;
+
+/// Most pods at the same time of a Job whose pods have indexes, and most indexes with a limit each.
+const MAX_PARALLEL_INDEXED: i64 = 100_000;
+const MAX_COMPLETIONS_LIMITED: i64 = 100_000;
+/// Most rules of a policy, and most exit codes of a rule.
+const MAX_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+/// The pod's name ends in five letters and a dash.
+const MAX_CRON_NAME: usize = 52;
+
+const ROWS: &[Row] = &[
+    ("parallelism", Demand::NotNegative),
+    ("completions", Demand::NotNegative),
+    ("activeDeadlineSeconds", Demand::NotNegative),
+    ("backoffLimit", Demand::NotNegative),
+    ("ttlSecondsAfterFinished", Demand::NotNegative),
+    ("backoffLimitPerIndex", Demand::NotNegative),
+    ("maxFailedIndexes", Demand::NotNegative),
+    ("completionMode", Demand::OneOf(&["Indexed", "NonIndexed"])),
+    ("podReplacementPolicy", Demand::OneOf(&["Failed", "TerminatingOrFailed"])),
+    ("managedBy", Demand::Form(names::qualified_name)),
+];
+
+/// Checks a Job.
+pub(super) fn job(object: &Place<'_>, errors: &mut Errors) {
+    let spec = object.field("spec");
+    of_spec(&spec, errors);
+    let (own, labels) = (spec.field("selector"), spec.at(&["template", "metadata", "labels"]));
+    if !own.exists() {
+        errors.push(FieldError::required(own.path, ""));
+        return;
+    }
+    workloads::selector(&own, errors);
+    if !workloads::matches(own.value, labels.value) {
+        let text = "`selector` does not match template `labels`";
+        errors.push(FieldError::invalid(labels.path.clone(), labels.value.clone(), text));
+    }
+    if spec.flag("manualSelector") {
+        return;
+    }
+    // The selector is the server's, and what it wrote is not to be written over.
+    let metadata = object.field("metadata");
+    for (key, wanted) in [
+        ("batch.kubernetes.io/controller-uid", metadata.text("uid")),
+        ("controller-uid", metadata.text("uid")),
+        ("batch.kubernetes.io/job-name", metadata.text("name")),
+        ("job-name", metadata.text("name")),
+    ] {
+        let found = labels.text(key);
+        if found != wanted && !wanted.is_empty() {
+            let text = format!("must be '{wanted}'");
+            let path = format!("{}[{key}]", labels.path);
+            errors.push(if found.is_empty() {
+                FieldError::required(path, text)
+            } else {
+                FieldError::invalid(path, labels.value.clone(), text)
+            });
+        }
+    }
+}
+
+fn of_spec(spec: &Place<'_>, errors: &mut Errors) {
+    check(spec, ROWS, errors);
+    let template = spec.field("template");
+    pod::template(&template, errors);
+    let pod_spec = template.field("spec");
+    pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors);
+    indexed(spec, errors);
+    if let Some(policy) = spec.some("podFailurePolicy") {
+        failure_policy(&policy, &pod_spec, errors);
+    }
+    if let Some(policy) = spec.some("successPolicy") {
+        success_policy(&policy, spec, errors);
+    }
+}
+
+fn indexed(spec: &Place<'_>, errors: &mut Errors) {
+    let has_indexes = spec.text("completionMode") == "Indexed";
+    let completions = spec.number("completions");
+    if has_indexes {
+        if completions.is_none() {
+            let text = "when completion mode is Indexed";
+            errors.push(FieldError::required(spec.path_of("completions"), text));
+        }
+        if spec.number("parallelism").is_some_and(|parallel| parallel > MAX_PARALLEL_INDEXED) {
+            let text = format!("must be less than or equal to {MAX_PARALLEL_INDEXED} when completion mode is Indexed");
+            spec.invalid("parallelism", text, errors);
+        }
+    }
+    for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+        if spec.some(field).is_some() && !has_indexes {
+            spec.invalid(field, "requires indexed completion mode", errors);
+        }
+    }
+    if let Some(failed) = spec.number("maxFailedIndexes") {
+        if spec.some("backoffLimitPerIndex").is_none() {
+            let text = "when maxFailedIndexes is specified";
+            errors.push(FieldError::required(spec.path_of("backoffLimitPerIndex"), text));
+        }
+        if completions.is_some_and(|completions| failed > completions) {
+            spec.invalid("maxFailedIndexes", "must be less than or equal to completions", errors);
+        }
+    }
+    if spec.some("backoffLimitPerIndex").is_some() && completions.is_some_and(|all| all > MAX_COMPLETIONS_LIMITED) {
+        let text =
+            format!("must be less than or equal to {MAX_COMPLETIONS_LIMITED} when backoffLimitPerIndex is specified");
+        if spec.number("maxFailedIndexes").is_none() {
+            errors.push(FieldError::required(
+                spec.path_of("maxFailedIndexes"),
+                format!("must be specified when completions is above {MAX_COMPLETIONS_LIMITED}"),
+            ));
+        } else {
+            spec.invalid("completions", text, errors);
+        }
+    }
+}
+
+fn failure_policy(policy: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors) {
+    if pod_spec.text("restartPolicy") != "Never" {
+        let text = "only \"Never\" is supported when podFailurePolicy is specified";
+        pod_spec.invalid("restartPolicy", text, errors);
+    }
+    let rules: Vec<Place<'_>> = policy.items("rules").collect();
+    if rules.len() > MAX_RULES {
+        errors.push(FieldError::too_many(policy.path_of("rules"), rules.len(), MAX_RULES as u64));
+    }
+    let containers: Vec<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| pod_spec.items(list).map(|container| container.text("name")).collect::<Vec<_>>())
+        .collect();
+    for rule in &rules {
+        if rule.needs_text("action", errors).is_some() {
+            rule.one_of("action", &["Count", "FailIndex", "FailJob", "Ignore"], errors);
+        }
+        let (codes, conditions) = (rule.some("onExitCodes"), rule.items("onPodConditions").next().is_some());
+        match (&codes, conditions) {
+            (Some(_), true) => {
+                let text = "specifying both OnExitCodes and OnPodConditions is not supported";
+                errors.push(FieldError::invalid(rule.path.clone(), rule.value.clone(), text));
+            }
+            (None, false) => {
+                let text = "specifying one of OnExitCodes and OnPodConditions is required";
+                errors.push(FieldError::invalid(rule.path.clone(), rule.value.clone(), text));
+            }
+            _ => {}
+        }
+        if let Some(codes) = codes {
+            exit_codes(&codes, &containers, errors);
+        }
+        for condition in rule.items("onPodConditions") {
+            if condition.needs_text("type", errors).is_some() {
+                condition.has_form("type", names::qualified_name, errors);
+            }
+            condition.one_of("status", &["False", "True", "Unknown"], errors);
+        }
+    }
+}
+
+fn exit_codes(codes: &Place<'_>, containers: &[&str], errors: &mut Errors) {
+    let operator = codes.text("operator");
+    codes.one_of("operator", &["In", "NotIn"], errors);
+    let name = codes.text("containerName");
+    if !name.is_empty() && !containers.contains(&name) {
+        codes.invalid(
+            "containerName",
+            "must be one of the container or initContainer names in the pod template",
+            errors,
+        );
+    }
+    let values: Vec<Place<'_>> = codes.items("values").collect();
+    if values.is_empty() {
+        codes.invalid("values", "at least one value is required", errors);
+    } else if values.len() > MAX_EXIT_CODES {
+        errors.push(FieldError::too_many(codes.path_of("values"), values.len(), MAX_EXIT_CODES as u64));
+    }
+    let numbers: Vec<i64> = values.iter().filter_map(|value| value.value.as_i64()).collect();
+    unique(
+        values.iter().cloned(),
+        |value| value.value.as_i64(),
+        |value| FieldError::duplicate(value.path.clone(), value.value.clone()),
+        errors,
+    );
+    for value in values.iter().filter(|value| operator == "In" && value.value == &json!(0)) {
+        errors.push(FieldError::invalid(value.path.clone(), 0, "must not be 0 for the In operator"));
+    }
+    if numbers.windows(2).any(|pair| pair[0] > pair[1]) {
+        codes.invalid("values", "must be ordered", errors);
+    }
+}
+
+fn success_policy(policy: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
+    if spec.text("completionMode") != "Indexed" {
+        let text = "requires indexed completion mode";
+        errors.push(FieldError::invalid(policy.path.clone(), policy.value.clone(), text));
+        return;
+    }
+    let rules: Vec<Place<'_>> = policy.items("rules").collect();
+    if rules.is_empty() {
+        let text = "at least one rules must be specified when the successPolicy is specified";
+        errors.push(FieldError::required(policy.path_of("rules"), text));
+    }
+    if rules.len() > MAX_RULES {
+        errors.push(FieldError::too_many(policy.path_of("rules"), rules.len(), MAX_RULES as u64));
+    }
+    let completions = spec.number("completions").unwrap_or(0);
+    for rule in &rules {
+        if rule.some("succeededIndexes").is_none() && rule.some("succeededCount").is_none() {
+            let text = "at least one of succeededCount or succeededIndexes must be specified";
+            errors.push(FieldError::required(rule.path.clone(), text));
+        }
+        if let Some(count) = rule.number("succeededCount") {
+            rule.not_negative("succeededCount", errors);
+            if count > completions {
+                let text = format!("must be less than or equal to {completions} (the number of specified completions)");
+                rule.invalid("succeededCount", text, errors);
+            }
+        }
+    }
+}
+
+/// Checks a CronJob.
+pub(super) fn cron_job(object: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("startingDeadlineSeconds", Demand::NotNegative),
+        ("successfulJobsHistoryLimit", Demand::NotNegative),
+        ("failedJobsHistoryLimit", Demand::NotNegative),
+        ("concurrencyPolicy", Demand::OneOf(&["Allow", "Forbid", "Replace"])),
+    ];
+    let spec = object.field("spec");
+    let name = object.field("metadata").text("name");
+    if name.len() > MAX_CRON_NAME {
+        let text = format!("must be no more than {MAX_CRON_NAME} characters");
+        errors.push(FieldError::invalid("metadata.name", name, text));
+    }
+    check(&spec, ROWS, errors);
+    if let Some(schedule) = spec.needs_text("schedule", errors) {
+        if schedule.contains("TZ") {
+            let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            spec.invalid("schedule", text, errors);
+        } else if let Some(problem) = schedule_problem(schedule) {
+            spec.invalid("schedule", problem, errors);
+        }
+    }
+    if let Some(zone) = spec.some("timeZone") {
+        let text = zone.value.as_str().unwrap_or_default();
+        let problem = match text {
+            "" => Some("timeZone must be nil or non-empty string".to_owned()),
+            _ if text.eq_ignore_ascii_case("local") => {
+                Some("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned())
+            }
+            _ => jiff::tz::TimeZone::get(text).err().map(|_| format!("unknown time zone {text}")),
+        };
+        errors.extend(problem.map(|problem| FieldError::invalid(zone.path, text, problem)));
+    }
+    let job = spec.at(&["jobTemplate", "spec"]);
+    of_spec(&job, errors);
+    if job.some("selector").is_some() {
+        job.invalid("selector", "`selector` will be auto-generated", errors);
+    }
+    if job.flag("manualSelector") {
+        errors.push(FieldError::not_supported(job.path_of("manualSelector"), true, &["nil", "false"]));
+    }
+}
+
+/// What is wrong with a schedule: five fields of numbers, ranges, steps and lists, or a name after `@`.
+fn schedule_problem(schedule: &str) -> Option<String> {
+    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+    const SPECIAL: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    if let Some(every) = schedule.strip_prefix("@every ") {
+        let digits = every.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let good = !digits.is_empty() && every.trim().len() > digits.len();
+        return (!good).then(|| format!("failed to parse duration {schedule}: time: invalid duration \"{every}\""));
+    }
+    if schedule.starts_with('@') {
+        return (!SPECIAL.contains(&schedule)).then(|| format!("unrecognized descriptor: {schedule}"));
+    }
+    let fields: Vec<&str> = schedule.split_whitespace().collect();
+    if fields.len() != 5 {
+        return Some(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
+    }
+    let bounds: [(u32, u32, &[&str]); 5] = [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
+    fields
+        .iter()
+        .zip(bounds)
+        .find_map(|(field, (low, high, names))| field.split(',').find_map(|part| part_problem(part, low, high, names)))
+}
+
+/// A part of a field: `*`, a number or a range of two, and perhaps a step.
+fn part_problem(part: &str, low: u32, high: u32, names: &[&str]) -> Option<String> {
+    let offset = u32::from(low == 1);
+    let number = |text: &str| {
+        let named = names.iter().zip(offset..).find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, at)| at);
+        named.or_else(|| text.parse::<u32>().ok())
+    };
+    let (range, step) = match part.split_once('/') {
+        None => (part, None),
+        Some((range, step)) => (range, Some(step)),
+    };
+    match step.map(str::parse::<u32>) {
+        Some(Err(_)) => return Some(format!("failed to parse int from {}: invalid syntax", step.unwrap_or_default())),
+        Some(Ok(0)) => return Some(format!("step of range should be a positive number: {part}")),
+        _ => {}
+    }
+    if matches!(range, "*" | "?") {
+        return None;
+    }
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let (Some(from), Some(to)) = (number(first), number(last)) else {
+        return Some(format!("failed to parse int from {range}: invalid syntax"));
+    };
+    if from < low {
+        return Some(format!("beginning of range ({from}) below minimum ({low}): {part}"));
+    }
+    if to > high {
+        return Some(format!("end of range ({to}) above maximum ({high}): {part}"));
+    }
+    (from > to).then(|| format!("beginning of range ({from}) beyond end of range ({to}): {part}"))
+}
+
+/// What may change in a Job: how many pods at a time, whether it is suspended, how often it may fail.
+pub(super) fn changes(new_object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
+    const FIXED: &[Fixed] = &[
+        ("selector", Change::Never),
+        ("completionMode", Change::Never),
+        ("podFailurePolicy", Change::Never),
+        ("backoffLimitPerIndex", Change::Never),
+        ("managedBy", Change::Never),
+        ("successPolicy", Change::Never),
+    ];
+    let (new, old) = (new_object.field("spec"), old_object.field("spec"));
+    held_to(&new, &old, FIXED, errors);
+    if new.field("completions").value != old.field("completions").value {
+        let elastic = old.text("completionMode") == "Indexed" && new.some("completions").is_some();
+        if !elastic {
+            new.invalid("completions", "field is immutable", errors);
+        } else if new.field("completions").value != new.field("parallelism").value {
+            let text = "can only be modified in tandem with parallelism";
+            new.invalid("completions", text, errors);
+        }
+    }
+    // Who is suspended and has not begun may still be told where and with what to run.
+    let free = old.flag("suspend") && !old_object.field("status").field("startTime").exists();
+    let fixed = |template: &Value| {
+        let mut template = template.clone();
+        if !free {
+            return template;
+        }
+        let mut clear = |pointer: &str, fields: &[&str]| {
+            if let Some(Value::Object(map)) = template.pointer_mut(pointer) {
+                map.retain(|key, _| !fields.contains(&key.as_str()));
+            }
+        };
+        clear("/metadata", &["annotations", "labels"]);
+        clear("/spec", &["nodeSelector", "affinity", "tolerations", "schedulingGates"]);
+        for list in ["containers", "initContainers"] {
+            for container in
+                template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                if let Value::Object(map) = container {
+                    map.remove("resources");
+                }
+            }
+        }
+        template
+    };
+    let (now, before) = (new.field("template"), old.field("template"));
+    if fixed(now.value) != fixed(before.value) {
+        errors.push(FieldError::invalid(now.path, now.value.clone(), "field is immutable"));
+    }
+}
+
+/// The status of a Job: what is done stays done.
+pub(super) fn status(new_object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("active", Demand::NotNegative),
+        ("succeeded", Demand::NotNegative),
+        ("failed", Demand::NotNegative),
+        ("ready", Demand::NotNegative),
+        ("terminating", Demand::NotNegative),
+    ];
+    let (new, old) = (new_object.field("status"), old_object.field("status"));
+    check(&new, ROWS, errors);
+    let is = |status: &Place<'_>, wanted: &str| {
+        status.items("conditions").any(|c| (c.text("type"), c.text("status")) == (wanted, "True"))
+    };
+    let ends = |status: &Place<'_>| ["Complete", "Failed"].map(|wanted| is(status, wanted));
+    let (now, before) = (ends(&new), ends(&old));
+    let path = new.path_of("conditions");
+    if now == [true, true] && before != now {
+        let shown = new.field("conditions").value.clone();
+        errors.push(FieldError::invalid(path.clone(), shown, "cannot set Complete=True and Failed=true conditions"));
+    }
+    for (wanted, (before, now)) in ["Complete", "Failed"].into_iter().zip(before.into_iter().zip(now)) {
+        if before && !now {
+            let text = format!("cannot disable the terminal {wanted}=True condition");
+            errors.push(FieldError::invalid(path.clone(), new.field("conditions").value.clone(), text));
+        }
+    }
+    let completed = new.some("completionTime").is_some();
+    if completed && !now[0] {
+        let text = "cannot set completionTime when there is no Complete=True condition";
+        new.invalid("completionTime", text, errors);
+    }
+    if now[0] && !completed && !before[0] {
+        errors
+            .push(FieldError::required(new.path_of("completionTime"), "completionTime is required for Complete jobs"));
+    }
+}

@@ -1,0 +1,192 @@
+//! Services and endpoints, and what networks are made of.
+
+use serde_json::json;
+
+use super::causes::{changed, created, global, named};
+
+#[test]
+fn services() {
+    let service = named(json!({"spec": {"ports": [{"port": 80, "name": "a"}], "selector": {"a": "b"}}}));
+    created(
+        "",
+        "Service",
+        &service,
+        &[
+            ("/spec/ports", json!([]), &["Required spec.ports"]),
+            ("/spec/ports", json!([{"port": 0}]), &["Invalid spec.ports[0].port", "Invalid spec.ports[0].targetPort"]),
+            ("/spec/ports", json!([{"port": 80}, {"port": 81, "name": "a"}]), &["Required spec.ports[0].name"]),
+            (
+                "/spec/ports",
+                json!([{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]),
+                &["Duplicate spec.ports[1].name"],
+            ),
+            (
+                "/spec/ports",
+                json!([{"port": 80, "name": "a"}, {"port": 80, "name": "b"}]),
+                &["Duplicate spec.ports[1]"],
+            ),
+            ("/spec/ports", json!([{"port": 80, "protocol": "ICMP"}]), &["NotSupported spec.ports[0].protocol"]),
+            (
+                "/spec/ports",
+                json!([{"port": 80, "targetPort": "much-too-long-name"}]),
+                &["Invalid spec.ports[0].targetPort"],
+            ),
+            ("/spec/ports", json!([{"port": 80, "nodePort": 30_000}]), &["Forbidden spec.ports[0].nodePort"]),
+            ("/spec/ports", json!([{"port": 80, "appProtocol": "a b"}]), &["Invalid spec.ports[0].appProtocol"]),
+            ("/spec/type", json!("Odd"), &["NotSupported spec.type"]),
+            ("/spec/type", json!("ExternalName"), &["Required spec.externalName"]),
+            ("/spec/sessionAffinity", json!("Odd"), &["NotSupported spec.sessionAffinity"]),
+            ("/spec/sessionAffinity", json!("ClientIP"), &[]),
+            (
+                "/spec/sessionAffinityConfig",
+                json!({"clientIP": {"timeoutSeconds": 5}}),
+                &["Forbidden spec.sessionAffinityConfig"],
+            ),
+            ("/spec/clusterIP", json!("x"), &["Invalid spec.clusterIPs[0]"]),
+            ("/spec/clusterIP", json!("None"), &[]),
+            ("/spec/selector", json!({"a b": "c"}), &["Invalid spec.selector"]),
+            (
+                "/spec/externalIPs",
+                json!(["1.2.3.4", "x", "127.0.0.1", "169.254.1.1"]),
+                &["Invalid spec.externalIPs[1]", "Invalid spec.externalIPs[2]", "Invalid spec.externalIPs[3]"],
+            ),
+            ("/spec/loadBalancerClass", json!("x/y"), &["Forbidden spec.loadBalancerClass"]),
+            (
+                "/spec/loadBalancerSourceRanges",
+                json!(["x"]),
+                &["Invalid spec.LoadBalancerSourceRanges[0]", "Forbidden spec.LoadBalancerSourceRanges"],
+            ),
+            ("/spec/externalTrafficPolicy", json!("Local"), &["Invalid spec.externalTrafficPolicy"]),
+            ("/spec/internalTrafficPolicy", json!("Odd"), &["NotSupported spec.internalTrafficPolicy"]),
+            ("/spec/trafficDistribution", json!("Odd"), &["NotSupported spec.trafficDistribution"]),
+            ("/spec/healthCheckNodePort", json!(30_000), &["Invalid spec.healthCheckNodePort"]),
+            ("/spec/ipFamilies", json!(["IPv4", "IPv4"]), &["Duplicate spec.ipFamilies[1]"]),
+            ("/spec/ipFamilies", json!(["IPv5"]), &["NotSupported spec.ipFamilies[0]"]),
+            ("/spec/ipFamilyPolicy", json!("Odd"), &["NotSupported spec.ipFamilyPolicy"]),
+            ("/metadata/name", json!("1x"), &["Invalid metadata.name"]),
+        ],
+    );
+    let balanced = named(
+        json!({"spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": 30_001, "ports": [{"port": 80, "nodePort": 30_000}]}}),
+    );
+    created(
+        "",
+        "Service",
+        &balanced,
+        &[
+            ("/spec/healthCheckNodePort", json!(null), &["Required spec.healthCheckNodePort"]),
+            ("/spec/clusterIP", json!("None"), &["Invalid spec.clusterIPs[0]"]),
+            (
+                "/spec/externalTrafficPolicy",
+                json!("Odd"),
+                &["NotSupported spec.externalTrafficPolicy", "Invalid spec.healthCheckNodePort"],
+            ),
+        ],
+    );
+    changed(
+        "",
+        "Service",
+        "",
+        &balanced,
+        &[
+            ("/spec/ports/0/port", json!(81), &[]),
+            ("/spec/clusterIP", json!("10.0.0.2"), &["Invalid spec.clusterIPs[0]"]),
+            ("/spec/loadBalancerClass", json!("a/b"), &["Invalid spec.loadBalancerClass"]),
+            ("/spec/healthCheckNodePort", json!(30_002), &["Forbidden spec.healthCheckNodePort"]),
+            ("/spec/ipFamilies", json!(["IPv6"]), &["Invalid spec.ipFamilies[0]"]),
+        ],
+    );
+    changed(
+        "",
+        "Service",
+        "status",
+        &balanced,
+        &[
+            ("/status", json!({"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}), &[]),
+            (
+                "/status",
+                json!({"loadBalancer": {"ingress": [{"ip": "x"}, {"hostname": "1.2.3.4"}]}}),
+                &["Invalid status.loadBalancer.ingress[0].ip", "Invalid status.loadBalancer.ingress[1].hostname"],
+            ),
+            (
+                "/status",
+                json!({"loadBalancer": {"ingress": [{"hostname": "a", "ipMode": "VIP"}]}}),
+                &["Forbidden status.loadBalancer.ingress[0].ipMode"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn endpoints_and_classes() {
+    let endpoints = named(json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}]}));
+    created(
+        "",
+        "Endpoints",
+        &endpoints,
+        &[
+            ("/subsets/0/addresses", json!([]), &["Required subsets[0]"]),
+            ("/subsets/0/addresses", json!([{"ip": "127.0.0.1"}]), &["Invalid subsets[0].addresses[0].ip"]),
+            (
+                "/subsets/0/ports",
+                json!([{"port": 80}, {"port": 81, "name": "b"}]),
+                &["Required subsets[0].ports[0].name"],
+            ),
+            ("/subsets/0/ports", json!([{"port": 0}]), &["Invalid subsets[0].ports[0].port"]),
+        ],
+    );
+    let slice = named(json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}));
+    created(
+        "discovery.k8s.io",
+        "EndpointSlice",
+        &slice,
+        &[
+            ("/endpoints/0/addresses", json!([]), &["Required endpoints[0].addresses"]),
+            ("/endpoints/0/addresses", json!(["x"]), &["Invalid endpoints[0].addresses[0]"]),
+            ("/endpoints/0/hostname", json!("A"), &["Invalid endpoints[0].hostname"]),
+            ("/ports", json!([{"name": "a"}, {"name": "a"}]), &["Duplicate ports[1].name"]),
+        ],
+    );
+    changed(
+        "discovery.k8s.io",
+        "EndpointSlice",
+        "",
+        &slice,
+        &[("/addressType", json!("FQDN"), &["Invalid addressType"])],
+    );
+    let class = global(json!({"spec": {"controller": "acme.io/foo"}}));
+    created(
+        "networking.k8s.io",
+        "IngressClass",
+        &class,
+        &[
+            ("/spec/controller", json!("foo"), &["Invalid spec.controller"]),
+            (
+                "/spec/parameters",
+                json!({"kind": "K", "name": "n", "scope": "Namespace"}),
+                &["Required spec.parameters.namespace"],
+            ),
+        ],
+    );
+    changed(
+        "networking.k8s.io",
+        "IngressClass",
+        "",
+        &class,
+        &[("/spec/controller", json!("a.io/b"), &["Invalid spec.controller"])],
+    );
+    let ingress = named(
+        json!({"spec": {"ingressClassName": "c", "defaultBackend": {"service": {"name": "s", "port": {"number": 1}}}}}),
+    );
+    created(
+        "networking.k8s.io",
+        "Ingress",
+        &ingress,
+        &[(
+            "/metadata/annotations",
+            json!({"kubernetes.io/ingress.class": "c"}),
+            &["Invalid metadata.annotations.kubernetes.io/ingress.class"],
+        )],
+    );
+}

@@ -1,0 +1,305 @@
+//! Sets of pods, Jobs, CronJobs, autoscalers.
+
+use serde_json::{Value, json};
+
+use super::causes::{changed, created, named, template};
+use super::with;
+
+fn set(rest: Value) -> Value {
+    let mut object = named(json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template()}}));
+    if let (Value::Object(map), Value::Object(rest)) = (&mut object["spec"], rest) {
+        map.extend(rest);
+    }
+    object
+}
+
+#[test]
+fn sets_of_pods() {
+    created(
+        "apps",
+        "Deployment",
+        &set(json!({"strategy": {}})),
+        &[
+            ("/spec/replicas", json!(-1), &["Invalid spec.replicas"]),
+            ("/spec/selector", json!(null), &["Required spec.selector"]),
+            ("/spec/selector", json!({}), &["Invalid spec.selector"]),
+            ("/spec/selector", json!({"matchLabels": {"a": "c"}}), &["Invalid spec.template.metadata.labels"]),
+            (
+                "/spec/selector",
+                json!({"matchExpressions": [{"key": "a", "operator": "Odd"}]}),
+                &["Invalid spec.selector.matchExpressions[0].operator", "Invalid spec.template.metadata.labels"],
+            ),
+            ("/spec/template/metadata/labels", json!({"a": "b", "c d": ""}), &["Invalid spec.template.labels"]),
+            ("/spec/template/spec/restartPolicy", json!("Never"), &["NotSupported spec.template.spec.restartPolicy"]),
+            (
+                "/spec/template/spec/activeDeadlineSeconds",
+                json!(5),
+                &["Forbidden spec.template.spec.activeDeadlineSeconds"],
+            ),
+            ("/spec/strategy", json!({"type": "Odd"}), &["NotSupported spec.strategy.type"]),
+            (
+                "/spec/strategy",
+                json!({"type": "Recreate", "rollingUpdate": {}}),
+                &["Forbidden spec.strategy.rollingUpdate"],
+            ),
+            (
+                "/spec/strategy",
+                json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}),
+                &["Invalid spec.strategy.rollingUpdate.maxUnavailable"],
+            ),
+            (
+                "/spec/strategy",
+                json!({"rollingUpdate": {"maxUnavailable": "101%"}}),
+                &["Invalid spec.strategy.rollingUpdate.maxUnavailable"],
+            ),
+            ("/spec/strategy", json!({"rollingUpdate": {"maxSurge": "200%"}}), &[]),
+            ("/spec/progressDeadlineSeconds", json!(0), &["Invalid spec.progressDeadlineSeconds"]),
+        ],
+    );
+    changed(
+        "apps",
+        "Deployment",
+        "",
+        &set(json!({})),
+        &[
+            ("/spec/replicas", json!(3), &[]),
+            (
+                "/spec/selector",
+                json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]}),
+                &["Invalid spec.selector"],
+            ),
+        ],
+    );
+    created(
+        "apps",
+        "StatefulSet",
+        &set(json!({"serviceName": "s", "updateStrategy": {}})),
+        &[
+            ("/spec/podManagementPolicy", json!("Odd"), &["Invalid spec.podManagementPolicy"]),
+            ("/spec/updateStrategy", json!({"type": "Odd"}), &["Invalid spec.updateStrategy"]),
+            (
+                "/spec/updateStrategy",
+                json!({"rollingUpdate": {"partition": -1}}),
+                &["Invalid spec.updateStrategy.rollingUpdate.partition"],
+            ),
+            (
+                "/spec/updateStrategy",
+                json!({"type": "OnDelete", "rollingUpdate": {}}),
+                &["Invalid spec.updateStrategy.rollingUpdate"],
+            ),
+            ("/spec/ordinals", json!({"start": -1}), &["Invalid spec.ordinals.start"]),
+            (
+                "/spec/persistentVolumeClaimRetentionPolicy",
+                json!({"whenScaled": "Odd"}),
+                &["NotSupported spec.persistentVolumeClaimRetentionPolicy.whenScaled"],
+            ),
+        ],
+    );
+    changed(
+        "apps",
+        "StatefulSet",
+        "",
+        &set(json!({"serviceName": "s"})),
+        &[
+            ("/spec/replicas", json!(2), &[]),
+            ("/spec/serviceName", json!("t"), &["Forbidden spec"]),
+            ("/spec/podManagementPolicy", json!("Parallel"), &["Forbidden spec"]),
+        ],
+    );
+    created(
+        "apps",
+        "DaemonSet",
+        &set(json!({"updateStrategy": {}})),
+        &[
+            ("/spec/updateStrategy", json!({"type": "Odd"}), &["NotSupported spec.updateStrategy"]),
+            (
+                "/spec/updateStrategy",
+                json!({"rollingUpdate": {"maxUnavailable": 0}}),
+                &["Required spec.updateStrategy.rollingUpdate.maxUnavailable"],
+            ),
+            (
+                "/spec/updateStrategy",
+                json!({"rollingUpdate": {"maxSurge": 1}}),
+                &["Invalid spec.updateStrategy.rollingUpdate.maxSurge"],
+            ),
+        ],
+    );
+    changed(
+        "apps",
+        "ReplicaSet",
+        "status",
+        &with(set(json!({})), &[("/status", json!({"replicas": 1}))]),
+        &[
+            ("/status", json!({"replicas": 2, "readyReplicas": 2, "availableReplicas": 1}), &[]),
+            ("/status", json!({"replicas": 1, "readyReplicas": 2}), &["Invalid status.readyReplicas"]),
+            (
+                "/status",
+                json!({"replicas": 2, "readyReplicas": 1, "availableReplicas": 2}),
+                &["Invalid status.availableReplicas"],
+            ),
+        ],
+    );
+}
+
+fn job(rest: Value) -> Value {
+    let mut object = named(
+        json!({"spec": {"manualSelector": true, "selector": {"matchLabels": {"a": "b"}}, "template": template()}}),
+    );
+    object["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+    if let (Value::Object(map), Value::Object(rest)) = (&mut object["spec"], rest) {
+        map.extend(rest);
+    }
+    object
+}
+
+#[test]
+fn jobs() {
+    let rule = |rule: Value| json!({"rules": [rule]});
+    created(
+        "batch",
+        "Job",
+        &job(json!({})),
+        &[
+            ("/spec/selector", json!(null), &["Required spec.selector"]),
+            ("/spec/selector", json!({"matchLabels": {"a": "c"}}), &["Invalid spec.template.metadata.labels"]),
+            ("/spec/completions", json!(-1), &["Invalid spec.completions"]),
+            ("/spec/completionMode", json!("Odd"), &["NotSupported spec.completionMode"]),
+            ("/spec/completionMode", json!("Indexed"), &[]),
+            ("/spec/backoffLimitPerIndex", json!(1), &["Invalid spec.backoffLimitPerIndex"]),
+            ("/spec/podReplacementPolicy", json!("Odd"), &["NotSupported spec.podReplacementPolicy"]),
+            ("/spec/template/spec/restartPolicy", json!("Always"), &["NotSupported spec.template.spec.restartPolicy"]),
+            (
+                "/spec/podFailurePolicy",
+                rule(json!({"action": "Odd", "onExitCodes": {"operator": "In", "values": [1]}})),
+                &["NotSupported spec.podFailurePolicy.rules[0].action"],
+            ),
+            ("/spec/podFailurePolicy", rule(json!({"action": "Count"})), &["Invalid spec.podFailurePolicy.rules[0]"]),
+            (
+                "/spec/podFailurePolicy",
+                rule(json!({"action": "Count", "onExitCodes": {"operator": "In", "values": [3, 0, 3]}})),
+                &[
+                    "Duplicate spec.podFailurePolicy.rules[0].onExitCodes.values[2]",
+                    "Invalid spec.podFailurePolicy.rules[0].onExitCodes.values[1]",
+                    "Invalid spec.podFailurePolicy.rules[0].onExitCodes.values",
+                ],
+            ),
+            ("/spec/successPolicy", rule(json!({"succeededCount": 1})), &["Invalid spec.successPolicy"]),
+            (
+                "/spec/manualSelector",
+                json!(false),
+                &[
+                    "Required spec.template.metadata.labels[batch.kubernetes.io/job-name]",
+                    "Required spec.template.metadata.labels[job-name]",
+                ],
+            ),
+        ],
+    );
+    changed(
+        "batch",
+        "Job",
+        "",
+        &job(json!({"completions": 2})),
+        &[
+            ("/spec/parallelism", json!(3), &[]),
+            ("/spec/suspend", json!(true), &[]),
+            ("/spec/completions", json!(3), &["Invalid spec.completions"]),
+            ("/spec/completionMode", json!("Indexed"), &["Invalid spec.completionMode"]),
+            ("/spec/template/spec/containers/0/image", json!("y"), &["Invalid spec.template"]),
+            ("/spec/template/spec/nodeSelector", json!({"a": "b"}), &["Invalid spec.template"]),
+        ],
+    );
+    changed(
+        "batch",
+        "Job",
+        "",
+        &job(json!({"suspend": true})),
+        &[
+            ("/spec/template/spec/nodeSelector", json!({"a": "b"}), &[]),
+            ("/spec/template/spec/containers/0/image", json!("y"), &["Invalid spec.template"]),
+        ],
+    );
+}
+
+#[test]
+fn cron_jobs() {
+    let mut template = job(json!({}));
+    let job_spec = json!({"template": template["spec"]["template"].take()});
+    let base = named(json!({"spec": {"schedule": "*/5 1-3 * jan,feb mon", "jobTemplate": {"spec": job_spec}}}));
+    let schedules =
+        ["* * * *", "60 * * * *", "* 5-3 * * *", "*/0 * * * *", "a * * * *", "@never", "TZ=UTC * * * * *", "* * 0 * *"];
+    let rows: Vec<(&str, Value, &[&str])> =
+        schedules.iter().map(|text| ("/spec/schedule", json!(text), &["Invalid spec.schedule"][..])).collect();
+    created("batch", "CronJob", &base, &rows);
+    created(
+        "batch",
+        "CronJob",
+        &base,
+        &[
+            ("/spec/schedule", json!("@hourly"), &[]),
+            ("/spec/schedule", json!("@every 1h30m"), &[]),
+            ("/spec/timeZone", json!("Mars/Olympus"), &["Invalid spec.timeZone"]),
+            ("/spec/timeZone", json!("Local"), &["Invalid spec.timeZone"]),
+            ("/spec/concurrencyPolicy", json!("Odd"), &["NotSupported spec.concurrencyPolicy"]),
+            ("/spec/startingDeadlineSeconds", json!(-1), &["Invalid spec.startingDeadlineSeconds"]),
+            ("/spec/jobTemplate/spec/selector", json!({}), &["Invalid spec.jobTemplate.spec.selector"]),
+            (
+                "/spec/jobTemplate/spec/manualSelector",
+                json!(true),
+                &["NotSupported spec.jobTemplate.spec.manualSelector"],
+            ),
+            ("/metadata/name", json!("x".repeat(53)), &["Invalid metadata.name"]),
+        ],
+    );
+}
+
+#[test]
+fn autoscalers() {
+    let base = named(
+        json!({"spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}, "maxReplicas": 3}}),
+    );
+    let metric = |metric: Value| json!([metric]);
+    created(
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        &base,
+        &[
+            ("/spec/maxReplicas", json!(0), &["Invalid spec.maxReplicas"]),
+            ("/spec/minReplicas", json!(4), &["Invalid spec.maxReplicas"]),
+            (
+                "/spec/scaleTargetRef",
+                json!({"name": "a/b"}),
+                &["Required spec.scaleTargetRef.kind", "Invalid spec.scaleTargetRef.name"],
+            ),
+            ("/spec/metrics", metric(json!({"type": "Odd"})), &["NotSupported spec.metrics[0].type"]),
+            ("/spec/metrics", metric(json!({"type": "Resource"})), &["Required spec.metrics[0].resource"]),
+            (
+                "/spec/metrics",
+                metric(json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}})),
+                &["Required spec.metrics[0].resource.target.averageUtilization"],
+            ),
+            (
+                "/spec/metrics",
+                metric(
+                    json!({"type": "Pods", "pods": {"metric": {"name": "m"}, "target": {"type": "AverageValue", "averageValue": "0"}}}),
+                ),
+                &["Invalid spec.metrics[0].pods.target.averageValue"],
+            ),
+            (
+                "/spec/behavior",
+                json!({"scaleUp": {"policies": [], "stabilizationWindowSeconds": 4000}}),
+                &[
+                    "Required spec.behavior.scaleUp.policies",
+                    "Invalid spec.behavior.scaleUp.stabilizationWindowSeconds",
+                ],
+            ),
+            (
+                "/spec/behavior",
+                json!({"scaleDown": {"policies": [{"type": "Odd", "value": 0, "periodSeconds": 1}]}}),
+                &[
+                    "NotSupported spec.behavior.scaleDown.policies[0].type",
+                    "Invalid spec.behavior.scaleDown.policies[0].value",
+                ],
+            ),
+        ],
+    );
+}

@@ -1,0 +1,133 @@
+//! Disks that are attached to nodes from outside, and the attacher that does it: what a cloud and its CSI driver's
+//! sidecar are to a cluster.
+//!
+//! ```text
+//!   VolumeAttachment ─▶ attacher ─▶ rack: disk at node, as a device ─▶ attached, with the device's name
+//!                                     ▲ staged by the node's driver: only what is attached, as that device
+//! ```
+//!
+//! Each attachment gives the disk another device name, so that a node which goes by an older attachment is found out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde_json::json;
+
+use crate::invariants::Breach;
+use crate::role::node_name;
+
+/// Name of the driver.
+pub(crate) const DRIVER: &str = "disks.sim";
+/// In the attachment's metadata: the device.
+pub(crate) const DEVICE: &str = "device";
+/// The attacher has to do with an attachment until it lets go of this.
+const FINALIZER: &str = "external-attacher/disks-sim";
+
+#[derive(Debug, Default)]
+struct Disks {
+    /// The device of each disk at each node.
+    attached: BTreeMap<(String, String), u64>,
+    /// Disks that a node has mounted.
+    staged: BTreeSet<(String, String)>,
+    last: u64,
+    breaches: Vec<String>,
+}
+
+/// Where the disks are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rack(Arc<Mutex<Disks>>);
+
+impl Rack {
+    fn lock(&self) -> MutexGuard<'_, Disks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The disk is at a node; under which name.
+    fn attach(&self, disk: &str, node: &str) -> String {
+        let mut disks = self.lock();
+        let next = disks.last + 1;
+        let device = *disks.attached.entry((disk.to_owned(), node.to_owned())).or_insert(next);
+        disks.last = disks.last.max(device);
+        format!("/dev/disk{device}")
+    }
+
+    fn detach(&self, disk: &str, node: &str) {
+        let mut disks = self.lock();
+        let place = (disk.to_owned(), node.to_owned());
+        if disks.staged.contains(&place) {
+            disks.breaches.push(format!("{disk} is detached from {node}, which has it mounted"));
+        }
+        disks.attached.remove(&place);
+    }
+
+    /// A node mounts a disk that it believes to be a device.
+    pub(crate) fn stage(&self, disk: &str, node: u8, device: Option<&String>) -> Result<(), String> {
+        let mut disks = self.lock();
+        let place = (disk.to_owned(), node_name(node));
+        match disks.attached.get(&place).map(|n| format!("/dev/disk{n}")) {
+            Some(is) if device == Some(&is) => {
+                disks.staged.insert(place);
+                Ok(())
+            }
+            Some(is) => Err(format!("{disk} is {is}, and not {device:?}")),
+            None => Err(format!("{disk} is not attached")),
+        }
+    }
+
+    pub(crate) fn unstage(&self, disk: &str, node: u8) {
+        self.lock().staged.remove(&(disk.to_owned(), node_name(node)));
+    }
+
+    /// A node's mounts are gone with its power.
+    pub(crate) fn power_off(&self, node: u8) {
+        let name = node_name(node);
+        self.lock().staged.retain(|(_, at)| *at != name);
+    }
+
+    /// What broke.
+    pub(crate) fn breaches(&self) -> Vec<Breach> {
+        let found = std::mem::take(&mut self.lock().breaches);
+        found.into_iter().map(|what| Breach::new("disk-in-use-stays", what)).collect()
+    }
+}
+
+/// The attacher.
+pub(crate) struct Attacher(pub Rack);
+
+impl Controller for Attacher {
+    fn name(&self) -> &'static str {
+        "attacher"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VolumeAttachment>();
+        setup.read::<PersistentVolume>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(attachment) = view.get::<VolumeAttachment>("", &key.name) else { return Plan::none() };
+        let node = &attachment.spec.node_name;
+        let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
+        let Some(volume) = view.get::<PersistentVolume>("", volume) else { return Plan::none() };
+        let Some(csi) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Plan::none() };
+        let held = attachment.metadata.finalizers.iter().flatten().any(|f| f == FINALIZER);
+        if attachment.is_deleting() {
+            if !held {
+                return Plan::none();
+            }
+            self.0.detach(&csi.volume_handle, node);
+            return Plan::none().patch(attachment.as_ref(), json!({"metadata": {"finalizers": []}}));
+        }
+        if !held {
+            return Plan::none().patch(attachment.as_ref(), json!({"metadata": {"finalizers": [FINALIZER]}}));
+        }
+        if attachment.status.as_ref().is_some_and(|s| s.attached) {
+            return Plan::none();
+        }
+        let device = self.0.attach(&csi.volume_handle, node);
+        let status = json!({"attached": true, "attachmentMetadata": {DEVICE: device}});
+        Plan::none().patch_status(attachment.as_ref(), json!({ "status": status }))
+    }
+}

@@ -1,0 +1,278 @@
+//! Claims and volumes: what people ask for, and what must hold at every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use carrack_types::resource::{Kind as _, Resource};
+use carrack_types::volume::csi_unique_name;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+use super::acts::{Work, new_version, start, template};
+use super::storage::DRIVER;
+use crate::invariants::Breach;
+use crate::observer::{Change, Observer, deleting, key_of, terminal, text, uid};
+use crate::wants::Want;
+use crate::workload::{Act, What};
+
+/// A class whose volumes are made at once, one whose volumes are made for their first consumer, and one without a
+/// provisioner, whose volumes are there.
+const CLASSES: [(&str, &str, &str); 3] = [
+    ("now", DRIVER, "Immediate"),
+    ("later", DRIVER, "WaitForFirstConsumer"),
+    ("ready", "kubernetes.io/no-provisioner", "Immediate"),
+];
+/// More volumes than claims of the last class are ever made.
+const READY: usize = 12;
+
+fn claim_spec(rng: &mut Rng) -> Value {
+    let (class, ..) = CLASSES[usize::try_from(rng.below(3)).unwrap_or(0)];
+    json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}})
+}
+
+/// The part of a StatefulSet's spec about claims; in some runs it has none.
+pub(super) fn of_stateful_set(rng: &mut Rng) -> Option<Value> {
+    let word = |delete: bool| if delete { "Delete" } else { "Retain" };
+    let policy = json!({"whenDeleted": word(rng.one_in(2)), "whenScaled": word(rng.one_in(2))});
+    let templates = json!([{"metadata": {"name": "data"}, "spec": claim_spec(rng)}]);
+    rng.one_in(2).then(|| json!({"volumeClaimTemplates": templates, "persistentVolumeClaimRetentionPolicy": policy}))
+}
+
+/// Classes, and the volumes that are there.
+fn ground(acts: &mut Vec<Act>) {
+    let mut create = |at: Duration, resource: &Resource, object: Value, want| {
+        acts.push(Act { at, what: What::Create { resource: resource.clone(), object, want } });
+    };
+    for (name, provisioner, mode) in CLASSES {
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+            "provisioner": provisioner, "volumeBindingMode": mode});
+        create(Duration::from_millis(1), &StorageClass::resource(), class, None);
+    }
+    for n in 0..READY {
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("ready{n}")},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "ready",
+                "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": format!("ready{n}")}}});
+        create(Duration::from_millis(2), &PersistentVolume::resource(), volume, None);
+    }
+}
+
+/// Classes, volumes, claims, and a Deployment whose one pod takes its disk from node to node.
+pub(super) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    ground(acts);
+    let mut claim = |at: Duration, name: &str, rng: &mut Rng, want| {
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "default", "name": name}, "spec": claim_spec(rng)});
+        acts.push(Act { at, what: What::Create { resource: PersistentVolumeClaim::resource(), object: claim, want } });
+    };
+    let first = start(rng, safety);
+    claim(first, "roaming", rng, Some(("claim", Want::Claim)));
+    for n in 0..rng.below(3) {
+        // Nobody uses these; one that waits for its first consumer waits.
+        claim(start(rng, safety), &format!("idle{n}"), rng, None);
+    }
+    let mut version = 1;
+    let mut work = Work { resource: Deployment::resource(), kind: "deployment", name: "roamer", at: first, safety };
+    let mut template = template("roamer", version);
+    template["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "roaming"}}]);
+    let spec = json!({"replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": {"app": "roamer"}},
+        "template": template});
+    work.create(spec, acts);
+    for _ in 0..2 + rng.below(4) {
+        if !work.wait(rng) {
+            return;
+        }
+        version += 1;
+        let mut patch = new_version(version);
+        // Another node than before, mostly.
+        let node = super::nodes().name(usize::try_from(rng.below(4)).unwrap_or(0));
+        patch["template"]["spec"] = json!({"nodeSelector": {"kubernetes.io/hostname": node}});
+        work.patch(patch, acts);
+    }
+}
+
+/// A StatefulSet with claims that shrinks and grows again; its claims go with that, or stay.
+pub(super) fn shrinking_set(claims_go: bool, safety: Duration, acts: &mut Vec<Act>) {
+    ground(acts);
+    let (name, at) = ("stateful", Duration::from_secs(1));
+    let mut work = Work { resource: StatefulSet::resource(), kind: "statefulset", name, at, safety };
+    let policy = json!({"whenDeleted": "Retain", "whenScaled": if claims_go { "Delete" } else { "Retain" }});
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "ready",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    work.create(
+        json!({"replicas": 3, "serviceName": name, "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": name}}, "template": template(name, 1),
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+            "persistentVolumeClaimRetentionPolicy": policy}),
+        acts,
+    );
+    for (n, replicas) in [1, 3, 0, 2].into_iter().enumerate() {
+        work.at = safety / 6 * u32::try_from(n + 1).unwrap_or(1);
+        work.patch(json!({ "replicas": replicas }), acts);
+    }
+}
+
+/// Why a claim is not as it should be.
+pub(crate) fn lacks(claim: &Value, observer: &Observer) -> Option<String> {
+    let phase = text(claim, "/status/phase");
+    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == text(claim, "/spec/volumeName"));
+    let bound =
+        volume.is_some_and(|v| text(v, "/spec/claimRef/uid") == uid(claim) && text(v, "/status/phase") == "Bound");
+    (phase != "Bound" || !bound).then(|| format!("is {phase:?}, its volume bound to it: {bound}"))
+}
+
+/// What is remembered of a StatefulSet with claims.
+struct Keeper {
+    /// The first ordinal that some spec did not have.
+    least: i64,
+    deletes_scaled: bool,
+}
+
+/// What must hold of claims and volumes.
+#[derive(Default)]
+pub(super) struct Claims {
+    keepers: BTreeMap<String, Keeper>,
+}
+
+impl Claims {
+    pub(super) fn changed(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        match change.resource {
+            "statefulset" => self.keeper(change.object()),
+            "volume" => volume(change, observer, breaches),
+            "claim" => {
+                bound(change, observer, breaches);
+                self.goes(change, observer, breaches);
+            }
+            "attachment" => attachment(change, observer, breaches),
+            "node" => node(change, observer, breaches),
+            _ => {}
+        }
+    }
+
+    fn keeper(&mut self, set: &Value) {
+        let number = |pointer: &str| set.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+        let end = number("/spec/ordinals/start") + number("/spec/replicas");
+        let deletes_scaled = text(set, "/spec/persistentVolumeClaimRetentionPolicy/whenScaled") == "Delete";
+        let keeper = self.keepers.entry(key_of(set)).or_insert(Keeper { least: end, deletes_scaled });
+        keeper.least = keeper.least.min(end);
+    }
+
+    /// A claim is to go: only if its StatefulSet's policy says so, and not from under a pod.
+    fn goes(&self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let claim = change.object();
+        let mut breach = |what: String| breaches.push(Breach::new("claims-stay-with-their-users", what));
+        let asked = change.before.as_ref().is_some_and(|c| !deleting(c)) && change.after.as_ref().is_none_or(deleting);
+        let name = text(claim, "/metadata/name");
+        let ordinal = name.strip_prefix("data-stateful-").and_then(|o| o.parse::<i64>().ok());
+        if let (true, Some(ordinal), Some(keeper)) = (asked, ordinal, self.keepers.get("default/stateful"))
+            && !(keeper.deletes_scaled && ordinal >= keeper.least)
+        {
+            breach(format!("{name} is deleted, and its StatefulSet keeps it"));
+        }
+        if change.after.is_none() {
+            let uses = |p: &&Value| {
+                let volumes = p.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+                let named = volumes.into_iter().any(|v| v["persistentVolumeClaim"]["claimName"] == name);
+                named && !terminal(p) && !text(p, "/spec/nodeName").is_empty()
+            };
+            if let Some(pod) = observer.all("pod").find(uses) {
+                breach(format!("{name} is gone, and {} has it", key_of(pod)));
+            }
+        }
+    }
+}
+
+/// A volume that was given to a claim is given to no other.
+fn volume(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let owner = |v: &Option<Value>| v.as_ref().map_or("", |v| text(v, "/spec/claimRef/uid")).to_owned();
+    let (before, after) = (owner(&change.before), owner(&change.after));
+    let name = key_of(change.object());
+    let mut breach = |what: String| breaches.push(Breach::new("one-claim-one-volume", what));
+    if !before.is_empty() && !after.is_empty() && before != after {
+        breach(format!("{name} goes from the claim {before} to {after}"));
+    }
+    if change.after.as_ref().is_some_and(|v| text(v, "/status/phase") == "Bound") {
+        let bound = |v: &&Value| text(v, "/spec/claimRef/uid") == after && text(v, "/status/phase") == "Bound";
+        let all: Vec<String> = observer.all("volume").filter(bound).map(key_of).collect();
+        if all.len() > 1 {
+            breach(format!("the claim {after} has {all:?}"));
+        }
+    }
+}
+
+/// A claim that is bound has a volume that is its own, and keeps it.
+fn bound(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let Some(claim) = change.after.as_ref().filter(|c| text(c, "/status/phase") == "Bound") else { return };
+    let name = text(claim, "/spec/volumeName");
+    let mut breach = |what: String| breaches.push(Breach::new("one-claim-one-volume", what));
+    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name);
+    if !deleting(claim) && volume.is_none_or(|v| text(v, "/spec/claimRef/uid") != uid(claim)) {
+        breach(format!("{} is bound to {name:?}, which is not its own", key_of(claim)));
+    }
+    if let Some(before) = change.before.as_ref().map(|c| text(c, "/spec/volumeName"))
+        && !before.is_empty()
+        && before != name
+    {
+        breach(format!("{} goes from {before} to {name:?}", key_of(claim)));
+    }
+}
+
+fn list<'a>(node: &'a Value, pointer: &str) -> BTreeSet<&'a str> {
+    let list = node.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(|v| v.as_str().or_else(|| v["name"].as_str())).collect()
+}
+
+/// A volume and a node that an attachment is about.
+fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(&'a Value, String, &'a str)> {
+    let name = text(attachment, "/spec/source/persistentVolumeName");
+    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name)?;
+    let unique = csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle"));
+    Some((volume, unique, text(attachment, "/spec/nodeName")))
+}
+
+/// No second attachment; and none ends while its node is told that it has the volume.
+fn attachment(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let attachment = change.object();
+    let mut breach = |what: String| breaches.push(Breach::new("one-node-a-disk", what));
+    let Some((_, unique, name)) = about(attachment, observer) else { return };
+    if change.before.is_none() {
+        let volume = text(attachment, "/spec/source/persistentVolumeName");
+        let all: Vec<&str> = observer
+            .all("attachment")
+            .filter(|a| text(a, "/spec/source/persistentVolumeName") == volume)
+            .map(|a| text(a, "/spec/nodeName"))
+            .collect();
+        if all.len() > 1 {
+            breach(format!("{volume} is attached to {all:?}"));
+        }
+    }
+    let ends = change.before.as_ref().is_some_and(|a| !deleting(a)) && change.after.as_ref().is_none_or(deleting);
+    let node = observer.get("node", name);
+    if ends && node.is_some_and(|n| list(n, "/status/volumesAttached").contains(&*unique)) {
+        breach(format!("{unique} is taken from {name}, which is told that it has it"));
+    }
+}
+
+/// A node is told of a volume only while it is attached for good, and loses none that it uses.
+fn node(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let (Some(after), name) = (&change.after, key_of(change.object())) else { return };
+    let none = Value::Null;
+    let before = change.before.as_ref().unwrap_or(&none);
+    let (had, has) = (list(before, "/status/volumesAttached"), list(after, "/status/volumesAttached"));
+    let mut breach = |what: String| breaches.push(Breach::new("one-node-a-disk", what));
+    for unique in has.difference(&had) {
+        let stays = |a: &Value| {
+            let same = about(a, observer).is_some_and(|(_, u, node)| u == **unique && node == name);
+            same && !deleting(a) && a.pointer("/status/attached") == Some(&Value::Bool(true))
+        };
+        if !observer.all("attachment").any(stays) {
+            breach(format!("{name} is told that it has {unique}, and it has not"));
+        }
+    }
+    let used = list(before, "/status/volumesInUse");
+    if let Some(unique) = had.difference(&has).find(|u| used.contains(**u)).filter(|_| uid(before) == uid(after)) {
+        breach(format!("{unique} is taken from {name}, which uses it"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Who has which GPU, read from the API alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Time;
+use carrack_gpu_extender::demand::{self, Demand};
+use carrack_gpu_extender::place::{self, Uses};
+use carrack_gpu_extender::{CORES, Ledger, Names, Shape, Stage, annotations, node};
+use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::Value;
+
+use crate::invariants::Breach;
+use crate::observer::{Change, Observer, terminal, text, uid};
+
+/// How far the extender's clock may be behind.
+const SKEW: Duration = Duration::from_secs(5);
+
+fn typed(pod: &Value) -> Option<(Pod, Demand)> {
+    let pod: Pod = serde_json::from_value(pod.clone()).ok()?;
+    let demand = demand::of(&pod, &Names::default()).ok().filter(|demand| !demand.is_empty())?;
+    Some((pod, demand))
+}
+
+fn shape(observer: &Observer, name: &str) -> Option<Shape> {
+    let node: Node = serde_json::from_value(observer.get("node", name)?.clone()).ok()?;
+    Some(node::of(&node, &Names::default()))
+}
+
+/// Whether a pod asks for GPUs.
+pub(crate) fn shares(pod: &Value) -> bool {
+    typed(pod).is_some()
+}
+
+/// What the pods bound to a node hold there, by UID.
+fn held(observer: &Observer, node: &str, shape: &Shape) -> BTreeMap<String, Uses> {
+    let here = observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p));
+    here.filter_map(|pod| {
+        let (pod, demand) = typed(pod)?;
+        let places = annotations::read(&Names::default(), &pod, node, &demand)?;
+        Some((pod.uid().to_owned(), place::holds(&demand, &places, &shape.gpus)))
+    })
+    .collect()
+}
+
+fn sum<'a>(all: impl Iterator<Item = &'a Uses>) -> Uses {
+    let mut sum = Uses::new();
+    for (gpu, used) in all.flatten() {
+        let entry = sum.entry(*gpu).or_default();
+        *entry = entry.and(*used);
+    }
+    sum
+}
+
+/// Checks a pod that was just bound, and the GPUs of its node.
+pub(crate) fn bounds(changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
+    let name = |pod: &Option<Value>| pod.as_ref().map_or("", |p| text(p, "/spec/nodeName")).to_owned();
+    for change in changes.iter().filter(|change| change.resource == "pod") {
+        let (before, after) = (name(&change.before), name(&change.after));
+        if after.is_empty() || before == after {
+            continue;
+        }
+        let mut broken = |what: String| breaches.push(Breach::new("gpus-within-bounds", what));
+        let (Some(shape), Some((pod, demand))) = (shape(observer, &after), typed(change.object())) else { continue };
+        if annotations::read(&Names::default(), &pod, &after, &demand).is_none() {
+            broken(format!("{} is bound to {after} without a choice of its GPUs", pod.name()));
+        }
+        for (gpu, used) in sum(held(observer, &after, &shape).values()) {
+            let memory = shape.gpus.get(gpu).map_or(0, |g| g.memory);
+            if used.cores > CORES || used.memory > memory {
+                broken(format!(
+                    "GPU {gpu} of {after} is given out with {} cores and {} of memory",
+                    used.cores, used.memory
+                ));
+            }
+        }
+    }
+}
+
+/// Why a pod with GPUs is not as it should be: it runs, has ended, or waits because there is no room.
+pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
+    match text(pod, "/status/phase") {
+        "Running" | "Succeeded" => return None,
+        "Pending" => {}
+        other => return Some(format!("is {other:?}")),
+    }
+    if !text(pod, "/spec/nodeName").is_empty() {
+        return Some("is bound and does not run".to_owned());
+    }
+    // One that no node could ever take waits for good.
+    let (_, demand) = typed(pod)?;
+    observer.all("node").find_map(|node| {
+        let node = text(node, "/metadata/name");
+        let shape = shape(observer, node)?;
+        let held = sum(held(observer, node, &shape).values());
+        place::place(&shape, &held, &demand).ok().map(|_| format!("waits though {node} has room"))
+    })
+}
+
+/// What the extender's ledger says otherwise than the API: with nothing under way, it is what pods hold.
+pub(crate) fn ledger_lacks(now: Time, ledger: &Ledger, observer: &Observer) -> Option<String> {
+    for (id, entry) in ledger.iter() {
+        match entry.stage {
+            // What has ended is dropped when the extender next does something.
+            Stage::Offered { until, .. } if until + SKEW < now => {}
+            Stage::Offered { .. } => {
+                let Some(pod) = observer.all("pod").find(|p| uid(p) == id) else {
+                    return Some(format!("{id} is gone, and has an offer"));
+                };
+                return Some(format!("{} has an offer that nobody takes", text(pod, "/metadata/name")));
+            }
+            Stage::Binding | Stage::Undoing => {
+                return Some(format!("{} is {} still", entry.name, entry.stage.name()));
+            }
+            Stage::Held => {}
+        }
+    }
+    for node in observer.all("node") {
+        let node = text(node, "/metadata/name");
+        let there = held(observer, node, &shape(observer, node)?);
+        let known: BTreeMap<String, Uses> = ledger
+            .iter()
+            .filter(|(_, e)| e.node == node && e.stage == Stage::Held)
+            .map(|(id, e)| (id.to_owned(), e.holds.clone()))
+            .collect();
+        if there != known {
+            return Some(format!("on {node} the extender counts {known:?}, and pods hold {there:?}"));
+        }
+    }
+    None
+}

@@ -1,0 +1,140 @@
+//! The node's own volumes: a driver that keeps them on its disk, and is asked by the provisioner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrack_kubelet::OpError;
+use carrack_kubelet::volumes::{Driver, Staging};
+use carrack_storage::provision::calls::{Answer, Call, CallError, Outcome};
+use carrack_storage::provision::{In, Out};
+use carrack_storage::{DRIVER, TOPOLOGY};
+
+use super::{Fate, Follow};
+use crate::invariants::Breach;
+use crate::observer::Observer;
+use crate::role::node_name;
+
+/// The driver's volumes, which outlive everything but their deletion.
+#[derive(Debug, Default)]
+pub(crate) struct Storage {
+    /// Size of each, in bytes.
+    pub volumes: BTreeMap<String, u64>,
+    /// Those that are mounted.
+    pub staged: BTreeSet<String>,
+    pending: BTreeMap<u64, (u32, Out, Fate)>,
+    next: u64,
+}
+
+/// The driver's handle of a volume, if it is one of this driver's.
+fn own(staging: &Staging) -> Option<&String> {
+    match &staging.origin.driver {
+        Driver::Csi { driver, handle, .. } if driver == DRIVER => Some(handle),
+        _ => None,
+    }
+}
+
+impl Storage {
+    /// A volume is mounted, if it is there.
+    pub(super) fn stage(&mut self, staging: &Staging) -> Result<(), OpError> {
+        if let Some(handle) = own(staging) {
+            if !self.volumes.contains_key(handle) {
+                return Err(OpError::Failed(format!("{handle} does not exist")));
+            }
+            self.staged.insert(handle.clone());
+        }
+        Ok(())
+    }
+
+    pub(super) fn unstage(&mut self, staging: &Staging) {
+        if let Some(handle) = own(staging) {
+            self.staged.remove(handle);
+        }
+    }
+
+    /// Mounts and calls are gone; what is on the disk stays.
+    pub(super) fn power_off(&mut self) {
+        self.staged.clear();
+        self.pending.clear();
+    }
+
+    /// A provisioner of a life asks; under which number.
+    pub(super) fn ask(&mut self, life: u32, out: Out, fate: Fate) -> u64 {
+        self.next += 1;
+        self.pending.insert(self.next, (life, out, fate));
+        self.next
+    }
+
+    /// A call takes effect. Returns what is answered, to which life.
+    pub(super) fn carry_out(
+        &mut self,
+        number: u64,
+        node: u8,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+        follow: &mut Vec<Follow>,
+    ) -> Option<(u32, In)> {
+        let (life, Out { id, call }, fate) = self.pending.remove(&number)?;
+        let failed = |message: &str| Err(CallError { no_room: false, message: message.to_owned() });
+        let outcome = match fate {
+            Fate::FailsBefore => failed("the driver hiccups"),
+            Fate::Works | Fate::FailsAfter => self.make(&call, node, observer, breaches),
+        };
+        let outcome = if fate == Fate::FailsAfter { failed("the driver's answer is lost") } else { outcome };
+        follow.push(Follow::Say(format!("node{node} {call:?}: {outcome:?}")));
+        Some((life, In { id, outcome }))
+    }
+
+    fn make(&mut self, call: &Call, node: u8, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
+        match call {
+            Call::Create(v) => {
+                let bytes = *self.volumes.entry(v.name.clone()).or_insert(v.bytes);
+                Ok(Answer::Created {
+                    handle: v.name.clone(),
+                    bytes,
+                    context: BTreeMap::new(),
+                    topologies: vec![BTreeMap::from([(TOPOLOGY.to_owned(), node_name(node))])],
+                })
+            }
+            Call::Delete(id) if self.staged.contains(id) => {
+                Err(CallError { no_room: false, message: format!("{id} is mounted") })
+            }
+            Call::Delete(id) => {
+                if self.volumes.remove(id).is_some()
+                    && let Some(claim) = bound_to(id, observer)
+                {
+                    let what = format!("the data of {id} is deleted, and claim {claim} is bound to it");
+                    breaches.push(Breach::new("claimed-data-stays", what));
+                }
+                Ok(Answer::Deleted)
+            }
+            Call::Snapshot(name, of) if self.volumes.contains_key(of) => {
+                Ok(Answer::Taken { handle: name.clone(), bytes: 1 << 30, made_unix_ns: 0 })
+            }
+            Call::Snapshot(_, of) => Err(CallError { no_room: false, message: format!("{of} does not exist") }),
+            Call::DeleteSnapshot(_) => Ok(Answer::Deleted),
+            Call::Expand(id, bytes) => match self.volumes.get_mut(id) {
+                Some(has) => {
+                    *has = (*has).max(*bytes);
+                    Ok(Answer::Expanded { bytes: *has, on_node: true })
+                }
+                None => Err(CallError { no_room: false, message: format!("{id} does not exist") }),
+            },
+        }
+    }
+}
+
+/// The claim that is bound to a volume of the driver, and is not going.
+fn bound_to(handle: &str, observer: &Observer) -> Option<String> {
+    let of =
+        |v: &&serde_json::Value| v["spec"]["csi"]["driver"] == DRIVER && v["spec"]["csi"]["volumeHandle"] == handle;
+    let volume = observer.all("volume").find(of)?;
+    let name = crate::observer::text(volume, "/metadata/name");
+    let mut claims = observer.all("claim");
+    let bound = claims.find(|c| c["spec"]["volumeName"] == name && !crate::observer::deleting(c))?;
+    Some(crate::observer::key_of(bound))
+}
+
+/// A volume of a driver that no PersistentVolume names, and for which none is on its way.
+pub(crate) fn orphan(storage: &Storage, observer: &Observer) -> Option<String> {
+    let named = |id: &str| observer.all("volume").any(|v| v["spec"]["csi"]["volumeHandle"] == id);
+    storage.volumes.keys().find(|id| !named(id)).cloned()
+}

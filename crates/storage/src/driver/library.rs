@@ -1,0 +1,591 @@
+//! Volumes and snapshots as files.
+//!
+//! ```text
+//!   volumes/<id>/disk         what is in it, as a loop device has it: sparse, of the volume's size
+//!   volumes/<id>/about.json   what was asked for
+//!   snapshots/<id>/…          the same
+//!   */.new-<id>, */.gone-<id> being made, being removed: finished at the next start, or removed
+//! ```
+//!
+//! A directory gets its name when all of it is on the disk, and loses it before any of it goes, so that what is there
+//! under its name is whole. No more is promised than the disk has: a volume never finds the disk full because of
+//! another volume.
+//!
+//! A copy is made at a stroke where the file system below can (xfs, btrfs). Where it cannot, what is mounted is frozen for
+//! the time of the copy; a device in use that nobody can freeze is not copied.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use carrack_disks::{DiskError, filesystem, loops, mounts};
+use serde::{Deserialize, Serialize};
+
+/// Sizes are multiples of this, in bytes.
+const GRAIN: u64 = 1 << 20;
+
+/// What volumes and snapshots are made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// A volume, by id.
+    Volume(String),
+    /// A snapshot, by id.
+    Snapshot(String),
+}
+
+/// What is known of a volume or a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct About {
+    /// Its id.
+    pub id: String,
+    /// Size, in bytes.
+    pub size_bytes: u64,
+    /// What it was made from.
+    pub source: Option<Source>,
+    /// It lives with a pod, and goes when it is taken from it.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// When it was made, in nanoseconds since 1970.
+    pub made_unix_ns: i64,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LibraryError {
+    /// There is no such thing.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// There is one of this name, and it is otherwise than asked for.
+    #[error("{0}")]
+    Differs(String),
+    /// The disk has not enough room.
+    #[error("{0}")]
+    NoRoom(String),
+    /// What is asked for cannot be had.
+    #[error("{0}")]
+    Invalid(String),
+    /// Somebody uses it.
+    #[error("{0}")]
+    InUse(String),
+    /// It failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<DiskError> for LibraryError {
+    fn from(e: DiskError) -> Self {
+        match e {
+            DiskError::InUse(text) => Self::InUse(text),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+fn io_error(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> LibraryError {
+    move |e| match e.kind() {
+        io::ErrorKind::StorageFull => LibraryError::NoRoom(format!("{what}: {e}")),
+        _ => LibraryError::Failed(format!("{what}: {e}")),
+    }
+}
+
+/// What an id may be: a name of a directory that leads nowhere else.
+fn checked(id: &str) -> Result<&str, LibraryError> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if id.is_empty() || id.len() > 128 || id.starts_with('.') || !id.chars().all(good) {
+        return Err(LibraryError::NotFound(format!("{id:?}")));
+    }
+    Ok(id)
+}
+
+/// Volumes and snapshots below a directory.
+#[derive(Debug)]
+pub struct Library {
+    root: PathBuf,
+    /// What is promised changes in one place at a time.
+    promises: Mutex<()>,
+}
+
+impl Library {
+    /// The library below a directory, which is made. What an earlier process left half done is removed, and what it
+    /// left frozen goes on.
+    ///
+    /// # Errors
+    /// When the directory cannot be used.
+    pub fn open(root: &Path) -> Result<Self, LibraryError> {
+        for shelf in ["volumes", "snapshots"] {
+            let dir = root.join(shelf);
+            fs::create_dir_all(&dir).map_err(io_error(format!("creating {}", dir.display())))?;
+        }
+        // Loop devices are found by the path of their file, which the kernel tells without links.
+        let root = root.canonicalize().map_err(io_error(format!("looking at {}", root.display())))?;
+        let library = Self { root, promises: Mutex::default() };
+        for shelf in ["volumes", "snapshots"] {
+            for name in library.names(shelf)? {
+                if name.starts_with(".new-") || name.starts_with(".gone-") {
+                    let path = library.root.join(shelf).join(&name);
+                    fs::remove_dir_all(&path).map_err(io_error(format!("removing {}", path.display())))?;
+                }
+            }
+        }
+        for volume in library.volumes()? {
+            if let Some(path) = library.mounted_at(&volume.id)?
+                && freeze(&path, false).is_ok()
+            {
+                tracing::warn!(volume = volume.id, "the file system had been left frozen");
+            }
+        }
+        Ok(library)
+    }
+
+    fn names(&self, shelf: &str) -> Result<Vec<String>, LibraryError> {
+        let dir = self.root.join(shelf);
+        let what = || format!("listing {}", dir.display());
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(io_error(what()))? {
+            names.push(entry.map_err(io_error(what()))?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn all(&self, shelf: &str) -> Result<Vec<About>, LibraryError> {
+        let names = self.names(shelf)?.into_iter().filter(|n| !n.starts_with('.'));
+        names.map(|id| self.read(shelf, &id)).collect()
+    }
+
+    fn read(&self, shelf: &str, id: &str) -> Result<About, LibraryError> {
+        let path = self.root.join(shelf).join(checked(id)?).join("about.json");
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|e| LibraryError::Failed(format!("{} cannot be read: {e}", path.display()))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(LibraryError::NotFound(format!("{id:?}"))),
+            Err(e) => Err(io_error(format!("reading {}", path.display()))(e)),
+        }
+    }
+
+    /// All volumes.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn volumes(&self) -> Result<Vec<About>, LibraryError> {
+        self.all("volumes")
+    }
+
+    /// All snapshots.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn snapshots(&self) -> Result<Vec<About>, LibraryError> {
+        self.all("snapshots")
+    }
+
+    /// A volume.
+    ///
+    /// # Errors
+    /// [`LibraryError::NotFound`].
+    pub fn volume(&self, id: &str) -> Result<About, LibraryError> {
+        self.read("volumes", id)
+    }
+
+    /// A snapshot.
+    ///
+    /// # Errors
+    /// [`LibraryError::NotFound`].
+    pub fn snapshot(&self, id: &str) -> Result<About, LibraryError> {
+        self.read("snapshots", id)
+    }
+
+    /// The file of a volume.
+    #[must_use]
+    pub fn disk(&self, id: &str) -> PathBuf {
+        self.root.join("volumes").join(id).join("disk")
+    }
+
+    /// What can still be promised, in bytes: what is free, less what volumes may still grow into.
+    ///
+    /// # Errors
+    /// When the disk or the volumes cannot be looked at.
+    pub fn room(&self) -> Result<u64, LibraryError> {
+        let free = filesystem::usage(&self.root)?.available_bytes;
+        let mut promised = 0;
+        for volume in self.volumes()? {
+            let path = self.disk(&volume.id);
+            let meta = fs::metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?;
+            promised += volume.size_bytes.saturating_sub(meta.blocks() * 512);
+        }
+        Ok(free.saturating_sub(promised))
+    }
+
+    /// Makes a volume, or finds the one that was made by the same call before.
+    ///
+    /// # Errors
+    /// As they are named.
+    pub fn create(
+        &self,
+        id: &str,
+        required_bytes: u64,
+        limit_bytes: u64,
+        source: Option<Source>,
+        ephemeral: bool,
+        now_unix_ns: i64,
+    ) -> Result<About, LibraryError> {
+        checked(id).map_err(|_| LibraryError::Invalid(format!("{id:?} cannot be the name of a volume")))?;
+        let least = match &source {
+            Some(Source::Volume(of)) => self.volume(of)?.size_bytes,
+            Some(Source::Snapshot(of)) => self.snapshot(of)?.size_bytes,
+            None => GRAIN,
+        };
+        let size_bytes = required_bytes.max(1).div_ceil(GRAIN).saturating_mul(GRAIN).max(least);
+        match self.volume(id) {
+            Ok(there) => {
+                let fits = there.size_bytes >= required_bytes && (limit_bytes == 0 || there.size_bytes <= limit_bytes);
+                return match fits && there.source == source {
+                    true => Ok(there),
+                    false => Err(LibraryError::Differs(format!("volume {id} exists, and is not as it is asked for"))),
+                };
+            }
+            Err(LibraryError::NotFound(_)) => {}
+            Err(e) => return Err(e),
+        }
+        if limit_bytes > 0 && size_bytes > limit_bytes {
+            return Err(LibraryError::Invalid(format!("{size_bytes} bytes are needed, {limit_bytes} are allowed")));
+        }
+        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_room(size_bytes)?;
+        let about = About { id: id.to_owned(), size_bytes, source, ephemeral, made_unix_ns: now_unix_ns };
+        self.put("volumes", &about, |file| {
+            match &about.source {
+                Some(Source::Snapshot(of)) => {
+                    copy(&self.root.join("snapshots").join(of).join("disk"), file)?;
+                }
+                Some(Source::Volume(of)) => self.copy_volume(of, file)?,
+                None => {}
+            }
+            file.set_len(size_bytes).map_err(io_error("sizing a volume"))
+        })?;
+        Ok(about)
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), LibraryError> {
+        let room = self.room()?;
+        if bytes > room {
+            return Err(LibraryError::NoRoom(format!("{bytes} bytes are asked for, and {room} can be promised")));
+        }
+        Ok(())
+    }
+
+    /// Makes a directory with a file that `fill` fills, whole or not at all.
+    fn put(
+        &self,
+        shelf: &str,
+        about: &About,
+        fill: impl FnOnce(&File) -> Result<(), LibraryError>,
+    ) -> Result<(), LibraryError> {
+        let shelf = self.root.join(shelf);
+        let (new, named) = (shelf.join(format!(".new-{}", about.id)), shelf.join(&about.id));
+        let what = || format!("making {}", named.display());
+        if new.exists() {
+            fs::remove_dir_all(&new).map_err(io_error(what()))?;
+        }
+        fs::create_dir(&new).map_err(io_error(what()))?;
+        let disk =
+            File::options().read(true).write(true).create_new(true).open(new.join("disk")).map_err(io_error(what()))?;
+        fill(&disk)?;
+        disk.sync_all().map_err(io_error(what()))?;
+        write_about(&new, about)?;
+        sync_dir(&new)?;
+        fs::rename(&new, &named).map_err(io_error(what()))?;
+        sync_dir(&shelf)
+    }
+
+    /// Removes a volume; one that is not there is removed already.
+    ///
+    /// # Errors
+    /// [`LibraryError::InUse`] while a device of it is; its data is untouched then.
+    pub fn delete(&self, id: &str) -> Result<(), LibraryError> {
+        let Ok(id) = checked(id) else { return Ok(()) };
+        if let Some(device) = loops::find(&self.disk(id))? {
+            return Err(LibraryError::InUse(format!("volume {id} is the device {device}")));
+        }
+        self.remove("volumes", id)
+    }
+
+    /// Removes a snapshot; one that is not there is removed already.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn delete_snapshot(&self, id: &str) -> Result<(), LibraryError> {
+        checked(id).map_or(Ok(()), |id| self.remove("snapshots", id))
+    }
+
+    fn remove(&self, shelf: &str, id: &str) -> Result<(), LibraryError> {
+        let shelf = self.root.join(shelf);
+        let (named, gone) = (shelf.join(id), shelf.join(format!(".gone-{id}")));
+        let what = || format!("removing {}", named.display());
+        match fs::rename(&named, &gone) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            r => {
+                r.map_err(io_error(what()))?;
+                sync_dir(&shelf)?;
+            }
+        }
+        match fs::remove_dir_all(&gone) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            r => r.map_err(io_error(what())),
+        }
+    }
+
+    /// Lets a volume grow. One that is large enough stays as it is; none ever shrinks.
+    ///
+    /// # Errors
+    /// As they are named.
+    pub fn grow(&self, id: &str, required_bytes: u64, limit_bytes: u64) -> Result<About, LibraryError> {
+        let mut about = self.volume(id)?;
+        if about.size_bytes >= required_bytes {
+            return Ok(about);
+        }
+        let size_bytes = required_bytes.div_ceil(GRAIN).saturating_mul(GRAIN);
+        if limit_bytes > 0 && size_bytes > limit_bytes {
+            return Err(LibraryError::Invalid(format!("{size_bytes} bytes are needed, {limit_bytes} are allowed")));
+        }
+        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_room(size_bytes - about.size_bytes)?;
+        let path = self.disk(id);
+        let what = || format!("enlarging {}", path.display());
+        let disk = File::options().write(true).open(&path).map_err(io_error(what()))?;
+        disk.set_len(size_bytes).map_err(io_error(what()))?;
+        disk.sync_all().map_err(io_error(what()))?;
+        about.size_bytes = size_bytes;
+        write_about(&self.root.join("volumes").join(id), &about)?;
+        Ok(about)
+    }
+
+    /// Takes a snapshot, or finds the one that was taken by the same call before.
+    ///
+    /// # Errors
+    /// As they are named; [`LibraryError::InUse`] where the volume is in use and cannot be frozen.
+    pub fn take(&self, id: &str, of: &str, now_unix_ns: i64) -> Result<About, LibraryError> {
+        checked(id).map_err(|_| LibraryError::Invalid(format!("{id:?} cannot be the name of a snapshot")))?;
+        let volume = self.volume(of)?;
+        let source = Some(Source::Volume(of.to_owned()));
+        match self.snapshot(id) {
+            Ok(there) if there.source == source => return Ok(there),
+            Ok(_) => return Err(LibraryError::Differs(format!("snapshot {id} exists, and is of another volume"))),
+            Err(LibraryError::NotFound(_)) => {}
+            Err(e) => return Err(e),
+        }
+        let about = About {
+            id: id.to_owned(),
+            size_bytes: volume.size_bytes,
+            source,
+            ephemeral: false,
+            made_unix_ns: now_unix_ns,
+        };
+        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.disk(of);
+        let used = fs::metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?.blocks() * 512;
+        self.check_room(used)?;
+        self.put("snapshots", &about, |file| self.copy_volume(of, file))?;
+        Ok(about)
+    }
+
+    /// Where a volume's file system is mounted, if it is.
+    fn mounted_at(&self, id: &str) -> Result<Option<String>, LibraryError> {
+        let Some(device) = loops::find(&self.disk(id))? else { return Ok(None) };
+        Ok(mounts::of_device(&device).map_err(io_error("reading the mount table"))?.map(|m| m.path))
+    }
+
+    /// Copies a volume as it is at one moment.
+    fn copy_volume(&self, id: &str, to: &File) -> Result<(), LibraryError> {
+        let path = self.disk(id);
+        let from = File::open(&path).map_err(io_error(format!("opening {}", path.display())))?;
+        let mounted = self.mounted_at(id)?;
+        let in_use = loops::find(&path)?.is_some();
+        let _thaw = mounted.as_deref().map(Frozen::new).transpose()?;
+        if rustix::fs::ioctl_ficlone(to, &from).is_ok() {
+            return Ok(());
+        }
+        if in_use && mounted.is_none() {
+            // Its own mount may be in a container, where it cannot be frozen from here; or it is used as a device.
+            if filesystem::prove_closed(&loops::find(&path)?.unwrap_or_default()).is_err() {
+                return Err(LibraryError::InUse(format!(
+                    "volume {id} is in use as a device, and the disk below cannot copy files at a stroke (xfs and btrfs \
+                     can): end what uses it first"
+                )));
+            }
+        }
+        copy(&path, to)
+    }
+}
+
+/// A file system that stands still as long as this lives.
+struct Frozen<'a>(&'a str);
+
+impl<'a> Frozen<'a> {
+    fn new(path: &'a str) -> Result<Self, LibraryError> {
+        freeze(path, true)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = freeze(self.0, false) {
+            tracing::error!(path = self.0, %error, "the file system stays frozen");
+        }
+    }
+}
+
+fn freeze(path: &str, still: bool) -> Result<(), LibraryError> {
+    let verb = if still { "--freeze" } else { "--unfreeze" };
+    let output =
+        std::process::Command::new("fsfreeze").args([verb, path]).output().map_err(io_error("running fsfreeze"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(LibraryError::Failed(format!("fsfreeze {verb} {path}: {said}")))
+}
+
+fn write_about(dir: &Path, about: &About) -> Result<(), LibraryError> {
+    let (new, named) = (dir.join("about.new"), dir.join("about.json"));
+    let what = || format!("writing {}", named.display());
+    let bytes = serde_json::to_vec(about).map_err(|e| LibraryError::Failed(format!("{}: {e}", what())))?;
+    let mut file = File::create(&new).map_err(io_error(what()))?;
+    file.write_all(&bytes).map_err(io_error(what()))?;
+    file.sync_all().map_err(io_error(what()))?;
+    fs::rename(&new, &named).map_err(io_error(what()))?;
+    sync_dir(dir)
+}
+
+fn sync_dir(dir: &Path) -> Result<(), LibraryError> {
+    let what = || format!("writing {}", dir.display());
+    File::open(dir).map_err(io_error(what()))?.sync_all().map_err(io_error(what()))
+}
+
+/// Copies a file, at a stroke if the file system can; holes stay holes.
+fn copy(from: &Path, to: &File) -> Result<(), LibraryError> {
+    let what = || format!("copying {}", from.display());
+    let mut source = File::open(from).map_err(io_error(what()))?;
+    if rustix::fs::ioctl_ficlone(to, &source).is_ok() {
+        return Ok(());
+    }
+    let end = source.metadata().map_err(io_error(what()))?.len();
+    let mut to = to;
+    let mut at = 0;
+    while at < end {
+        let data = match rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Nothing but a hole is left.
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(e) => return Err(io_error(what())(e.into())),
+        };
+        let hole =
+            rustix::fs::seek(&source, rustix::fs::SeekFrom::Hole(data)).map_err(|e| io_error(what())(e.into()))?;
+        source.seek(SeekFrom::Start(data)).map_err(io_error(what()))?;
+        to.seek(SeekFrom::Start(data)).map_err(io_error(what()))?;
+        io::copy(&mut (&source).take(hole - data), &mut to).map_err(io_error(what()))?;
+        at = hole;
+    }
+    to.set_len(end).map_err(io_error(what()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MI: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_made_twice_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        let made = library.create("v", 3 * MI + 1, 0, None, false, 7).unwrap();
+        assert_eq!((made.size_bytes, fs::metadata(library.disk("v")).unwrap().len()), (4 * MI, 4 * MI));
+        assert_eq!(library.create("v", 3 * MI, 0, None, false, 9).unwrap(), made);
+        for (required, limit, source) in
+            [(5 * MI, 0, None), (MI, 2 * MI, None), (MI, 0, Some(Source::Volume("v".into())))]
+        {
+            let error = library.create("v", required, limit, source.clone(), false, 9).unwrap_err();
+            assert!(matches!(error, LibraryError::Differs(_)), "{required} {limit} {source:?}: {error}");
+        }
+        library.delete("v").unwrap();
+        library.delete("v").unwrap();
+        assert_eq!(library.volumes().unwrap(), vec![]);
+    }
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(&dir.path().join("library")).unwrap();
+        fs::create_dir(dir.path().join("library/victim")).unwrap();
+        for id in ["", ".", "..", "../victim", "a/b", ".new-a", "a\0"] {
+            assert!(library.create(id, MI, 0, None, false, 0).is_err(), "{id:?}");
+            library.delete(id).unwrap();
+            library.delete_snapshot(id).unwrap();
+            assert!(library.grow(id, MI, 0).is_err(), "{id:?}");
+        }
+        assert!(dir.path().join("library/victim").exists());
+    }
+
+    #[test]
+    fn no_more_is_promised_than_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        let room = library.room().unwrap();
+        assert!(matches!(library.create("big", room + GRAIN, 0, None, false, 0), Err(LibraryError::NoRoom(_))));
+        // Others write to this disk, too, meanwhile.
+        let half = room / 2 / GRAIN * GRAIN;
+        library.create("half", half, 0, None, false, 0).unwrap();
+        assert!(library.room().unwrap() <= room - half / 2, "a sparse file counts whole");
+        assert!(matches!(library.grow("half", room * 2, 0), Err(LibraryError::NoRoom(_))));
+        assert!(matches!(library.grow("half", half + 1, half), Err(LibraryError::Invalid(_))));
+        assert_eq!(library.grow("half", half + 1, 0).unwrap().size_bytes, half + GRAIN);
+        assert_eq!(library.grow("half", MI, 0).unwrap().size_bytes, half + GRAIN, "it does not shrink");
+    }
+
+    #[test]
+    fn copies_are_the_same_and_sparse() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        library.create("v", 64 * MI, 0, None, false, 0).unwrap();
+        let mut disk = File::options().write(true).open(library.disk("v")).unwrap();
+        disk.seek(SeekFrom::Start(40 * MI)).unwrap();
+        disk.write_all(b"here").unwrap();
+        let taken = library.take("s", "v", 5).unwrap();
+        assert_eq!(library.take("s", "v", 6).unwrap(), taken);
+        disk.seek(SeekFrom::Start(40 * MI)).unwrap();
+        disk.write_all(b"gone").unwrap();
+        library.create("c", 128 * MI, 0, Some(Source::Snapshot("s".into())), false, 0).unwrap();
+        let mut copy = File::open(library.disk("c")).unwrap();
+        let meta = copy.metadata().unwrap();
+        assert_eq!(meta.len(), 128 * MI);
+        assert!(meta.blocks() * 512 < MI, "{} blocks", meta.blocks());
+        let mut text = [0; 4];
+        copy.seek(SeekFrom::Start(40 * MI)).unwrap();
+        copy.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"here");
+        library.create("v2", 1, 0, Some(Source::Volume("v".into())), false, 0).unwrap();
+        assert_eq!(library.volume("v2").unwrap().size_bytes, 64 * MI, "no smaller than what it is made from");
+        assert!(matches!(library.take("s", "v2", 0), Err(LibraryError::Differs(_))));
+        assert!(matches!(library.take("t", "none", 0), Err(LibraryError::NotFound(_))));
+    }
+
+    #[test]
+    fn what_was_left_half_done_is_gone_after_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        library.create("v", MI, 0, None, false, 0).unwrap();
+        for name in ["volumes/.new-x", "volumes/.gone-y", "snapshots/.new-z"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("disk"), "half").unwrap();
+        }
+        let library = Library::open(dir.path()).unwrap();
+        assert_eq!(library.names("volumes").unwrap(), ["v"]);
+        assert_eq!(library.names("snapshots").unwrap(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,192 @@
+//! Calls to the driver, as questions that a reconcile asks.
+//!
+//! All calls of the protocol may be made twice, and are named by what they say. So a reconcile simply asks; what has not
+//! been answered yet is on its way, and when the answer comes the key is looked at again. An answer is given once: who
+//! needs it again asks again. Nothing is remembered beyond that, so a process that was killed has lost nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use carrack_engine::Key;
+
+/// What a volume is made from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum From {
+    /// A snapshot, by its handle.
+    Snapshot(String),
+    /// A volume, by its handle.
+    Volume(String),
+}
+
+/// How a volume may be used (the protocol's access modes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// By one node.
+    OneNode,
+    /// By many nodes, to read.
+    ManyRead,
+    /// By many nodes.
+    Many,
+}
+
+/// A volume to make.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NewVolume {
+    /// Its name, derived from its claim.
+    pub name: String,
+    /// Size, in bytes.
+    pub bytes: u64,
+    /// A device rather than a file system.
+    pub block: bool,
+    /// File system.
+    pub fs_type: String,
+    /// Options of its mount.
+    pub mount_options: Vec<String>,
+    /// Who may use it.
+    pub access: Vec<Access>,
+    /// The class's parameters, without those that are the provisioner's own.
+    pub parameters: BTreeMap<String, String>,
+    /// What it is made from.
+    pub from: Option<From>,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// CreateVolume, on this node.
+    Create(Box<NewVolume>),
+    /// DeleteVolume.
+    Delete(String),
+    /// ControllerExpandVolume: which, and to how many bytes.
+    Expand(String, u64),
+    /// CreateSnapshot: its name, and of which volume.
+    Snapshot(String, String),
+    /// DeleteSnapshot.
+    DeleteSnapshot(String),
+}
+
+/// What a driver answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The volume.
+    Created {
+        /// Its handle.
+        handle: String,
+        /// Its size, in bytes.
+        bytes: u64,
+        /// What the driver wants to be told when it is used.
+        context: BTreeMap<String, String>,
+        /// Where it can be used: any of these, each a set of labels.
+        topologies: Vec<BTreeMap<String, String>>,
+    },
+    /// It is deleted.
+    Deleted,
+    /// It has grown.
+    Expanded {
+        /// To so many bytes.
+        bytes: u64,
+        /// Its node has something left to do.
+        on_node: bool,
+    },
+    /// A snapshot was taken, and can be used.
+    Taken {
+        /// Its handle.
+        handle: String,
+        /// How large a volume of it is at least, in bytes.
+        bytes: u64,
+        /// When, in nanoseconds since 1970.
+        made_unix_ns: i64,
+    },
+}
+
+/// How a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    /// There is not enough room, and nothing was done.
+    pub no_room: bool,
+    /// The driver's words.
+    pub message: String,
+}
+
+/// How a call ended.
+pub type Outcome = Result<Answer, CallError>;
+
+/// Who asks: a controller, and the key that it looks at.
+pub(super) type Asker = (&'static str, Key);
+
+#[derive(Default)]
+struct Entry {
+    id: u64,
+    askers: BTreeSet<Asker>,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Default)]
+pub(super) struct Questions {
+    entries: BTreeMap<Call, Entry>,
+    outbox: Vec<(u64, Call)>,
+    last: u64,
+}
+
+/// The questions of all controllers of a process. They run in one task; the lock only says so to the compiler.
+#[derive(Clone, Default)]
+pub(super) struct Calls(Arc<Mutex<Questions>>);
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, Questions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, or takes the answer. None while it is awaited.
+    pub fn ask(&self, controller: &'static str, key: &Key, call: Call) -> Option<Outcome> {
+        let mut q = self.lock();
+        if let Some(entry) = q.entries.get_mut(&call) {
+            entry.askers.insert((controller, key.clone()));
+            return match entry.outcome.is_some() {
+                true => q.entries.remove(&call)?.outcome,
+                false => None,
+            };
+        }
+        q.last += 1;
+        let id = q.last;
+        q.outbox.push((id, call.clone()));
+        let askers = BTreeSet::from([(controller, key.clone())]);
+        q.entries.insert(call, Entry { id, askers, outcome: None });
+        None
+    }
+
+    /// What is to be sent.
+    pub fn take(&self) -> Vec<(u64, Call)> {
+        std::mem::take(&mut self.lock().outbox)
+    }
+
+    /// An answer came. Returns who asked.
+    pub fn answered(&self, id: u64, outcome: Outcome) -> Vec<Asker> {
+        let mut q = self.lock();
+        let Some(entry) = q.entries.values_mut().find(|e| e.id == id) else { return Vec::new() };
+        entry.outcome = Some(outcome);
+        entry.askers.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_sent_once_and_answered_once() {
+        let calls = Calls::default();
+        let (a, b) = (Key::new("", "a"), Key::new("", "b"));
+        let call = || Call::Delete("v".into());
+        assert_eq!(calls.ask("c", &a, call()), None);
+        assert_eq!(calls.ask("c", &b, call()), None);
+        let sent = calls.take();
+        assert_eq!(sent, vec![(1, call())]);
+        assert!(calls.take().is_empty());
+        assert_eq!(calls.answered(1, Ok(Answer::Deleted)), vec![("c", a.clone()), ("c", b)]);
+        assert_eq!(calls.answered(7, Ok(Answer::Deleted)), vec![]);
+        assert_eq!(calls.ask("c", &a, call()), Some(Ok(Answer::Deleted)));
+        assert_eq!(calls.ask("c", &a, call()), None, "it is asked anew");
+        assert_eq!(calls.take(), vec![(2, call())]);
+    }
+}

@@ -1,0 +1,178 @@
+//! What has volumes made, enlarged, copied and removed: the work of external-provisioner, external-resizer and
+//! external-snapshotter for this driver.
+//!
+//! ```text
+//!   claim, for this node ─▶ its finalizer ─▶ CreateVolume ─▶ PersistentVolume ─▶ finalizer goes
+//!   volume, Released, Delete ─▶ DeleteVolume ─▶ PersistentVolume goes
+//!   claim larger than its volume ─▶ ControllerExpandVolume ─▶ volume's capacity ─▶ the node does the rest
+//! ```
+//!
+//! The controllers are of the engine's kind and host in its manager, with the barrier; what they have of their own is
+//! [`calls`]: questions to the driver. Everything is derived from names: the volume of a claim is called after the claim's
+//! UID, so that asking twice makes one volume, and a claim that has the finalizer is the only trace that a volume may be
+//! without a PersistentVolume. Behaviour and names follow <https://github.com/kubernetes-csi/external-provisioner> and
+//! <https://github.com/kubernetes-csi/external-resizer>.
+
+pub mod calls;
+mod claims;
+mod reclaim;
+mod resize;
+pub mod shell;
+mod snapshots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use carrack_engine::{Core, Effects, Input, Manager, Never, Rng, Time};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+
+use crate::{DRIVER, TOPOLOGY};
+use calls::{Call, Calls, Outcome};
+
+/// Annotation of a claim: its volume is to be made at this node.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Annotation of volumes: who made them.
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// Annotations of a claim: who is to make its volume.
+const PROVISIONER: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+/// Finalizer of a volume: its data goes before it does.
+const DATA: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+/// Finalizer of a claim: a volume may have been made for it that no PersistentVolume names.
+const PROVISIONING: &str = "local.carrack.io/provisioning";
+
+/// A call to the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Out {
+    /// Names it.
+    pub id: u64,
+    /// What to call.
+    pub call: Call,
+}
+
+/// A call's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct In {
+    /// Which.
+    pub id: u64,
+    /// How.
+    pub outcome: Outcome,
+}
+
+/// The core.
+pub struct Provisioner {
+    manager: Manager,
+    inner: Effects<Never>,
+    calls: Calls,
+}
+
+impl Provisioner {
+    /// The controllers of a node's driver.
+    #[must_use]
+    pub fn new(node: &str, rng: Rng) -> Self {
+        Self::with(node, rng, false)
+    }
+
+    /// Plants the bug that a claim's volume is made without a trace of it on the claim. For the simulator, which must find
+    /// it.
+    #[must_use]
+    pub fn with_planted_traceless(node: &str, rng: Rng) -> Self {
+        Self::with(node, rng, true)
+    }
+
+    fn with(node: &str, rng: Rng, traceless: bool) -> Self {
+        let calls = Calls::default();
+        let manager = Manager::new("carrack-local", rng)
+            .with(claims::Claims::new(node, calls.clone(), traceless))
+            .with(reclaim::Reclaim::new(node, calls.clone()))
+            .with(resize::Resize::new(node, calls.clone()))
+            .with(snapshots::Snapshots::new(node))
+            .with(snapshots::Contents::new(node, calls.clone()));
+        Self { manager, inner: Effects::new(), calls }
+    }
+}
+
+impl Core for Provisioner {
+    type In = In;
+    type Out = Out;
+
+    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
+        let input = match input {
+            Input::Start => Input::Start,
+            Input::Api { id, result } => Input::Api { id, result },
+            Input::Watch { id, item } => Input::Watch { id, item },
+            Input::Timer(id) => Input::Timer(id),
+            Input::Own(In { id, outcome }) => {
+                for (controller, key) in self.calls.answered(id, outcome) {
+                    self.manager.look_again(now, controller, key, &mut self.inner);
+                }
+                return self.hand_on(fx);
+            }
+        };
+        self.manager.step(now, input, &mut self.inner);
+        self.hand_on(fx);
+    }
+}
+
+impl Provisioner {
+    fn hand_on(&mut self, fx: &mut Effects<Out>) {
+        while let Some(effect) = self.inner.pop() {
+            fx.pass(effect);
+        }
+        for (id, call) in self.calls.take() {
+            fx.own(Out { id, call });
+        }
+    }
+}
+
+/// The node that one of the driver's volumes is at.
+fn node_of(volume: &PersistentVolume) -> Option<&str> {
+    let spec = volume.spec.as_ref().filter(|s| s.csi.as_ref().is_some_and(|c| c.driver == DRIVER))?;
+    let terms = &spec.node_affinity.as_ref()?.required.as_ref()?.node_selector_terms;
+    let mut expressions = terms.iter().flat_map(|t| t.match_expressions.iter().flatten());
+    let here = expressions.find(|e| e.key == TOPOLOGY && e.operator == "In")?;
+    match here.values.as_deref() {
+        Some([node]) => Some(node),
+        _ => None,
+    }
+}
+
+/// Whether a volume is one of the driver's at a node.
+fn is_here(volume: &PersistentVolume, node: &str) -> bool {
+    node_of(volume) == Some(node)
+}
+
+/// What a claim's storage class is called; empty for none.
+fn class_of(claim: &PersistentVolumeClaim) -> &str {
+    claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default()
+}
+
+/// How much a claim asks for, in bytes.
+fn requested(claim: &PersistentVolumeClaim) -> u64 {
+    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
+    bytes(requests)
+}
+
+type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
+
+/// The storage among resources, in bytes; 0 for none.
+fn bytes(of: Option<&Amounts>) -> u64 {
+    let q = of.and_then(|a| a.get("storage")).and_then(|q| carrack_types::quantity::Quantity::try_from(q).ok());
+    q.and_then(|q| u64::try_from(q.units()).ok()).unwrap_or(0)
+}
+
+/// A size as a quantity of Kubernetes, in the binary form where it is whole.
+fn quantity(bytes: u64) -> String {
+    let units = i64::try_from(bytes).unwrap_or(i64::MAX);
+    carrack_types::quantity::Quantity::from_units(units, carrack_types::quantity::Form::BinarySi).to_string()
+}
+
+/// A list of finalizers without one of them, or with it.
+fn finalizers(of: Option<&Vec<String>>, name: &str, with: bool) -> Vec<String> {
+    let mut list: Vec<String> = of.into_iter().flatten().filter(|f| *f != name).cloned().collect();
+    if with {
+        list.push(name.to_owned());
+    }
+    list
+}

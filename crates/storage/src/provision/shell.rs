@@ -1,0 +1,192 @@
+//! Calls to the driver, through its socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_csi::v1 as csi;
+use carrack_csi::v1::controller_client::ControllerClient;
+use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
+use carrack_engine::{Rng, Transport};
+use csi::volume_capability::access_mode::Mode;
+use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi::volume_content_source as content;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::calls::{Access, Answer, Call, CallError, From, NewVolume, Outcome};
+use super::{In, Out, Provisioner};
+use crate::TOPOLOGY;
+
+/// How long a call may take. One that takes longer goes on at the driver, and is asked for again.
+const CALL: Duration = Duration::from_secs(120);
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
+struct Caller {
+    socket: PathBuf,
+    node: Arc<str>,
+    events: Option<EventSink<In>>,
+}
+
+impl Doer<Out, In> for Caller {
+    fn start(&mut self, events: EventSink<In>) {
+        self.events = Some(events);
+    }
+    fn run(&mut self, Out { id, call }: Out) {
+        let Some(events) = self.events.clone() else { return };
+        let (socket, node) = (self.socket.clone(), self.node.clone());
+        tokio::spawn(async move {
+            let outcome = match tokio::time::timeout(CALL, make(socket, &node, call)).await {
+                Ok(outcome) => outcome,
+                Err(_) => failed(format!("the driver gave no answer within {} s", CALL.as_secs())),
+            };
+            events.send(In { id, outcome });
+        });
+    }
+}
+
+fn failed(message: impl Into<String>) -> Outcome {
+    Err(CallError { no_room: false, message: message.into() })
+}
+
+fn refused(status: &Status) -> CallError {
+    CallError {
+        no_room: status.code() == Code::ResourceExhausted,
+        message: format!("rpc error: code = {:?} desc = {}", status.code(), status.message()),
+    }
+}
+
+async fn dial(socket: PathBuf) -> Result<Channel, CallError> {
+    let error = |e: String| CallError { no_room: false, message: format!("connecting to the driver: {e}") };
+    let endpoint = Endpoint::try_from("http://localhost").map_err(|e| error(e.to_string()))?;
+    let dial = endpoint.connect_with_connector(tower::service_fn(move |_: http::Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    }));
+    match tokio::time::timeout(CONNECT, dial).await {
+        Ok(dialed) => dialed.map_err(|e| error(e.to_string())),
+        Err(_) => Err(error("it took too long".to_owned())),
+    }
+}
+
+fn capability(v: &NewVolume, access: Access) -> csi::VolumeCapability {
+    let mode = match access {
+        Access::OneNode => Mode::SingleNodeWriter,
+        Access::ManyRead => Mode::MultiNodeReaderOnly,
+        Access::Many => Mode::MultiNodeMultiWriter,
+    };
+    let access_type = match v.block {
+        true => AccessType::Block(BlockVolume {}),
+        false => AccessType::Mount(MountVolume {
+            fs_type: v.fs_type.clone(),
+            mount_flags: v.mount_options.clone(),
+            volume_mount_group: String::new(),
+        }),
+    };
+    csi::VolumeCapability { access_mode: Some(AccessMode { mode: mode.into() }), access_type: Some(access_type) }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// A size that a driver tells; what is negative is nothing.
+fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+async fn make(socket: PathBuf, node: &str, call: Call) -> Outcome {
+    let mut driver = ControllerClient::new(dial(socket).await?);
+    match call {
+        Call::Create(v) => {
+            let here = csi::Topology { segments: [(TOPOLOGY.to_owned(), node.to_owned())].into() };
+            let request = csi::CreateVolumeRequest {
+                name: v.name.clone(),
+                capacity_range: Some(csi::CapacityRange { required_bytes: signed(v.bytes), limit_bytes: 0 }),
+                volume_capabilities: v.access.iter().map(|a| capability(&v, *a)).collect(),
+                parameters: v.parameters.clone(),
+                secrets: std::collections::BTreeMap::new(),
+                volume_content_source: v.from.clone().map(|from| csi::VolumeContentSource {
+                    r#type: Some(match from {
+                        From::Snapshot(snapshot_id) => content::Type::Snapshot(content::SnapshotSource { snapshot_id }),
+                        From::Volume(volume_id) => content::Type::Volume(content::VolumeSource { volume_id }),
+                    }),
+                }),
+                accessibility_requirements: Some(csi::TopologyRequirement {
+                    requisite: vec![here.clone()],
+                    preferred: vec![here],
+                }),
+            };
+            let reply = driver.create_volume(request).await.map_err(|s| refused(&s))?.into_inner();
+            // An empty answer is none: a PersistentVolume of it would be of nothing.
+            let Some(made) = reply.volume.filter(|v| !v.volume_id.is_empty()) else {
+                return failed("the driver says that it made a volume, and names none");
+            };
+            if unsigned(made.capacity_bytes) < v.bytes {
+                return failed(format!("the driver made {} bytes of {}", made.capacity_bytes, v.bytes));
+            }
+            Ok(Answer::Created {
+                handle: made.volume_id,
+                bytes: unsigned(made.capacity_bytes),
+                context: made.volume_context,
+                topologies: made.accessible_topology.into_iter().map(|t| t.segments).collect(),
+            })
+        }
+        Call::Delete(volume_id) => {
+            let request = csi::DeleteVolumeRequest { volume_id, ..csi::DeleteVolumeRequest::default() };
+            driver.delete_volume(request).await.map_err(|s| refused(&s))?;
+            Ok(Answer::Deleted)
+        }
+        Call::Snapshot(name, source_volume_id) => {
+            let request =
+                csi::CreateSnapshotRequest { source_volume_id, name, ..csi::CreateSnapshotRequest::default() };
+            let reply = driver.create_snapshot(request).await.map_err(|s| refused(&s))?.into_inner();
+            let Some(taken) = reply.snapshot.filter(|s| !s.snapshot_id.is_empty()) else {
+                return failed("the driver says that it took a snapshot, and names none");
+            };
+            if !taken.ready_to_use {
+                return failed("the snapshot is not ready yet");
+            }
+            let at = taken.creation_time.unwrap_or_default();
+            Ok(Answer::Taken {
+                handle: taken.snapshot_id,
+                bytes: unsigned(taken.size_bytes),
+                made_unix_ns: at.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(at.nanos)),
+            })
+        }
+        Call::DeleteSnapshot(snapshot_id) => {
+            let request = csi::DeleteSnapshotRequest { snapshot_id, ..csi::DeleteSnapshotRequest::default() };
+            driver.delete_snapshot(request).await.map_err(|s| refused(&s))?;
+            Ok(Answer::Deleted)
+        }
+        Call::Expand(volume_id, bytes) => {
+            let request = csi::ControllerExpandVolumeRequest {
+                volume_id,
+                capacity_range: Some(csi::CapacityRange { required_bytes: signed(bytes), limit_bytes: 0 }),
+                ..csi::ControllerExpandVolumeRequest::default()
+            };
+            let reply = driver.controller_expand_volume(request).await.map_err(|s| refused(&s))?.into_inner();
+            if unsigned(reply.capacity_bytes) < bytes {
+                return failed(format!("the driver made it {} bytes of {bytes}", reply.capacity_bytes));
+            }
+            Ok(Answer::Expanded { bytes: unsigned(reply.capacity_bytes), on_node: reply.node_expansion_required })
+        }
+    }
+}
+
+/// Runs the controllers of a node's driver until `stop`.
+///
+/// # Errors
+/// Why they ended.
+pub async fn run(
+    node: &str,
+    socket: PathBuf,
+    transport: Arc<dyn Transport>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let core = Provisioner::new(node, Rng::new(random_seed()));
+    run_core(core, transport, Caller { socket, node: node.into(), events: None }, stop).await
+}

@@ -1,0 +1,313 @@
+//! Snapshots: the work of snapshot-controller and csi-snapshotter, for this driver alone.
+//!
+//! ```text
+//!   VolumeSnapshot of a claim of ours ─▶ finalizer, and this node's name ─▶ VolumeSnapshotContent ─▶ CreateSnapshot
+//!      ▲ status ◀──────────────────────────────────────────────────────────────┘ status ◀────────────┘
+//!   deleted ─▶ content deleted ─▶ DeleteSnapshot ─▶ content goes ─▶ snapshot goes
+//! ```
+//!
+//! A snapshot lies at the node of its volume. The name of that node is on snapshot and content, since volume and claim may
+//! be gone before them.
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::quantity::{Form, Quantity};
+use carrack_types::resource::Object as _;
+use carrack_types::snapshots::{
+    VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotContentSource, VolumeSnapshotContentSpec,
+};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::calls::{Answer, Call, Calls, From};
+use super::{finalizers, is_here};
+use crate::DRIVER;
+
+const SNAPSHOTS: &str = "carrack-local-snapshots";
+const CONTENTS: &str = "carrack-local-snapshotter";
+/// Annotation of snapshots and contents: the node at which the data is.
+const NODE: &str = "local.carrack.io/node";
+/// Finalizer of a snapshot that has a content.
+const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
+/// Finalizer of a content: its data goes before it does.
+const DATA: &str = "local.carrack.io/snapshot-data";
+const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+
+/// Name of a snapshot's content.
+fn content_name(snapshot: &VolumeSnapshot) -> String {
+    format!("snapcontent-{}", snapshot.uid())
+}
+
+/// The class of a snapshot, if it is of this driver.
+fn class_of<'a>(snapshot: &VolumeSnapshot, view: &'a View<'_>) -> Option<&'a VolumeSnapshotClass> {
+    let class = match snapshot.spec.volume_snapshot_class_name.as_deref() {
+        Some(name) => view.get::<VolumeSnapshotClass>("", name),
+        None => view
+            .cache::<VolumeSnapshotClass>()
+            .iter()
+            .find(|c| c.driver == DRIVER && c.annotation(DEFAULT_CLASS) == Some("true")),
+    };
+    class.map(AsRef::as_ref).filter(|c| c.driver == DRIVER)
+}
+
+/// The volume of a claim, if both are each other's.
+pub(super) fn volume_of<'a>(claim: &PersistentVolumeClaim, view: &'a View<'_>) -> Option<&'a PersistentVolume> {
+    let name = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref())?;
+    let volume = view.get::<PersistentVolume>("", name)?;
+    let of = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    (of.uid.as_deref() == Some(claim.uid())).then_some(volume.as_ref())
+}
+
+/// What a volume is to be made from, and at which node that is.
+///
+/// # Errors
+/// Why that is not known, or cannot be.
+pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<Option<(From, String)>, String> {
+    let Some(spec) = &claim.spec else { return Ok(None) };
+    let (group, kind, name) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(s), _) => (s.api_group.as_deref(), s.kind.as_str(), s.name.as_str()),
+        (None, Some(s)) => (s.api_group.as_deref(), s.kind.as_str(), s.name.as_str()),
+        (None, None) => return Ok(None),
+    };
+    if spec.data_source_ref.as_ref().is_some_and(|s| s.namespace.as_deref().is_some_and(|n| n != claim.namespace())) {
+        return Err("data sources of other namespaces are not supported".to_owned());
+    }
+    match (group.unwrap_or_default(), kind) {
+        ("snapshot.storage.k8s.io", "VolumeSnapshot") => {
+            let waits = || format!("snapshot {name} is not ready");
+            let snapshot = view.get::<VolumeSnapshot>(claim.namespace(), name).ok_or_else(waits)?;
+            let status = snapshot.status.clone().unwrap_or_default();
+            let content = status.bound_volume_snapshot_content_name.unwrap_or_default();
+            let content = view.get::<VolumeSnapshotContent>("", &content).ok_or_else(waits)?;
+            if content.spec.driver != DRIVER || content.spec.volume_snapshot_ref.uid.as_deref() != Some(snapshot.uid())
+            {
+                return Err(format!("snapshot {name} is not one of {DRIVER}"));
+            }
+            let handle = content.status.clone().unwrap_or_default().snapshot_handle;
+            let ready = status.ready_to_use == Some(true) && !snapshot.is_deleting();
+            match (handle, content.annotation(NODE)) {
+                (Some(handle), Some(node)) if ready => Ok(Some((From::Snapshot(handle), node.to_owned()))),
+                _ => Err(waits()),
+            }
+        }
+        ("", "PersistentVolumeClaim") => {
+            let waits = || format!("claim {name} has no volume of {DRIVER}");
+            let of = view.get::<PersistentVolumeClaim>(claim.namespace(), name).ok_or_else(waits)?;
+            let volume = volume_of(of, view).ok_or_else(waits)?;
+            let node = super::node_of(volume).ok_or_else(waits)?;
+            if volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref()).unwrap_or("Filesystem")
+                != spec.volume_mode.as_deref().unwrap_or("Filesystem")
+            {
+                return Err(format!("claim {name} has another volumeMode"));
+            }
+            let handle = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.volume_handle.clone());
+            Ok(Some((From::Volume(handle.unwrap_or_default()), node.to_owned())))
+        }
+        _ => Err(format!("volumes cannot be made from {kind} {name}")),
+    }
+}
+
+/// Snapshots and their contents.
+pub(super) struct Snapshots {
+    node: String,
+}
+
+impl Snapshots {
+    pub fn new(node: &str) -> Self {
+        Self { node: node.to_owned() }
+    }
+
+    fn mark(&self, snapshot: &VolumeSnapshot, with: bool) -> Plan {
+        let list = finalizers(snapshot.metadata.finalizers.as_ref(), BOUND, with);
+        let patch = json!({"metadata": {"finalizers": list, "annotations": {NODE: self.node}}});
+        Plan::none().patch(snapshot, patch)
+    }
+
+    fn content(
+        &self,
+        snapshot: &VolumeSnapshot,
+        class: &VolumeSnapshotClass,
+        volume: &PersistentVolume,
+    ) -> VolumeSnapshotContent {
+        let spec = volume.spec.clone().unwrap_or_default();
+        VolumeSnapshotContent {
+            metadata: ObjectMeta {
+                name: Some(content_name(snapshot)),
+                annotations: Some([(NODE.to_owned(), self.node.clone())].into()),
+                finalizers: Some(vec![DATA.to_owned()]),
+                ..ObjectMeta::default()
+            },
+            spec: VolumeSnapshotContentSpec {
+                volume_snapshot_ref: ObjectReference {
+                    api_version: Some("snapshot.storage.k8s.io/v1".into()),
+                    kind: Some("VolumeSnapshot".into()),
+                    namespace: snapshot.metadata.namespace.clone(),
+                    name: snapshot.metadata.name.clone(),
+                    uid: snapshot.metadata.uid.clone(),
+                    ..ObjectReference::default()
+                },
+                deletion_policy: class.deletion_policy.clone(),
+                driver: DRIVER.into(),
+                volume_snapshot_class_name: Some(class.name().to_owned()),
+                source: VolumeSnapshotContentSource {
+                    volume_handle: spec.csi.map(|c| c.volume_handle),
+                    snapshot_handle: None,
+                },
+                source_volume_mode: spec.volume_mode,
+            },
+            status: None,
+        }
+    }
+
+    fn follow(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Plan {
+        let is = content.status.clone().unwrap_or_default();
+        let time = is.creation_time.map(|ns| Time(ns).rfc3339());
+        let size = is.restore_size.map(|bytes| Quantity::from_units(bytes, Form::BinarySi).to_string());
+        let ready = is.ready_to_use == Some(true);
+        let error = is.error.as_ref().map(|e| json!({"message": e.message, "time": e.time}));
+        let wanted = json!({"boundVolumeSnapshotContentName": content.name(), "creationTime": time,
+            "readyToUse": ready, "restoreSize": size, "error": error});
+        let there = json!(snapshot.status.clone().unwrap_or_default());
+        let differs = wanted.as_object().into_iter().flatten().any(|(key, value)| {
+            let found = there.get(key).cloned().unwrap_or(Value::Null);
+            found != *value
+        });
+        if !differs {
+            return Plan::none();
+        }
+        let plan = Plan::none().patch_status(snapshot, json!({ "status": wanted }));
+        let was = snapshot.status.as_ref().and_then(|s| s.ready_to_use) == Some(true);
+        match (ready && !was, is.error.and_then(|e| e.message)) {
+            (true, _) => plan.told(EventRecord::normal(
+                snapshot,
+                "SnapshotReady",
+                format!("Snapshot {}/{} is ready to use.", snapshot.namespace(), snapshot.name()),
+            )),
+            (false, Some(why)) => plan.told(EventRecord::warning(snapshot, "SnapshotCreationFailed", why)),
+            _ => plan,
+        }
+    }
+}
+
+impl Controller for Snapshots {
+    fn name(&self) -> &'static str {
+        SNAPSHOTS
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VolumeSnapshot>();
+        setup.watch::<VolumeSnapshotContent>(|content, _| {
+            let of = &content.spec.volume_snapshot_ref;
+            of.namespace.clone().zip(of.name.clone()).map(|(ns, name)| Key::new(ns, name)).into_iter().collect()
+        });
+        setup.watch::<VolumeSnapshotClass>(|_, view| {
+            let waits = view.cache::<VolumeSnapshot>().iter().filter(|s| s.status.is_none());
+            waits.map(|s| Key::of(s.as_ref())).collect()
+        });
+        setup.watch::<PersistentVolumeClaim>(|claim, view| {
+            let of = |s: &&std::sync::Arc<VolumeSnapshot>| {
+                s.namespace() == claim.namespace()
+                    && s.spec.source.persistent_volume_claim_name.as_deref() == Some(claim.name())
+            };
+            view.cache::<VolumeSnapshot>().iter().filter(of).map(|s| Key::of(s.as_ref())).collect()
+        });
+        setup.read::<PersistentVolume>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(snapshot) = view.get::<VolumeSnapshot>(&key.namespace, &key.name) else { return Plan::none() };
+        let marked = snapshot.has_finalizer(BOUND) && snapshot.annotation(NODE) == Some(self.node.as_str());
+        let content = view.get::<VolumeSnapshotContent>("", &content_name(snapshot));
+        if snapshot.is_deleting() {
+            return match content {
+                _ if !marked => Plan::none(),
+                Some(c) if c.spec.deletion_policy == "Delete" && c.is_deleting() => Plan::none(),
+                Some(c) if c.spec.deletion_policy == "Delete" => Plan::none().delete(c.as_ref()),
+                _ => self.mark(snapshot, false),
+            };
+        }
+        if let Some(content) = content {
+            return if marked { Self::follow(snapshot, content) } else { Plan::none() };
+        }
+        let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.as_deref() else { return Plan::none() };
+        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, claim) else { return Plan::none() };
+        let Some(volume) = volume_of(claim, view).filter(|v| is_here(v, &self.node)) else { return Plan::none() };
+        let Some(class) = class_of(snapshot, view) else { return Plan::none() };
+        if !marked {
+            return self.mark(snapshot, true);
+        }
+        Plan::none().create(&self.content(snapshot, class, volume))
+    }
+}
+
+/// Contents and their data.
+pub(super) struct Contents {
+    node: String,
+    calls: Calls,
+}
+
+impl Contents {
+    pub fn new(node: &str, calls: Calls) -> Self {
+        Self { node: node.to_owned(), calls }
+    }
+
+    fn release(content: &VolumeSnapshotContent) -> Plan {
+        let list = finalizers(content.metadata.finalizers.as_ref(), DATA, false);
+        Plan::none().patch(content, json!({"metadata": {"finalizers": list}}))
+    }
+}
+
+impl Controller for Contents {
+    fn name(&self) -> &'static str {
+        CONTENTS
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VolumeSnapshotContent>();
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(content) = view.get::<VolumeSnapshotContent>("", &key.name) else { return Plan::none() };
+        if content.spec.driver != DRIVER || content.annotation(NODE) != Some(self.node.as_str()) {
+            return Plan::none();
+        }
+        // Derived from the snapshot's UID, as the content's own name is: taking it twice takes it once.
+        let name = format!("snapshot-{}", content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default());
+        if content.is_deleting() {
+            if !content.has_finalizer(DATA) {
+                return Plan::none();
+            }
+            if content.spec.deletion_policy != "Delete" {
+                return Self::release(content);
+            }
+            return match self.calls.ask(CONTENTS, key, Call::DeleteSnapshot(name)) {
+                None => Plan::none(),
+                Some(Err(e)) => {
+                    let told = EventRecord::warning(content.as_ref(), "SnapshotDeleteError", e.message.clone());
+                    Plan::failed(e.message).event(told)
+                }
+                Some(Ok(_)) => Self::release(content),
+            };
+        }
+        let status = content.status.clone().unwrap_or_default();
+        let Some(volume) = content.spec.source.volume_handle.clone().filter(|_| status.ready_to_use != Some(true))
+        else {
+            return Plan::none();
+        };
+        match self.calls.ask(CONTENTS, key, Call::Snapshot(name, volume)) {
+            None => Plan::none(),
+            Some(Err(e)) => {
+                let said = status.error.and_then(|s| s.message).as_deref() == Some(&e.message);
+                let failed = Plan::failed(e.message.clone());
+                if said {
+                    return failed;
+                }
+                let error = json!({"message": e.message, "time": now.rfc3339()});
+                failed.patch_status(content.as_ref(), json!({"status": {"readyToUse": false, "error": error}}))
+            }
+            Some(Ok(Answer::Taken { handle, bytes, made_unix_ns })) => {
+                let size = i64::try_from(bytes).unwrap_or(i64::MAX);
+                let status = json!({"snapshotHandle": handle, "creationTime": made_unix_ns, "restoreSize": size,
+                    "readyToUse": true, "error": null});
+                Plan::none().patch_status(content.as_ref(), json!({ "status": status }))
+            }
+            Some(Ok(_)) => Plan::failed("the driver's answer was about something else"),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! expand-spec: a machine as it would be without its instance type and preference.
+
+use carrack_apiserver::{Response, Status};
+use carrack_types::kubevirt::VirtualMachine;
+use carrack_types::resource::Object;
+use serde_json::Value;
+
+use super::objects::Call;
+use super::reply;
+use crate::instancetype::{Chosen, GROUP, Place, instancetype_place, object_of, preference_place, referenced, spec_of};
+
+/// `virtualmachines/<name>/expand-spec`: the machine as it is stored.
+pub(super) async fn stored(call: &Call<'_>) -> Result<Response, Status> {
+    let vm: VirtualMachine = call.get().await?;
+    expanded(call, vm).await
+}
+
+/// `expand-vm-spec`: the machine in the body.
+pub(super) async fn given(call: &Call<'_>, body: Value) -> Result<Response, Status> {
+    let vm: VirtualMachine = serde_json::from_value(body)
+        .map_err(|error| Status::bad_request(format!("Object is not a valid VirtualMachine: {error}")))?;
+    if vm.spec.template.is_none() {
+        return Err(Status::bad_request("Object is not a valid VirtualMachine"));
+    }
+    expanded(call, vm).await
+}
+
+async fn expanded(call: &Call<'_>, mut vm: VirtualMachine) -> Result<Response, Status> {
+    let namespace = call.namespace.to_owned();
+    let status = vm.status.clone().unwrap_or_default();
+    let mut chosen = Chosen::default();
+    let spec = vm.spec.clone();
+    if let Some(place) = instancetype_place(&spec, &namespace) {
+        chosen.instancetype = read(call, &vm, &place, status.instancetype_ref.as_ref()).await?;
+    }
+    if let Some(place) = preference_place(&spec, &namespace) {
+        chosen.preference = read(call, &vm, &place, status.preference_ref.as_ref()).await?;
+    }
+    if let Some(template) = &mut vm.spec.template
+        && !chosen.is_empty()
+    {
+        chosen.apply("spec.template.spec", &mut template.spec).map_err(|conflicts| {
+            let fields: Vec<String> = conflicts.into_iter().map(|conflict| conflict.field).collect();
+            let why = format!("VM field(s) {} conflicts with selected instance type", fields.join(", "));
+            Status::conflict("kubevirt.io", "virtualmachine", vm.metadata.name.as_deref().unwrap_or_default(), &why)
+        })?;
+    }
+    vm.spec.instancetype = None;
+    vm.spec.preference = None;
+    let value = serde_json::to_value(&vm).map_err(Status::internal)?;
+    Ok(reply(200, &value))
+}
+
+/// The spec as it was when the machine first used it, or as it is.
+async fn read<T: serde::de::DeserializeOwned>(
+    call: &Call<'_>,
+    vm: &VirtualMachine,
+    place: &Place<'_>,
+    field: Option<&Value>,
+) -> Result<Option<T>, Status> {
+    if let Some(name) = referenced(field, place).filter(|_| !vm.uid().is_empty()) {
+        let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", call.namespace);
+        match call.get_at::<k8s_openapi::api::apps::v1::ControllerRevision>(&path).await {
+            Ok(revision) => return Ok(object_of(&revision).and_then(spec_of)),
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    let scope = if place.namespace.is_empty() { String::new() } else { format!("/namespaces/{}", place.namespace) };
+    let object: Value = call.get_at(&format!("/apis/{GROUP}/v1beta1{scope}/{}/{}", place.plural, place.name)).await?;
+    Ok(spec_of(&object))
+}

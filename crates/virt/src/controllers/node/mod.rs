@@ -1,0 +1,144 @@
+//! Nodes that fall silent: suspected first, fenced when it is certain that their guests have stopped.
+//!
+//! ```text
+//!   heard ──6 s without a renewal──▶ suspected: kubevirt.io/schedulable=false, nothing is placed there
+//!     ▲                                   │ Lease and margin are over, and there is something to recover
+//!     │                                   ▼
+//!     └── new term ◀── handler is back ── fenced: the Lease is marked ──▶ `recovery` fails its instances
+//! ```
+//!
+//! A node whose handler keeps no Lease (it may be another than ours) is suspected when its heartbeat annotation has not
+//! changed for five minutes, or has never been there; it is never fenced. An operator's taint
+//! `node.kubernetes.io/out-of-service` says that a node is down; [`recovery`] acts on it.
+//!
+//! Keys are names of nodes, also of such as have no Node object any more: what runs there is looked after all the same.
+//! Ages are measured on this controller's clock (see [`crate::fence`]).
+
+mod listener;
+pub mod recovery;
+
+use std::time::Duration;
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::kubevirt::{VirtualMachineInstance, phase};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::{
+    APP_LABEL, FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, LAUNCHER, NODE_LEASE_NAMESPACE,
+    SCHEDULABLE_LABEL,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+use crate::fence::{self, SUSPECT_AFTER};
+use listener::Listener;
+
+/// Silence after which a node without a Lease takes no more instances.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval at which a node that is heard of is looked at again.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// Watches nodes' signs of life.
+#[derive(Default)]
+pub struct NodeController {
+    heartbeats: Listener,
+    leases: Listener,
+}
+
+/// The node that a launcher pod is bound to.
+pub(super) fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|_| pod.label(APP_LABEL) == Some(LAUNCHER))
+}
+
+/// The node that an instance was given.
+pub(super) fn place_of(vmi: &VirtualMachineInstance) -> &str {
+    vmi.status.as_ref().map_or("", |status| status.node_name.as_str())
+}
+
+impl Controller for NodeController {
+    fn name(&self) -> &'static str {
+        "virt-node"
+    }
+
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<Node>();
+        setup.watch::<Lease>(|lease, _| of_lease(lease).into_iter().collect());
+        setup.watch::<VirtualMachineInstance>(|vmi, _| {
+            let node = place_of(vmi);
+            if node.is_empty() { Vec::new() } else { vec![Key::new("", node)] }
+        });
+        setup.watch::<Pod>(|pod, _| node_of(pod).map(|node| Key::new("", node)).into_iter().collect());
+    }
+
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let node = view.get::<Node>("", &key.name).map(AsRef::as_ref);
+        let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, &key.name).map(AsRef::as_ref);
+        let heartbeat = node.and_then(|node| node.annotation(HEARTBEAT_ANNOTATION));
+        let beat = self.heartbeats.since(&key.name, heartbeat.unwrap_or_default(), now);
+        let (suspect_at, fence_at) = match lease {
+            Some(lease) => {
+                let heard = self.leases.since(&key.name, lease.meta().resource_version.as_deref().unwrap_or(""), now);
+                // A mark is the control plane's own word, and no sign of the node's life.
+                let suspect_at = if fence::is_marked(lease) { now } else { heard + SUSPECT_AFTER };
+                (suspect_at, fence::patience(lease).map(|patience| heard + patience))
+            }
+            None => {
+                self.leases.forget(&key.name);
+                (beat + HEARTBEAT_TIMEOUT, None)
+            }
+        };
+        if node.is_none() && lease.is_none() {
+            self.heartbeats.forget(&key.name);
+            return Plan::none();
+        }
+        let mut plan = Plan::none().requeue_after(RECHECK);
+        if now < suspect_at {
+            return plan.requeue_after(suspect_at.since(now));
+        }
+        if let Some(node) = node.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")) {
+            let message = "virt-handler is not responsive, marking node as unresponsive".to_owned();
+            let by = fence_at.map(Time::rfc3339);
+            let metadata = json!({"labels": {SCHEDULABLE_LABEL: "false"}, "annotations": {FENCED_BY_ANNOTATION: by}});
+            plan = plan.patch(node, json!({"metadata": metadata})).event(EventRecord::warning(
+                node,
+                "NodeUnresponsive",
+                message,
+            ));
+        }
+        let Some(lease) = lease.filter(|lease| !fence::is_marked(lease)) else { return plan };
+        match fence_at {
+            Some(at) if now < at => plan.requeue_after(at.since(now)),
+            Some(_) if has_guests(&key.name, view) => {
+                let mark = json!({"metadata": {"annotations": {FENCED_ANNOTATION: now.rfc3339()}}});
+                let message = format!("the lease of {} has run out: its guests have stopped", key.name);
+                let plan = plan.patch(lease, mark);
+                match node {
+                    Some(node) => plan.event(EventRecord::warning(node, "NodeFenced", message)),
+                    None => plan,
+                }
+            }
+            _ => plan,
+        }
+    }
+}
+
+/// The node that a Lease is about, if it is one of ours.
+fn of_lease(lease: &Lease) -> Option<Key> {
+    (lease.namespace() == NODE_LEASE_NAMESPACE).then(|| Key::new("", lease.name()))
+}
+
+/// Whether anything on a node waits to be started elsewhere.
+fn has_guests(node: &str, view: &View<'_>) -> bool {
+    let is_active = |vmi: &VirtualMachineInstance| matches!(vmi.phase(), phase::SCHEDULED | phase::RUNNING);
+    let instances = view.cache::<VirtualMachineInstance>();
+    instances.iter().any(|vmi| is_active(vmi) && place_of(vmi) == node)
+        || view.cache::<Pod>().iter().any(|pod| {
+            node_of(pod) == Some(node)
+                && pod
+                    .controller_uid()
+                    .is_some_and(|uid| instances.iter().any(|vmi| vmi.uid() == uid && vmi.phase() == phase::SCHEDULING))
+        })
+}
+
+#[cfg(test)]
+mod tests;

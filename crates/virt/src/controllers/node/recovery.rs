@@ -1,0 +1,169 @@
+//! Instances whose node is dead, or only seems to be.
+//!
+//! An instance fails, and its machine may be started elsewhere, on proof alone: its node's Lease was marked for the term
+//! in which its guest was started (see [`crate::fence`]), or an operator has put the taint
+//! `node.kubernetes.io/out-of-service` on the node. (That the node itself reports all containers as ended is the `vmi`
+//! controller's matter.) The write rests on the instance's UID and resourceVersion, and so on its phase and node.
+//!
+//! While an instance waits for a silent node, its condition `Recovery` says for what, and until when.
+//!
+//! Keys are instances: each is looked at again in time, whether there is a Node object or not.
+
+use std::time::Duration;
+
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::resource::{Kind as _, Object};
+use carrack_types::well_known::kubevirt::{
+    FAILOVER_ANNOTATION, FENCED_BY_ANNOTATION, NODE_LEASE_NAMESPACE, NODE_UNRESPONSIVE, RECOVERY_CONDITION,
+    SCHEDULABLE_LABEL,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+use super::{node_of, place_of};
+use crate::controllers::vmi::enter;
+use crate::diff::merge_patch;
+use crate::fence;
+
+/// An operator's word that a node is shut down and will not come back with what it ran.
+const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// Interval at which an instance of a silent node is looked at again.
+const RECHECK: Duration = Duration::from_secs(30);
+
+/// Fails instances of dead nodes.
+pub struct RecoveryController;
+
+impl Controller for RecoveryController {
+    fn name(&self) -> &'static str {
+        "virt-recovery"
+    }
+
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VirtualMachineInstance>();
+        setup.watch_owned::<Pod, VirtualMachineInstance>();
+        // A node that lives writes its status all the time; only what it says when it does not is of interest.
+        setup.watch::<Node>(|node, view| {
+            let silent = is_silent(Some(node)) || is_out_of_service(node);
+            on_node(node.name(), view, |vmi| silent || vmi.condition(RECOVERY_CONDITION).is_some())
+        });
+        setup.watch::<Lease>(|lease, view| {
+            let marked = lease.namespace() == NODE_LEASE_NAMESPACE && fence::is_marked(lease);
+            if marked { on_node(lease.name(), view, |_| true) } else { Vec::new() }
+        });
+    }
+
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(vmi) = view.get::<VirtualMachineInstance>(&key.namespace, &key.name) else { return Plan::none() };
+        let pods = view.cache::<Pod>().by_owner(vmi.uid()).filter(|pod| pod.controller_uid() == Some(vmi.uid()));
+        let pods: Vec<&Pod> = pods.map(AsRef::as_ref).collect();
+        let is_lost = vmi.is_final() && vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
+        if is_lost {
+            return clear_up(&pods);
+        }
+        let place = match vmi.phase() {
+            phase::SCHEDULED | phase::RUNNING => place_of(vmi),
+            phase::SCHEDULING => pods.iter().find_map(|pod| node_of(pod)).unwrap_or_default(),
+            _ => "",
+        };
+        let node = view.get::<Node>("", place).map(AsRef::as_ref);
+        if place.is_empty() {
+            return describe(vmi, None, now);
+        }
+        let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, place).map(AsRef::as_ref);
+        if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
+            return fail(vmi, &format!("the lease of node {place} has run out; its guests have stopped"), now);
+        }
+        if node.is_some_and(is_out_of_service) {
+            return fail(vmi, &format!("node {place} is out of service, as its taint says"), now);
+        }
+        if is_silent(node) {
+            return describe(vmi, Some(&waiting(vmi, place, node)), now).requeue_after(RECHECK);
+        }
+        describe(vmi, None, now)
+    }
+}
+
+fn is_silent(node: Option<&Node>) -> bool {
+    node.is_none_or(|node| node.label(SCHEDULABLE_LABEL) == Some("false"))
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_ref())
+        .is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT))
+}
+
+/// Instances that a node has or is about to have.
+fn on_node(node: &str, view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
+    let instances = view.cache::<VirtualMachineInstance>();
+    let mut keys: Vec<Key> =
+        instances.iter().filter(|vmi| place_of(vmi) == node && which(vmi)).map(|vmi| Key::of(vmi.as_ref())).collect();
+    let launchers = view.cache::<Pod>().iter().filter(|pod| node_of(pod) == Some(node));
+    for uid in launchers.filter_map(|pod| pod.controller_uid()) {
+        let scheduling = instances.iter().filter(|vmi| vmi.uid() == uid && vmi.phase() == phase::SCHEDULING);
+        keys.extend(scheduling.filter(|vmi| which(vmi)).map(|vmi| Key::of(vmi.as_ref())));
+    }
+    keys
+}
+
+/// It is over; why.
+fn fail(vmi: &VirtualMachineInstance, why: &str, now: Time) -> Plan {
+    let mut new = vmi.clone();
+    let status = new.status.get_or_insert_default();
+    enter(status, phase::FAILED, now);
+    status.reason = NODE_UNRESPONSIVE.to_owned();
+    status.conditions.retain(|condition| condition.r#type != RECOVERY_CONDITION);
+    match merge_patch(vmi, &new) {
+        Some(patch) => {
+            Plan::none().patch(vmi, patch).event(EventRecord::warning(vmi, NODE_UNRESPONSIVE, why.to_owned()))
+        }
+        None => Plan::none(),
+    }
+}
+
+/// Nobody is there to end the pods of a dead node in their own time.
+fn clear_up(pods: &[&Pod]) -> Plan {
+    let options = || DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
+    pods.iter().fold(Plan::none(), |plan, pod| plan.delete_with(&Pod::resource(), *pod, options()))
+}
+
+/// What an instance of a silent node waits for.
+fn waiting(vmi: &VirtualMachineInstance, place: &str, node: Option<&Node>) -> Condition {
+    let Some(failover) = vmi.annotation(FAILOVER_ANNOTATION).filter(|_| !fence::is_bound(vmi)) else {
+        let by = node.and_then(|node| node.annotation(FENCED_BY_ANNOTATION));
+        let by = by.map_or_else(String::new, |by| format!(" at {by}"));
+        let message = format!(
+            "node {place} is silent; unless it is heard before, the machine is started elsewhere{by}, \
+                     when its guest here has stopped for certain"
+        );
+        return Condition::new(RECOVERY_CONDITION, "False", "WaitingForLease", &message);
+    };
+    let message = format!(
+        "node {place} is silent; the machine waits for it without limit, or for the taint {OUT_OF_SERVICE_TAINT}, since it \
+         is not started elsewhere: {failover}"
+    );
+    Condition::new(RECOVERY_CONDITION, "False", "WaitingForNode", &message)
+}
+
+/// Brings the condition up to date.
+fn describe(vmi: &VirtualMachineInstance, condition: Option<&Condition>, now: Time) -> Plan {
+    let there = vmi.condition(RECOVERY_CONDITION);
+    match condition {
+        None if there.is_none() => return Plan::none(),
+        Some(wanted) if there.is_some_and(|old| old.reason == wanted.reason && old.message == wanted.message) => {
+            return Plan::none();
+        }
+        _ => {}
+    }
+    let mut new = vmi.clone();
+    let conditions = &mut new.status.get_or_insert_default().conditions;
+    match condition {
+        Some(wanted) => {
+            set_condition(conditions, wanted.clone(), &now.meta());
+        }
+        None => conditions.retain(|old| old.r#type != RECOVERY_CONDITION),
+    }
+    merge_patch(vmi, &new).map_or_else(Plan::none, |patch| Plan::none().patch(vmi, patch))
+}

@@ -1,0 +1,132 @@
+//! Silence, suspicion, fencing, and what becomes of instances.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller, Key, Plan, Time, Write};
+use k8s_openapi::api::coordination::v1::Lease;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::recovery::RecoveryController;
+use super::*;
+
+fn of<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+fn node(label: &str, heartbeat: Option<&str>) -> Node {
+    let heartbeat = heartbeat.map_or(json!({}), |heartbeat| json!({HEARTBEAT_ANNOTATION: heartbeat}));
+    of(json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "labels": {SCHEDULABLE_LABEL: label},
+        "annotations": heartbeat}}))
+}
+
+fn lease(revision: u32, term: i32, marked: bool) -> Lease {
+    let mark = if marked { json!({FENCED_ANNOTATION: "then"}) } else { json!({}) };
+    of(json!({"metadata": {"namespace": NODE_LEASE_NAMESPACE, "name": "n", "uid": "l",
+        "resourceVersion": revision.to_string(), "annotations": mark},
+        "spec": {"holderIdentity": "n", "leaseDurationSeconds": 10, "leaseTransitions": term}}))
+}
+
+fn instance(phase: &str, failover: &str, token: &str) -> VirtualMachineInstance {
+    of(json!({"metadata": {"namespace": "ns", "name": "v", "uid": "v", "resourceVersion": "7",
+        "annotations": {"kubevirt.io/failover": failover, "kubevirt.io/fencing-token": token}},
+        "spec": {"domain": {"devices": {}}}, "status": {"phase": phase, "nodeName": "n"}}))
+}
+
+/// What a plan writes, in a few words.
+fn words(plan: &Plan) -> Vec<String> {
+    let word = |write: &Write| match write {
+        Write::Patch { key, patch, .. } => {
+            let (metadata, status) = (&patch["metadata"], &patch["status"]);
+            let label = metadata["labels"][SCHEDULABLE_LABEL].as_str().map(|label| format!("schedulable={label}"));
+            let mark = metadata["annotations"][FENCED_ANNOTATION].as_str().map(|_| "mark".to_owned());
+            let phase = status["phase"].as_str().map(|phase| format!("{phase} {}", status["reason"]));
+            let condition = status["conditions"][0]["reason"].as_str().map(str::to_owned);
+            let what = label.or(mark).or(phase).or(condition).unwrap_or_else(|| patch.to_string());
+            format!("{} at {}: {what}", key.name, metadata["resourceVersion"])
+        }
+        other => format!("{other:?}"),
+    };
+    plan.writes.iter().map(word).collect()
+}
+
+fn caches(nodes: &[Node], leases: &[Lease], instances: &[VirtualMachineInstance]) -> Caches {
+    Caches::new().with(nodes.to_vec()).with(leases.to_vec()).with(instances.to_vec()).with::<Pod>([])
+}
+
+fn watch(
+    c: &mut NodeController,
+    nodes: &[Node],
+    leases: &[Lease],
+    instances: &[VirtualMachineInstance],
+    s: i64,
+) -> Vec<String> {
+    let caches = caches(nodes, leases, instances);
+    words(&c.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(1000 + s)))
+}
+
+fn recover(nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance) -> Vec<String> {
+    let caches = caches(nodes, leases, &[vmi]);
+    words(&RecoveryController.reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000)))
+}
+
+#[test]
+fn a_heartbeat_that_does_not_change_is_silence_also_when_there_is_none() {
+    for heartbeat in [Some("1970-01-01T00:00:00Z"), Some("nonsense"), None] {
+        let mut c = NodeController::default();
+        let nodes = [node("true", heartbeat)];
+        assert_eq!(watch(&mut c, &nodes, &[], &[], 0), [""; 0], "{heartbeat:?}");
+        assert_eq!(watch(&mut c, &nodes, &[], &[], 299), [""; 0]);
+        assert_eq!(watch(&mut c, &nodes, &[], &[], 300), ["n at \"1\": schedulable=false"]);
+        // It keeps no Lease: nothing is known of its guests, however long it is silent.
+        let silent = [node("false", heartbeat)];
+        assert_eq!(watch(&mut c, &silent, &[], &[instance("Running", "true", "1")], 9000), [""; 0]);
+    }
+}
+
+#[test]
+fn a_lease_is_marked_only_after_all_that_it_promises_and_a_margin() {
+    let mut c = NodeController::default();
+    let (up, down) = ([node("true", None)], [node("false", None)]);
+    let guests = [instance("Running", "true", "1")];
+    assert_eq!(watch(&mut c, &up, &[lease(5, 1, false)], &guests, 0), [""; 0]);
+    assert_eq!(watch(&mut c, &up, &[lease(6, 1, false)], &guests, 5), [""; 0]);
+    assert_eq!(watch(&mut c, &up, &[lease(6, 1, false)], &guests, 10), [""; 0]);
+    assert_eq!(watch(&mut c, &up, &[lease(6, 1, false)], &guests, 11), ["n at \"1\": schedulable=false"]);
+    assert_eq!(watch(&mut c, &down, &[lease(6, 1, false)], &guests, 17), [""; 0]);
+    // The mark rests on the Lease as it was seen all the time.
+    assert_eq!(watch(&mut c, &down, &[lease(6, 1, false)], &guests, 18), ["n at \"6\": mark"]);
+    assert_eq!(watch(&mut c, &down, &[lease(7, 1, true)], &guests, 18), [""; 0]);
+    // Without a guest there is nothing to recover; without a Node object there may be.
+    let mut c = NodeController::default();
+    for (nodes, guests, s, expected) in [
+        (&down[..], &[][..], 0, vec![]),
+        (&down[..], &[][..], 60, vec![]),
+        (&[][..], &guests[..], 61, vec!["n at \"6\": mark".to_owned()]),
+    ] {
+        assert_eq!(watch(&mut c, nodes, &[lease(6, 1, false)], guests, s), expected, "{s}");
+    }
+}
+
+#[test]
+fn an_instance_fails_on_proof_alone() {
+    const FAILED: &str = "v at \"7\": Failed \"NodeUnresponsive\"";
+    let silent = [node("false", None)];
+    let mut taken = node("false", None);
+    taken.spec = Some(of(json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]})));
+    let check = |nodes: &[Node], leases: &[Lease], failover: &str, token: &str, expected: &[&str]| {
+        assert_eq!(recover(nodes, leases, instance("Running", failover, token)), expected, "{failover} {token}");
+    };
+    check(&silent, &[lease(9, 3, true)], "true", "3", &[FAILED]);
+    check(&[], &[lease(9, 3, true)], "true", "3", &[FAILED]);
+    check(&[taken], &[], "its disk exists on one node only", "", &[FAILED]);
+    // A guest of a later term; a Lease that may be renewed yet; no Lease at all.
+    let waits = "v at \"7\": WaitingForLease";
+    check(&silent, &[lease(9, 3, true)], "true", "4", &[waits]);
+    check(&silent, &[lease(9, 3, false)], "true", "3", &[waits]);
+    check(&[], &[], "true", "3", &[waits]);
+    check(&silent, &[lease(9, 3, true)], "its disk exists on one node only", "3", &["v at \"7\": WaitingForNode"]);
+    check(&[node("true", None)], &[lease(9, 3, false)], "true", "3", &[]);
+    for phase in ["Pending", "Succeeded", "Failed"] {
+        assert_eq!(recover(&silent, &[lease(9, 3, true)], instance(phase, "true", "3")), [""; 0], "{phase}");
+    }
+}

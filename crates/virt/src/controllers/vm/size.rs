@@ -1,0 +1,130 @@
+//! The instance type and the preference of a machine: found, kept in revisions, and applied.
+
+use carrack_engine::View;
+use carrack_types::kubevirt::instancetype::{
+    VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
+    VirtualMachinePreference,
+};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceSpec};
+use carrack_types::resource::{Kind, Object};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use crate::instancetype::{
+    CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, Chosen, INSTANCETYPE, Place, instancetype_place, object_of,
+    preference_place, reference, referenced, revision_of, spec_of,
+};
+
+/// What a machine's template becomes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sized {
+    /// What it names.
+    pub chosen: Chosen,
+    /// Status fields that name the revisions: of the instance type, of the preference.
+    pub references: [Option<Value>; 2],
+    /// Revisions that are to be made.
+    pub new: Vec<ControllerRevision>,
+}
+
+/// Why a machine has no size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// In one word.
+    pub reason: &'static str,
+    /// In a sentence.
+    pub message: String,
+}
+
+impl Sized {
+    /// The spec of an instance, and the annotations that come with it.
+    pub fn spec(&self, vm: &VirtualMachine) -> Result<(VirtualMachineInstanceSpec, BTreeMap<String, String>), Trouble> {
+        let mut spec = vm.spec.template.as_ref().map(|template| template.spec.clone()).unwrap_or_default();
+        if self.chosen.is_empty() {
+            return Ok((spec, BTreeMap::new()));
+        }
+        match self.chosen.apply("spec", &mut spec) {
+            Ok(mut annotations) => {
+                annotations.extend(names(vm));
+                Ok((spec, annotations))
+            }
+            Err(conflicts) => {
+                let fields: Vec<String> = conflicts.into_iter().map(|conflict| conflict.field).collect();
+                let message = format!("VMI conflicts with instancetype spec in fields: [{}]", fields.join(", "));
+                Err(Trouble { reason: "FailedCreate", message })
+            }
+        }
+    }
+}
+
+/// What an instance says about its size.
+fn names(vm: &VirtualMachine) -> BTreeMap<String, String> {
+    let places = [instancetype_place(&vm.spec, vm.namespace()), preference_place(&vm.spec, vm.namespace())];
+    let key = |kind: &str| match kind {
+        INSTANCETYPE => "kubevirt.io/instancetype-name",
+        CLUSTER_INSTANCETYPE => "kubevirt.io/cluster-instancetype-name",
+        CLUSTER_PREFERENCE => "kubevirt.io/cluster-preference-name",
+        _ => "kubevirt.io/preference-name",
+    };
+    places.into_iter().flatten().map(|place| (key(place.kind).to_owned(), place.name.to_owned())).collect()
+}
+
+/// Finds what a machine names: as it was when the machine first used it, or, the first time, as it is.
+pub(super) fn find(vm: &VirtualMachine, revisions: &[&ControllerRevision], view: &View<'_>) -> Result<Sized, Trouble> {
+    let status = vm.status.clone().unwrap_or_default();
+    let mut sized = Sized::default();
+    if let Some(place) = instancetype_place(&vm.spec, vm.namespace()) {
+        let object = kept(vm, &place, status.instancetype_ref.as_ref(), revisions, view, 0, &mut sized);
+        let missing = || Trouble { reason: "FailedFindInstancetype", message: not_found(&place) };
+        sized.chosen.instancetype = Some(object.as_ref().and_then(spec_of).ok_or_else(missing)?);
+    }
+    if let Some(place) = preference_place(&vm.spec, vm.namespace()) {
+        let object = kept(vm, &place, status.preference_ref.as_ref(), revisions, view, 1, &mut sized);
+        let missing = || Trouble { reason: "FailedFindPreference", message: not_found(&place) };
+        sized.chosen.preference = Some(object.as_ref().and_then(spec_of).ok_or_else(missing)?);
+    }
+    Ok(sized)
+}
+
+fn not_found(place: &Place<'_>) -> String {
+    format!("{}.{} \"{}\" not found", place.plural, crate::instancetype::GROUP, place.name)
+}
+
+fn kept(
+    vm: &VirtualMachine,
+    place: &Place<'_>,
+    field: Option<&Value>,
+    revisions: &[&ControllerRevision],
+    view: &View<'_>,
+    which: usize,
+    sized: &mut Sized,
+) -> Option<Value> {
+    if let Some(name) = referenced(field, place) {
+        sized.references[which] = field.cloned();
+        let revision = revisions.iter().find(|revision| revision.name() == name);
+        if let Some(object) = revision.and_then(|revision| object_of(revision)) {
+            return Some(object.clone());
+        }
+        // Somebody deleted it. What is there now takes its place, as for a new machine.
+    }
+    let object = live(place, view)?;
+    let revision = revision_of(vm, &object);
+    sized.references[which] = Some(reference(place, revision.name()));
+    if !revisions.iter().any(|there| there.name() == revision.name()) {
+        sized.new.push(revision);
+    }
+    Some(object)
+}
+
+/// The object as it is.
+fn live(place: &Place<'_>, view: &View<'_>) -> Option<Value> {
+    fn of<K: Kind + serde::Serialize>(place: &Place<'_>, view: &View<'_>) -> Option<Value> {
+        view.get::<K>(place.namespace, place.name).map(|object| json!(object.as_ref()))
+    }
+    match place.kind {
+        INSTANCETYPE => of::<VirtualMachineInstancetype>(place, view),
+        CLUSTER_INSTANCETYPE => of::<VirtualMachineClusterInstancetype>(place, view),
+        CLUSTER_PREFERENCE => of::<VirtualMachineClusterPreference>(place, view),
+        _ => of::<VirtualMachinePreference>(place, view),
+    }
+}

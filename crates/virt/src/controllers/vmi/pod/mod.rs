@@ -1,0 +1,330 @@
+//! The launcher pod of an instance.
+//!
+//! Its shape is a contract with the node's handler and with everybody who looks at KubeVirt's pods: name, labels,
+//! annotations, container names, directories, device requests. Two things are done otherwise than upstream:
+//! containers of container disks are kept alive by a program that the handler puts on the node beforehand (upstream
+//! copies one into each pod by an init container, which costs each start a container), and devices are asked for as
+//! far as nodes offer them, so that clusters without KVM or vhost-net run guests by emulation with no setting.
+
+mod probes;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrack_engine::controller_ref;
+use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
+use carrack_types::well_known::kubevirt::{
+    APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER,
+    MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE,
+    VM_NAME_LABEL, VMI_ID_LABEL,
+};
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
+    PodReadinessGate, PodSpec, ResourceRequirements, SecurityContext, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::overhead::memory_overhead_bytes;
+use crate::controllers::Config;
+use crate::identity::{hashed_network, label_value, launcher_pod_name};
+use crate::paths;
+use volumes::Volumes;
+
+/// Where Multus looks for the networks of a pod.
+const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
+/// Virtual CPUs that share one requested CPU, unless the cluster's settings say otherwise.
+const CPU_ALLOCATION_RATIO: i64 = 10;
+/// Seconds that a guest may take to shut down, unless its spec says otherwise.
+pub(crate) const DEFAULT_GRACE_S: i64 = 30;
+/// Seconds that the pod gets beyond its guest.
+const POD_GRACE_EXTRA_S: i64 = 30;
+
+/// The device resources that nodes ready for instances offer; nothing when no node is ready, and nobody knows yet.
+pub(super) fn devices_on_offer<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<BTreeSet<&'static str>> {
+    let mut ready = nodes.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")).peekable();
+    ready.peek()?;
+    Some(
+        ready
+            .filter_map(|node| node.status.as_ref()?.capacity.as_ref())
+            .flat_map(|capacity| {
+                [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE]
+                    .into_iter()
+                    .filter(|name| capacity.get(*name).is_some_and(|amount| amount.0 != "0"))
+            })
+            .collect(),
+    )
+}
+
+/// A number of bytes as a quantity.
+pub(crate) fn bytes_quantity(bytes: u64) -> Quantity {
+    const MIB: u64 = 1 << 20;
+    Quantity(if bytes.is_multiple_of(MIB) { format!("{}Mi", bytes / MIB) } else { bytes.to_string() })
+}
+
+/// Builds the pod.
+///
+/// `blocks` are the claims among the instance's that are block devices.
+///
+/// # Errors
+/// Why the spec cannot be made into a pod, for people.
+pub(super) fn build(
+    vmi: &VirtualMachineInstance,
+    cluster: &KubeVirt,
+    offered: &BTreeSet<&'static str>,
+    blocks: &BTreeSet<&str>,
+    config: &Config,
+) -> Result<Pod, String> {
+    let spec = &vmi.spec;
+    let volumes = Volumes::of(vmi, blocks, config)?;
+    let settings = &cluster.spec.configuration;
+    let mut node_selector = spec.node_selector.clone();
+    node_selector.insert(SCHEDULABLE_LABEL.to_owned(), "true".to_owned());
+    node_selector.insert(ARCH_LABEL.to_owned(), spec.architecture.clone().unwrap_or_else(|| "amd64".to_owned()));
+    let compute = Container {
+        name: COMPUTE_CONTAINER.to_owned(),
+        image: Some(config.launcher_image.clone()),
+        image_pull_policy: Some(
+            settings
+                .image_pull_policy
+                .clone()
+                .or_else(|| cluster.spec.image_pull_policy.clone())
+                .unwrap_or_else(|| "IfNotPresent".to_owned()),
+        ),
+        args: Some(vec![
+            "--name".to_owned(),
+            vmi.name().to_owned(),
+            "--namespace".to_owned(),
+            vmi.namespace().to_owned(),
+            "--uid".to_owned(),
+            vmi.uid().to_owned(),
+        ]),
+        resources: Some(compute_resources(vmi, cluster, offered)?),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(0),
+            run_as_non_root: Some(false),
+            privileged: Some(false),
+            capabilities: Some(Capabilities { add: Some(vec!["NET_BIND_SERVICE".to_owned()]), drop: None }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(volumes.mounts),
+        volume_devices: (!volumes.devices.is_empty()).then_some(volumes.devices),
+        lifecycle: Some(power_button(vmi)),
+        liveness_probe: spec.liveness_probe.as_ref().map(|probe| probes::of(vmi, probe)),
+        readiness_probe: spec.readiness_probe.as_ref().map(|probe| probes::of(vmi, probe)),
+        ..Container::default()
+    };
+    let mut containers = vec![compute];
+    containers.extend(volumes.disk_containers);
+    if spec.domain.devices.log_serial_console == Some(true)
+        && spec.domain.devices.autoattach_serial_console != Some(false)
+    {
+        containers.push(console_log(vmi, &containers[0]));
+    }
+    let grace_s = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
+    Ok(Pod {
+        metadata: metadata(vmi),
+        spec: Some(PodSpec {
+            containers,
+            volumes: Some(volumes.volumes),
+            image_pull_secrets: (!volumes.pull_secrets.is_empty())
+                .then(|| volumes.pull_secrets.into_iter().map(|name| LocalObjectReference { name }).collect()),
+            restart_policy: Some("Never".to_owned()),
+            termination_grace_period_seconds: Some(grace_s.saturating_add(POD_GRACE_EXTRA_S)),
+            node_selector: Some(node_selector),
+            affinity: spec.affinity.clone(),
+            tolerations: (!spec.tolerations.is_empty()).then(|| spec.tolerations.clone()),
+            topology_spread_constraints: (!spec.topology_spread_constraints.is_empty())
+                .then(|| spec.topology_spread_constraints.clone()),
+            scheduler_name: spec.scheduler_name.clone(),
+            priority_class_name: spec.priority_class_name.clone(),
+            service_account_name: spec.service_account_name.clone().or(volumes.service_account),
+            automount_service_account_token: Some(volumes.needs_token),
+            enable_service_links: Some(false),
+            hostname: Some(host_name(vmi)),
+            subdomain: spec.subdomain.clone(),
+            dns_policy: spec.dns_policy.clone(),
+            dns_config: spec.dns_config.clone(),
+            readiness_gates: Some(vec![PodReadinessGate { condition_type: UNPAUSED_CONDITION.to_owned() }]),
+            ..PodSpec::default()
+        }),
+        status: None,
+    })
+}
+
+/// QEMU does not end by a signal that asks. Whoever deletes the pod, and not the instance, presses the guest's power
+/// button all the same, by the kubelet's hand.
+fn power_button(vmi: &VirtualMachineInstance) -> Lifecycle {
+    let command = ["/usr/bin/carrack", "virt-launcher", "shutdown", "--uid", vmi.uid()].map(str::to_owned).into();
+    let exec = ExecAction { command: Some(command) };
+    Lifecycle { pre_stop: Some(LifecycleHandler { exec: Some(exec), ..Default::default() }), ..Default::default() }
+}
+
+/// Shows what the guest writes to its serial console as a container's log.
+fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
+    const VOLUMES: [&str; 3] = ["private", "public", paths::SOCKET_VOLUME];
+    let mounts = compute.volume_mounts.iter().flatten().filter(|mount| VOLUMES.contains(&mount.name.as_str()));
+    // What lies below another of them needs a place to be mounted on, which the other must let be made.
+    let mounts =
+        mounts.map(|mount| VolumeMount { read_only: (mount.name == "private").then_some(true), ..mount.clone() });
+    let limits: Amounts =
+        [("cpu", "15m"), ("memory", "60M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
+    let requests: Amounts =
+        [("cpu", "5m"), ("memory", "35M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
+    let guaranteed = vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement);
+    Container {
+        name: CONSOLE_LOG_CONTAINER.to_owned(),
+        image: compute.image.clone(),
+        image_pull_policy: compute.image_pull_policy.clone(),
+        command: Some(["/usr/bin/carrack", "virt-launcher", "tail", "--uid", vmi.uid()].map(str::to_owned).into()),
+        resources: Some(ResourceRequirements {
+            requests: Some(if guaranteed { limits.clone() } else { requests }),
+            limits: Some(limits),
+            claims: None,
+        }),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(0),
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".to_owned()]) }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(mounts.collect()),
+        ..Container::default()
+    }
+}
+
+fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
+    let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
+    for (key, value) in [
+        (APP_LABEL, LAUNCHER.to_owned()),
+        (CREATED_BY_LABEL, vmi.uid().to_owned()),
+        (VM_NAME_LABEL, label_value(vmi.name())),
+        (VMI_ID_LABEL, label_value(vmi.name())),
+    ] {
+        labels.insert(key.to_owned(), value);
+    }
+    let mut annotations: BTreeMap<String, String> = vmi
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| !key.starts_with("kubectl.kubernetes.io/") && !key.starts_with("kubevirt.io/"))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    for (key, value) in [
+        (DOMAIN_ANNOTATION, vmi.name()),
+        (MIGRATION_TRANSPORT_UNIX_ANNOTATION, "true"),
+        (DEFAULT_CONTAINER_ANNOTATION, COMPUTE_CONTAINER),
+        ("descheduler.alpha.kubernetes.io/request-evict-only", ""),
+    ] {
+        annotations.insert(key.to_owned(), value.to_owned());
+    }
+    if let Some(networks) = attachments(vmi) {
+        annotations.insert(NETWORKS_ANNOTATION.to_owned(), networks);
+    }
+    ObjectMeta {
+        name: Some(launcher_pod_name(vmi.name(), vmi.uid())),
+        namespace: vmi.metadata.namespace.clone(),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: Some(vec![controller_ref(vmi)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// What Multus is asked for: a list of networks, each with the name that its interface gets in the pod.
+fn attachments(vmi: &VirtualMachineInstance) -> Option<String> {
+    let networks = vmi.spec.networks.iter().filter_map(|network| Some((network, network.multus.as_ref()?)));
+    let asked: Vec<serde_json::Value> = networks
+        .filter(|(_, multus)| !multus.default)
+        .map(|(network, multus)| {
+            let (namespace, name) =
+                multus.network_name.split_once('/').unwrap_or((vmi.namespace(), &multus.network_name));
+            let interface = format!("pod{}", hashed_network(&network.name));
+            serde_json::json!({"name": name, "namespace": namespace, "interface": interface})
+        })
+        .collect();
+    (!asked.is_empty()).then(|| serde_json::Value::Array(asked).to_string())
+}
+
+/// A pod's host name is one label: an instance's name up to its first dot.
+fn host_name(vmi: &VirtualMachineInstance) -> String {
+    let name = vmi.spec.hostname.as_deref().unwrap_or_else(|| vmi.name());
+    let label: String = name.split('.').next().unwrap_or_default().chars().take(63).collect();
+    label.trim_end_matches('-').to_owned()
+}
+
+type Amounts = BTreeMap<String, Quantity>;
+
+fn compute_resources(
+    vmi: &VirtualMachineInstance,
+    cluster: &KubeVirt,
+    offered: &BTreeSet<&'static str>,
+) -> Result<ResourceRequirements, String> {
+    let domain = &vmi.spec.domain;
+    let developer = &cluster.spec.configuration.developer_configuration;
+    let given = |amounts: &BTreeMap<String, carrack_types::kubevirt::Quantity>| -> Amounts {
+        amounts.iter().map(|(name, amount)| (name.clone(), amount.clone().into())).collect()
+    };
+    let (mut requests, mut limits) = (given(&domain.resources.requests), given(&domain.resources.limits));
+    let overhead = memory_overhead_bytes(domain);
+    let guest = domain.guest_memory_bytes().ok_or("the guest's memory is not given")?;
+    let with_overhead = |bytes: u64| bytes_quantity(bytes.saturating_add(overhead));
+    let amount = |amounts: &BTreeMap<String, carrack_types::kubevirt::Quantity>| {
+        amounts.get("memory").and_then(carrack_types::kubevirt::Quantity::units).and_then(|n| u64::try_from(n).ok())
+    };
+    if let Some(size) = huge_page_size(vmi) {
+        // The guest's memory lies in huge pages; what is asked for beside them is for the launcher alone.
+        for amounts in [&mut requests, &mut limits] {
+            amounts.insert(format!("hugepages-{size}"), bytes_quantity(guest));
+            amounts.insert("memory".to_owned(), bytes_quantity(overhead));
+        }
+    }
+    // Overcommitted memory: the guest sees more than is asked for.
+    let overcommit = u64::try_from(developer.memory_overcommit.unwrap_or(100)).unwrap_or(100).max(1);
+    let request = amount(&domain.resources.requests).unwrap_or(guest.saturating_mul(100) / overcommit);
+    let request_overhead = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
+    if huge_page_size(vmi).is_none() {
+        requests.insert("memory".to_owned(), bytes_quantity(request.saturating_add(request_overhead)));
+        if let Some(limit) = amount(&domain.resources.limits) {
+            limits.insert("memory".to_owned(), with_overhead(limit));
+        }
+    }
+    if !requests.contains_key("cpu") {
+        let ratio = developer.cpu_allocation_ratio.unwrap_or(CPU_ALLOCATION_RATIO).max(1);
+        let millis = (i64::from(domain.vcpus()) * 1000 / ratio).max(1);
+        let cpu = limits.get("cpu").cloned().unwrap_or_else(|| Quantity(format!("{millis}m")));
+        requests.insert("cpu".to_owned(), cpu);
+    }
+    requests.entry("ephemeral-storage".to_owned()).or_insert_with(|| Quantity("50M".to_owned()));
+    for device in devices_wanted(vmi, developer.use_emulation.unwrap_or(false)) {
+        if offered.contains(device) {
+            requests.insert(device.to_owned(), Quantity("1".to_owned()));
+            limits.insert(device.to_owned(), Quantity("1".to_owned()));
+        }
+    }
+    Ok(ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None })
+}
+
+/// Size of the huge pages that an instance asks for.
+fn huge_page_size(vmi: &VirtualMachineInstance) -> Option<&str> {
+    vmi.spec.domain.memory.as_ref()?.hugepages.as_ref()?.page_size.as_deref()
+}
+
+/// The devices that an instance can make use of. With emulation neither KVM nor vhost-net is.
+fn devices_wanted(vmi: &VirtualMachineInstance, emulate: bool) -> Vec<&'static str> {
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    let mut wanted = Vec::new();
+    if !emulate {
+        wanted.push(KVM_RESOURCE);
+    }
+    if interfaces.iter().any(|interface| interface.sriov.is_none()) {
+        wanted.push(TUN_RESOURCE);
+    }
+    if !emulate && interfaces.iter().any(|i| i.sriov.is_none() && i.model.as_deref().unwrap_or("virtio") == "virtio") {
+        wanted.push(VHOST_NET_RESOURCE);
+    }
+    wanted
+}

@@ -1,0 +1,184 @@
+//! What a guest's agent says, in KubeVirt's words.
+//!
+//! All of it comes from inside the guest: it is shown, and nothing is decided by it.
+
+use carrack_types::kubevirt::vmi::GuestOsInfo;
+use serde_json::{Value, json};
+
+use super::effects::AgentInterface;
+
+/// Most file systems, users and interfaces that are taken from a guest.
+const MOST: usize = 256;
+/// Longest text that is taken from a guest, characters.
+const LONGEST: usize = 256;
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().chars().take(LONGEST).collect()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten().take(MOST)
+}
+
+/// The operating system, from `guest-get-osinfo`.
+#[must_use]
+pub fn os_info(answer: &Value) -> GuestOsInfo {
+    GuestOsInfo {
+        name: text(&answer["name"]),
+        kernel_release: text(&answer["kernel-release"]),
+        version: text(&answer["version"]),
+        pretty_name: text(&answer["pretty-name"]),
+        version_id: text(&answer["version-id"]),
+        kernel_version: text(&answer["kernel-version"]),
+        machine: text(&answer["machine"]),
+        id: text(&answer["id"]),
+    }
+}
+
+/// The interfaces, from `guest-network-get-interfaces`; the loopback is nobody's concern.
+#[must_use]
+pub fn interfaces(answer: &Value) -> Vec<AgentInterface> {
+    list(answer)
+        .map(|interface| AgentInterface {
+            name: text(&interface["name"]),
+            mac: text(&interface["hardware-address"]).to_lowercase(),
+            addresses: list(&interface["ip-addresses"])
+                .map(|address| text(&address["ip-address"]))
+                // Addresses of the link alone reach nobody.
+                .filter(|address| !address.is_empty() && !address.starts_with("fe80:"))
+                .collect(),
+        })
+        .filter(|interface| interface.name != "lo" && !interface.name.is_empty())
+        .collect()
+}
+
+/// Users, from `guest-get-users`: the items of a VirtualMachineInstanceGuestOSUserList.
+#[must_use]
+pub fn users(answer: &Value) -> Vec<Value> {
+    let user = |user: &Value| {
+        let mut item =
+            json!({"userName": text(&user["user"]), "loginTime": user["login-time"].as_f64().unwrap_or(0.0)});
+        let domain = text(&user["domain"]);
+        if !domain.is_empty() {
+            item["domain"] = json!(domain);
+        }
+        item
+    };
+    list(answer).map(user).collect()
+}
+
+/// File systems, from `guest-get-fsinfo`: the items of a VirtualMachineInstanceFileSystemList.
+#[must_use]
+pub fn filesystems(answer: &Value) -> Vec<Value> {
+    let disk = |disk: &Value| json!({"busType": text(&disk["bus-type"]), "serial": text(&disk["serial"])});
+    let filesystem = |system: &Value| {
+        let disks: Vec<Value> = list(&system["disk"]).map(disk).collect();
+        let mut item = json!({
+            "diskName": text(&system["name"]),
+            "mountPoint": text(&system["mountpoint"]),
+            "fileSystemType": text(&system["type"]),
+            "usedBytes": system["used-bytes"].as_i64().unwrap_or(0),
+            "totalBytes": system["total-bytes"].as_i64().unwrap_or(0),
+        });
+        if !disks.is_empty() {
+            item["disk"] = Value::Array(disks);
+        }
+        item
+    };
+    list(answer).map(filesystem).collect()
+}
+
+/// The answers of an agent to the questions behind `guestosinfo`; null where it gave none.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// `guest-info`.
+    pub info: Value,
+    /// `guest-get-osinfo`.
+    pub os: Value,
+    /// `guest-get-host-name`.
+    pub host: Value,
+    /// `guest-get-timezone`.
+    pub zone: Value,
+    /// `guest-get-users`.
+    pub users: Value,
+    /// `guest-get-fsinfo`.
+    pub filesystems: Value,
+    /// `guest-fsfreeze-status`.
+    pub frozen: Value,
+}
+
+/// A VirtualMachineInstanceGuestAgentInfo.
+#[must_use]
+pub fn agent_info(answers: &Answers) -> Value {
+    let command = |command: &Value| {
+        let mut item = json!({"name": text(&command["name"]), "enabled": command["enabled"] == true});
+        if command["success-response"] == true {
+            item["successResponse"] = json!(true);
+        }
+        item
+    };
+    let commands: Vec<Value> = list(&answers.info["supported_commands"]).map(command).collect();
+    let os = serde_json::to_value(os_info(&answers.os)).unwrap_or_default();
+    let offset = answers.zone["offset"].as_i64();
+    let zone = offset.map(|offset| format!("{}, {offset}", text(&answers.zone["zone"])));
+    let mut info = json!({
+        "guestAgentVersion": text(&answers.info["version"]),
+        "supportedCommands": commands,
+        "hostname": text(&answers.host["host-name"]),
+        "os": os,
+        "timezone": zone.unwrap_or_default(),
+        "userList": users(&answers.users),
+        "fsInfo": {"disks": filesystems(&answers.filesystems)},
+    });
+    if answers.frozen == "frozen" {
+        info["fsFreezeStatus"] = json!("frozen");
+    }
+    info
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Answers, agent_info, filesystems, interfaces, os_info, users};
+
+    #[test]
+    fn answers_in_kubevirts_words() {
+        let os = os_info(
+            &json!({"id": "debian", "name": "Debian GNU/Linux", "kernel-release": "6.1.0", "machine": "x86_64"}),
+        );
+        assert_eq!((os.id.as_str(), os.kernel_release.as_str()), ("debian", "6.1.0"));
+        let found = interfaces(&json!([
+            {"name": "lo", "ip-addresses": [{"ip-address": "127.0.0.1"}]},
+            {"name": "eth0", "hardware-address": "02:AA:00:00:00:01",
+                "ip-addresses": [{"ip-address": "10.0.2.2"}, {"ip-address": "fe80::1"}]}]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].mac.as_str(), found[0].addresses.as_slice()),
+            ("02:aa:00:00:00:01", &["10.0.2.2".to_owned()][..])
+        );
+        assert_eq!(
+            users(&json!([{"user": "demo", "login-time": 1.5}])),
+            [json!({"userName": "demo", "loginTime": 1.5})]
+        );
+        assert_eq!(
+            filesystems(&json!([{"name": "vda1", "mountpoint": "/", "type": "ext4", "used-bytes": 1, "total-bytes": 2,
+                "disk": [{"bus-type": "virtio", "serial": "s"}]}])),
+            [json!({"diskName": "vda1", "mountPoint": "/", "fileSystemType": "ext4", "usedBytes": 1, "totalBytes": 2,
+                "disk": [{"busType": "virtio", "serial": "s"}]})]
+        );
+        let info = agent_info(&Answers {
+            info: json!({"version": "7.2.0", "supported_commands": [{"name": "guest-ping", "enabled": true}]}),
+            zone: json!({"zone": "UTC", "offset": 0}),
+            frozen: json!("frozen"),
+            ..Answers::default()
+        });
+        assert_eq!(info["guestAgentVersion"], "7.2.0");
+        assert_eq!(info["supportedCommands"][0], json!({"name": "guest-ping", "enabled": true}));
+        assert_eq!((&info["timezone"], &info["fsFreezeStatus"]), (&json!("UTC, 0"), &json!("frozen")));
+        // A guest may say anything.
+        assert_eq!(agent_info(&Answers::default())["hostname"], "");
+        let long = os_info(&json!({"id": "x".repeat(9999)}));
+        assert_eq!(long.id.len(), 256);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a guest shows and says of itself: its screen, and its agent's answers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use carrack_launcher::agent::AgentError;
+use carrack_launcher::proto::Call;
+use carrack_launcher::{Layout, client};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::super::agent::{self, Agents, Frozen, UNFREEZE_AFTER};
+use super::{Body, CALL_DEADLINE, Config, text};
+use crate::handler::agent::{agent_info, filesystems, users};
+use crate::handler::effects::Served;
+
+/// Longest picture, bytes.
+const MAX_PICTURE: u64 = 64 << 20;
+/// Longest options, bytes.
+const MAX_OPTIONS: usize = 64 << 10;
+
+static PICTURES: AtomicU64 = AtomicU64::new(0);
+
+/// A picture of the guest's screen.
+pub(super) async fn screenshot(layout: &Layout) -> Response<Body> {
+    let name = format!("{}x{}", std::process::id(), PICTURES.fetch_add(1, Ordering::Relaxed));
+    let call = Call::Screenshot { name: name.clone() };
+    if let Err(error) = client::call(&layout.command_socket(), call, CALL_DEADLINE).await {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, carrack_engine::causes(&error));
+    }
+    let path = layout.screenshot(&name);
+    let read = tokio::task::spawn_blocking(move || {
+        let long = std::fs::metadata(&path)?.len() > MAX_PICTURE;
+        let bytes = if long { Err(std::io::Error::other("the picture is too large")) } else { std::fs::read(&path) };
+        std::fs::remove_file(&path)?;
+        bytes
+    });
+    match read.await {
+        Ok(Ok(bytes)) => typed("image/png", bytes.into()),
+        Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the picture cannot be read: {error}")),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// Answers of the guest's agent: `guestosinfo`, `userlist` or `filesystemlist`.
+pub(super) async fn info(agents: &Agents, guest: &Served, layout: &Layout, what: &str) -> Response<Body> {
+    let uid = &guest.place.uid;
+    let list = |kind: &str, items: Vec<Value>| json!({"apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": {}, "items": items});
+    let said = match what {
+        "userlist" => agent::ask(agents, uid, layout, "guest-get-users")
+            .await
+            .map(|answer| list("VirtualMachineInstanceGuestOSUserList", users(&answer))),
+        "filesystemlist" => agent::ask(agents, uid, layout, "guest-get-fsinfo")
+            .await
+            .map(|answer| list("VirtualMachineInstanceFileSystemList", filesystems(&answer))),
+        _ => agent::ask_all(agents, uid, layout).await.map(|answers| {
+            let mut info = agent_info(&answers);
+            info["apiVersion"] = json!("kubevirt.io/v1");
+            info["kind"] = json!("VirtualMachineInstanceGuestAgentInfo");
+            info
+        }),
+    };
+    match said {
+        Ok(value) => typed("application/json", value.to_string().into()),
+        Err(error) => refused(&error),
+    }
+}
+
+/// Freezes the guest's file systems, until they are thawed or the time is over.
+pub(super) async fn freeze(
+    config: &Config,
+    agents: &Agents,
+    guest: &Served,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let body = match Limited::new(request.into_body(), MAX_OPTIONS).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("the options cannot be read: {error}")),
+    };
+    let options: Value = if body.iter().all(u8::is_ascii_whitespace) {
+        json!({})
+    } else {
+        match serde_json::from_slice(&body) {
+            Ok(options) => options,
+            Err(error) => return text(StatusCode::BAD_REQUEST, format!("the options are not understood: {error}")),
+        }
+    };
+    let after = match options["unfreezeTimeout"].as_str().filter(|text| !text.is_empty()) {
+        None => UNFREEZE_AFTER,
+        Some(given) => match duration(given) {
+            // Zero is KubeVirt's word for never; a guest that is never thawed is of no use, so that is bounded, too.
+            Some(Duration::ZERO) => Duration::from_secs(3600),
+            Some(after) => after,
+            None => return text(StatusCode::BAD_REQUEST, format!("unfreezeTimeout {given:?} is no duration")),
+        },
+    };
+    let frozen = Frozen::new(&config.state_dir);
+    if let Err(error) = frozen.remember(&guest.place, after) {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("it cannot be written down: {error}"));
+    }
+    match agent::ask(agents, &guest.place.uid, &config.layout(&guest.place), "guest-fsfreeze-freeze").await {
+        Ok(_) => Response::new(Full::default()),
+        Err(error) => {
+            // A refusal says that nothing was frozen; after anything else, the guest is thawed when its time is over.
+            if matches!(error, AgentError::Refused { .. } | AgentError::Connect(_)) {
+                frozen.forget(&guest.place.uid);
+            }
+            refused(&error)
+        }
+    }
+}
+
+/// Thaws the guest's file systems.
+pub(super) async fn unfreeze(config: &Config, agents: &Agents, guest: &Served) -> Response<Body> {
+    match agent::ask(agents, &guest.place.uid, &config.layout(&guest.place), "guest-fsfreeze-thaw").await {
+        Ok(_) => {
+            Frozen::new(&config.state_dir).forget(&guest.place.uid);
+            Response::new(Full::default())
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &AgentError) -> Response<Body> {
+    text(StatusCode::INTERNAL_SERVER_ERROR, carrack_engine::causes(error))
+}
+
+fn typed(kind: &'static str, bytes: Bytes) -> Response<Body> {
+    let mut reply = Response::new(Full::new(bytes));
+    reply.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply
+}
+
+/// A duration in Go's notation, such as `5m30s`.
+fn duration(given: &str) -> Option<Duration> {
+    let mut rest = given;
+    let mut total = Duration::ZERO;
+    if rest == "0" {
+        return Some(total);
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let units = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(units);
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 0.001,
+            _ => return None,
+        };
+        let part = number.parse::<f64>().ok()? * seconds;
+        total = total.checked_add(Duration::try_from_secs_f64(part).ok()?)?;
+        rest = tail;
+    }
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_in_gos_notation() {
+        let check = |text: &str, ms: Option<u128>| assert_eq!(duration(text).map(|d| d.as_millis()), ms, "{text}");
+        check("5m0s", Some(300_000));
+        check("1h", Some(3_600_000));
+        check("1.5s", Some(1500));
+        check("20ms", Some(20));
+        check("0", Some(0));
+        check("5", None);
+        check("m", None);
+        check("1e400s", None);
+        check("999999999999999999999h", None);
+    }
+}

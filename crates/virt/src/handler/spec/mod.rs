@@ -1,0 +1,175 @@
+//! From an instance to the machine that its launcher runs.
+
+mod board;
+mod disks;
+mod network;
+
+use carrack_engine::Time;
+use carrack_launcher::MachineSpec;
+use carrack_launcher::accel::Accel;
+use carrack_launcher::spec::{CpuSpec, MachineType, Smbios};
+use carrack_types::kubevirt::vmi::CredentialSource;
+use carrack_types::kubevirt::{VirtualMachineInstance, VirtualMachineInstanceSpec};
+use carrack_types::resource::Object;
+use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, KVM_RESOURCE};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+use super::effects::{ContainerDisk, Credential, Place, Preparation, Prepared};
+use crate::paths;
+
+pub(super) use network::pod_interface;
+pub use network::{POD_INTERFACE, mac_of};
+
+/// Id of a container as the kubelet reports it, without the runtime's name.
+fn container_id(status: &ContainerStatus) -> Option<String> {
+    let id = status.container_id.as_deref()?;
+    let id = id.split_once("://").map_or(id, |(_, id)| id);
+    (!id.is_empty()).then(|| id.to_owned())
+}
+
+fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == name)
+}
+
+/// Where an instance is, once its compute container runs.
+#[must_use]
+pub fn place(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<Place> {
+    let status = status_of(pod, COMPUTE_CONTAINER)?;
+    status.state.as_ref()?.running.as_ref()?;
+    Some(Place { uid: vmi.uid().to_owned(), pod_uid: pod.uid().to_owned(), compute_id: container_id(status)? })
+}
+
+/// What must be made ready before the guest starts.
+///
+/// # Errors
+/// Why it cannot be told.
+pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Result<Preparation, String> {
+    let running = |name: &str| {
+        let id = status_of(pod, name).and_then(container_id);
+        id.ok_or_else(|| format!("container {name} is not reported to run"))
+    };
+    let mut disks = Vec::new();
+    let mut secrets = Vec::new();
+    for (index, volume) in vmi.spec.volumes.iter().enumerate() {
+        if let Some(source) = &volume.container_disk {
+            disks.push(ContainerDisk {
+                container_id: running(&paths::disk_container(&volume.name))?,
+                path: source.path.clone(),
+                target: paths::container_disk(index),
+            });
+        }
+        if let Some(source) = volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref()) {
+            secrets.extend(source.user_data_secret_ref.as_ref().map(|_| disks::user_data_volume(volume)));
+            secrets.extend(source.network_data_secret_ref.as_ref().map(|_| disks::network_data_volume(volume)));
+        }
+    }
+    secrets.extend(paths::access_credential_secrets(&vmi.spec).map(paths::access_credential_volume));
+    let boot = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
+    if let Some(container) = boot.and_then(|boot| boot.container.as_ref()) {
+        let container_id = running(&paths::disk_container(paths::KERNEL_BOOT_VOLUME))?;
+        for (path, target) in [(&container.kernel_path, paths::KERNEL), (&container.initrd_path, paths::INITRD)] {
+            disks.extend(path.clone().map(|path| ContainerDisk {
+                container_id: container_id.clone(),
+                path: Some(path),
+                target: target.to_owned(),
+            }));
+        }
+    }
+    Ok(Preparation { place: place.clone(), disks, links: network::links(vmi)?, secrets })
+}
+
+/// The credentials that go into a guest by its agent.
+#[must_use]
+pub fn credentials(spec: &VirtualMachineInstanceSpec) -> Vec<Credential> {
+    let mut found = Vec::new();
+    for access in &spec.access_credentials {
+        let volume = |source: &CredentialSource| {
+            source.secret.as_ref().map(|secret| paths::access_credential_volume(&secret.secret_name))
+        };
+        if let Some(key) = &access.ssh_public_key
+            && let (Some(agent), Some(volume)) = (&key.propagation_method.qemu_guest_agent, volume(&key.source))
+        {
+            found.push(Credential::Keys { volume, users: agent.users.clone() });
+        }
+        if let Some(password) = &access.user_password
+            && let (Some(_), Some(volume)) = (&password.propagation_method.qemu_guest_agent, volume(&password.source))
+        {
+            found.push(Credential::Passwords { volume });
+        }
+    }
+    found
+}
+
+/// The machine.
+///
+/// # Errors
+/// What of the instance cannot be made into a machine, for people.
+pub fn machine(
+    vmi: &VirtualMachineInstance,
+    pod: &Pod,
+    prepared: &Prepared,
+    accel: Accel,
+    now: Time,
+) -> Result<MachineSpec, String> {
+    let spec = &vmi.spec;
+    let domain = &spec.domain;
+    let cpu = domain.cpu.clone().unwrap_or_default();
+    let firmware = domain.firmware.clone().unwrap_or_default();
+    let topology = if cpu.cores.is_none() && cpu.sockets.is_none() && cpu.threads.is_none() {
+        (1, domain.vcpus(), 1)
+    } else {
+        (cpu.sockets.unwrap_or(1).max(1), cpu.cores.unwrap_or(1).max(1), cpu.threads.unwrap_or(1).max(1))
+    };
+    let pc =
+        domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()).and_then(crate::admission::machine_type)
+            == Some(false);
+    Ok(MachineSpec {
+        name: vmi.name().to_owned(),
+        namespace: vmi.namespace().to_owned(),
+        uid: vmi.uid().to_owned(),
+        machine: if pc { MachineType::Pc } else { MachineType::Q35 },
+        accel,
+        cpu: CpuSpec {
+            sockets: topology.0,
+            cores: topology.1,
+            threads: topology.2,
+            model: cpu.model,
+            features: board::cpu_features(domain, accel),
+        },
+        memory_bytes: domain.guest_memory_bytes().ok_or("the guest's memory is not given")?,
+        smbios: Smbios {
+            uuid: Some(firmware.uuid.unwrap_or_else(|| vmi.uid().to_owned())),
+            serial: firmware.serial,
+            ..Smbios::default()
+        },
+        disks: disks::all(vmi, pod, prepared)?,
+        nics: network::nics(vmi, pod, prepared)?,
+        graphics: domain.devices.autoattach_graphics_device != Some(false),
+        serial_console: domain.devices.autoattach_serial_console != Some(false),
+        balloon: domain.devices.autoattach_mem_balloon != Some(false),
+        // As a matter of course: without it, a guest waits for chance at its first boot.
+        rng: true,
+        start_paused: spec.start_strategy.as_deref() == Some("Paused"),
+        board: board::of(domain, now)?,
+    })
+}
+
+fn host_name(vmi: &VirtualMachineInstance) -> String {
+    vmi.spec.hostname.clone().unwrap_or_else(|| vmi.name().split('.').next().unwrap_or_default().to_owned())
+}
+
+/// Whether the compute container was given a device.
+fn has_device(pod: &Pod, resource: &str) -> bool {
+    pod.spec
+        .iter()
+        .flat_map(|spec| &spec.containers)
+        .filter(|container| container.name == COMPUTE_CONTAINER)
+        .filter_map(|container| container.resources.as_ref()?.limits.as_ref())
+        .any(|limits| limits.contains_key(resource))
+}
+
+/// How a pod's guest is executed: by KVM where it works on this node and the pod has it.
+#[must_use]
+pub fn accel(pod: &Pod, works: Accel) -> Accel {
+    if works == Accel::Kvm && has_device(pod, KVM_RESOURCE) { Accel::Kvm } else { Accel::Tcg }
+}

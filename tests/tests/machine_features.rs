@@ -1,0 +1,264 @@
+//! What a machine can have: disks of all kinds, the pod's address by a bridge, an agent, probes, a screen, a size from
+//! an instance type, and brothers in a replica set. All in one cluster, with real guests.
+#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
+
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};
+
+const BOOT_S: u64 = 240;
+const VMIS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+
+const GUEST: &str = "localhost/carrack/demo-guest:0.1.0";
+
+/// A machine with a disk of each kind, on the pod's own address.
+fn rich() -> String {
+    format!(
+        r##"
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{name: rich}}
+spec:
+  runStrategy: Manual
+  template:
+    metadata:
+      labels: {{app: rich}}
+    spec:
+      terminationGracePeriodSeconds: 30
+      accessCredentials:
+        - sshPublicKey:
+            source: {{secret: {{secretName: keys}}}}
+            propagationMethod: {{qemuGuestAgent: {{users: [kim]}}}}
+      readinessProbe:
+        exec: {{command: [/bin/true]}}
+        periodSeconds: 2
+        timeoutSeconds: 5
+      domain:
+        cpu: {{cores: 2}}
+        memory: {{guest: 224Mi}}
+        chassis: {{asset: rack-7}}
+        firmware: {{serial: serial-1}}
+        devices:
+          logSerialConsole: true
+          disks:
+            - {{name: root, disk: {{bus: virtio}}, bootOrder: 1}}
+            - {{name: cloud, disk: {{bus: virtio}}}}
+            - {{name: kept, disk: {{bus: virtio}}, serial: KEPT-1, cache: none}}
+            - {{name: settings, cdrom: {{bus: scsi}}}}
+            - {{name: words, disk: {{bus: scsi}}}}
+            - {{name: fields, disk: {{bus: virtio}}}}
+            - {{name: account, disk: {{bus: virtio}}}}
+            - {{name: scratch, disk: {{bus: scsi}}, serial: SCRATCH}}
+          interfaces:
+            - {{name: default, bridge: {{}}}}
+      networks:
+        - {{name: default, pod: {{}}}}
+      volumes:
+        - {{name: root, containerDisk: {{image: "{GUEST}", imagePullPolicy: IfNotPresent}}}}
+        - name: cloud
+          cloudInitConfigDrive:
+            userData: "#cloud-config\nuser: kim\npassword: kim\nhostname: rich\n"
+        - {{name: kept, persistentVolumeClaim: {{claimName: kept}}}}
+        - {{name: settings, configMap: {{name: settings, volumeLabel: settings}}}}
+        - {{name: words, secret: {{secretName: words, volumeLabel: words}}}}
+        - name: fields
+          downwardAPI:
+            volumeLabel: fields
+            fields:
+              - {{path: labels, fieldRef: {{fieldPath: metadata.labels}}}}
+        - {{name: account, serviceAccount: {{serviceAccountName: default}}}}
+        - {{name: scratch, emptyDisk: {{capacity: 16Mi}}}}
+"##
+    )
+}
+
+/// A claim bound to a directory of the node.
+fn claim(kubectl: &Kubectl<'_>, directory: &std::path::Path) {
+    let spec = "accessModes: [ReadWriteOnce]\n  storageClassName: \"\"";
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: kept}}\nspec:\n  {spec}\n  capacity: {{storage: 24Mi}}\n  \
+         claimRef: {{namespace: default, name: kept}}\n  hostPath: {{path: {}}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: kept}}\nspec:\n  {spec}\n  volumeName: kept\n  \
+         resources: {{requests: {{storage: 24Mi}}}}\n",
+        directory.display()
+    ));
+    eventually_true("the claim is bound", 60, || kubectl.field("pvc", "kept", "/status/phase") == "Bound");
+}
+
+fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str) {
+    eventually(&format!("{name} is {wanted}"), BOOT_S, || {
+        let now = kubectl.field("vm", name, "/status/printableStatus");
+        if now == wanted { Ok(()) } else { Err(now.to_string()) }
+    });
+}
+
+fn put(kubectl: &Kubectl<'_>, path: &str, body: &str) {
+    let root = "/apis/subresources.kubevirt.io/v1/namespaces/default";
+    kubectl.run(&["replace", "--raw", &format!("{root}/{path}"), "-f", "-"]).input(body).done();
+}
+
+fn wait_agent(kubectl: &Kubectl<'_>, name: &str) {
+    let condition = "--for=condition=AgentConnected";
+    kubectl.run(&["wait", condition, &format!("vmi/{name}"), "--timeout=240s"]).limit_s(BOOT_S + 10).done();
+}
+
+/// Whether a line of the shell succeeds in the guest, by its agent.
+fn holds(kubectl: &Kubectl<'_>, name: &str, line: &str) {
+    let uid = kubectl.field("vmi", name, "/metadata/uid");
+    let uid = uid.as_str().expect("a UID");
+    let pods = ["get", "pods", "-l", &format!("kubevirt.io/created-by={uid}"), "-o", "name"];
+    let pod = kubectl.ok(&pods).trim().to_owned();
+    let probe =
+        ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", "20", "--", "/bin/sh", "-c"];
+    let exec = [["exec", &pod, "-c", "compute", "--"].as_slice(), &probe, &[line]].concat();
+    eventually(&format!("in the guest: {line}"), 60, || {
+        let output = kubectl.run(&exec).output();
+        if output.code == Some(0) { Ok(()) } else { Err(output.to_string()) }
+    });
+}
+
+#[test]
+fn disks_network_agent_and_screen() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let directory = sandbox.home().join("kept");
+    std::fs::create_dir(&directory).expect("made");
+    claim(&kubectl, &directory);
+    kubectl.ok(&["create", "configmap", "settings", "--from-literal=greeting=from-a-config-map"]);
+    kubectl.ok(&["create", "secret", "generic", "words", "--from-literal=word=from-a-secret"]);
+    kubectl.ok(&["create", "secret", "generic", "keys", "--from-literal=key=ssh-ed25519 AAAA kim"]);
+    kubectl.apply(&rich());
+    wait_status(&kubectl, "rich", "Stopped");
+    put(&kubectl, "virtualmachines/rich/start", r#"{"paused": true}"#);
+    wait_status(&kubectl, "rich", "Paused");
+    put(&kubectl, "virtualmachineinstances/rich/unpause", "{}");
+    wait_agent(&kubectl, "rich");
+
+    // Each volume, as the guest has it.
+    let mounted = |label: &str, file: &str, text: &str| {
+        let line = format!(
+            "mkdir -p /m/{label}; mountpoint -q /m/{label} || mount -o ro $(findfs LABEL={label}) /m/{label}; grep -q '{text}' /m/{label}/{file}"
+        );
+        holds(&kubectl, "rich", &line);
+    };
+    mounted("settings", "greeting", "from-a-config-map");
+    mounted("words", "word", "from-a-secret");
+    mounted("fields", "labels", "app=\"rich\"");
+    mounted("cfgdata", "namespace", "default");
+    holds(&kubectl, "rich", "[ $(hostname) = rich ] && [ $(nproc) = 2 ]");
+    holds(
+        &kubectl,
+        "rich",
+        "grep -q rack-7 /sys/class/dmi/id/chassis_asset_tag && grep -q serial-1 /sys/class/dmi/id/product_serial",
+    );
+    let kept = "for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = KEPT-1 ] && dev=/dev/${d##*/}; done";
+    holds(&kubectl, "rich", &format!("{kept}; echo written-before | dd of=$dev conv=fsync"));
+    assert_eq!(std::fs::metadata(directory.join("disk.img")).expect("an image").len(), 24 << 20);
+    holds(&kubectl, "rich", "grep -q 'AAAA kim' /home/kim/.ssh/authorized_keys");
+
+    // The guest has the pod's address itself.
+    let address = kubectl.field("vmi", "rich", "/status/interfaces/0/ipAddress");
+    let address = address.as_str().expect("an address").to_owned();
+    let mac = kubectl.field("vmi", "rich", "/status/interfaces/0/mac");
+    holds(&kubectl, "rich", &format!("ifconfig eth0 | grep -q 'inet addr:{address} '"));
+    eventually_true("the guest is reached at the pod's address", 60, || {
+        let ssh = format!("exec 3<>/dev/tcp/{address}/22; head -c 4 <&3");
+        sandbox.program("timeout", &["3", "bash", "-c", &ssh]).output().stdout == "SSH-"
+    });
+
+    // What the agent says, what the screen shows, what the console said.
+    kubectl.ok(&["wait", "--for=condition=Ready", "vm/rich", "--timeout=60s"]);
+    kubectl.ok(&["wait", "--for=condition=AccessCredentialsSynchronized", "vmi/rich", "--timeout=60s"]);
+    let info = kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/guestosinfo")]);
+    assert_contains(
+        &info,
+        &["guestAgentVersion", "carrack-demo", "\"hostname\":\"rich\"", "VirtualMachineInstanceGuestAgentInfo"],
+    );
+    assert_contains(&kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/userlist")]), &["GuestOSUserList", "items"]);
+    assert_contains(&kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/filesystemlist")]), &["FileSystemList"]);
+    eventually("the status names the system", 30, || {
+        let id = kubectl.field("vmi", "rich", "/status/guestOSInfo/id");
+        if id == "carrack-demo" { Ok(()) } else { Err(id.to_string()) }
+    });
+    let picture = kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/vnc/screenshot")]);
+    assert!(picture.contains("PNG"), "{} bytes", picture.len());
+    let pods = ["get", "pods", "-l", "vm.kubevirt.io/name=rich", "-o", "name"];
+    let pod = kubectl.ok(&pods).trim().to_owned();
+    let log = kubectl.ok(&["logs", &pod, "-c", "guest-console-log"]);
+    // A line is in the log once it has ended; the prompt has not.
+    assert_contains(&log, &["Carrack demo guest \"rich\""]);
+    // But for a probe that asks before the guest has booted, of which kubelets warn.
+    let others = "--field-selector=type=Warning,reason!=Unhealthy";
+    let warnings = kubectl.ok(&["get", "events", others, "-o", "jsonpath={.items[*].message}"]);
+    assert_eq!(warnings.trim(), "", "a normal life has no warnings");
+
+    // A restart: what is kept is kept, the address's owner is the same.
+    let uid = kubectl.field("vmi", "rich", "/metadata/uid");
+    put(&kubectl, "virtualmachines/rich/restart", "{}");
+    eventually_true("another instance runs", BOOT_S, || {
+        let now = kubectl.field("vmi", "rich", "/metadata/uid");
+        !now.is_null() && now != uid && kubectl.field("vmi", "rich", "/status/phase") == "Running"
+    });
+    wait_agent(&kubectl, "rich");
+    holds(&kubectl, "rich", &format!("{kept}; head -c 14 $dev | grep -q written-before"));
+    assert_eq!(kubectl.field("vmi", "rich", "/status/interfaces/0/mac"), mac);
+    kubectl.ok(&["delete", "vm", "rich", "--timeout=90s"]);
+    kubectl.ok(&["delete", "pvc", "kept", "--timeout=60s"]);
+}
+
+fn small(name: &str, kind: &str, more: &str) -> String {
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{more}\n  template:\n    \
+         metadata: {{labels: {{set: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        \
+         devices: {{autoattachGraphicsDevice: false, interfaces: []}}\n"
+    )
+}
+
+#[test]
+fn sizes_and_sets() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(
+        "apiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachineClusterInstancetype\nmetadata: {name: tiny}\n\
+         spec: {cpu: {guest: 2}, memory: {guest: 64Mi}}\n---\n\
+         apiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachinePreference\nmetadata: {name: wide}\n\
+         spec: {cpu: {preferredCPUTopology: cores}}\n",
+    );
+    let named = "  runStrategy: Always\n  instancetype: {name: tiny}\n  preference: {name: wide, kind: VirtualMachinePreference}";
+    kubectl.apply(&small("sized", "VirtualMachine", named));
+    wait_status(&kubectl, "sized", "Running");
+    assert_eq!(kubectl.field("vmi", "sized", "/spec/domain/cpu/cores"), 2);
+    assert_eq!(kubectl.field("vmi", "sized", "/spec/domain/memory/guest"), "64Mi");
+    let revision = kubectl.field("vm", "sized", "/status/instancetypeRef/controllerRevisionRef/name");
+    let revision = revision.as_str().expect("a revision").to_owned();
+    assert_contains(&kubectl.ok(&["get", "controllerrevision", &revision, "-o", "yaml"]), &["64Mi", "tiny"]);
+    let expanded = kubectl.ok(&[
+        "get",
+        "--raw",
+        "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/sized/expand-spec",
+    ]);
+    assert_contains(&expanded, &["\"cores\":2", "\"guest\":\"64Mi\""]);
+    // What the machine was started with stays its own.
+    kubectl.ok(&["delete", "vmclusterinstancetype", "tiny"]);
+    let again = small("again", "VirtualMachine", named);
+    let refused = kubectl.run(&["apply", "-f", "-"]).input(again.clone()).fails();
+    assert_contains(&refused, &["spec.instancetype", "not found"]);
+    kubectl.ok(&["delete", "vmi", "sized", "--timeout=60s"]);
+    wait_status(&kubectl, "sized", "Running");
+    kubectl.ok(&["delete", "vm", "sized", "--timeout=60s"]);
+
+    let set = "  replicas: 2\n  selector: {matchLabels: {set: web}}";
+    let memory = "        memory: {guest: 64Mi}\n";
+    kubectl.apply(&format!("{}{memory}", small("web", "VirtualMachineInstanceReplicaSet", set)));
+    let counts = |wanted: u64| {
+        eventually(&format!("{wanted} replicas"), BOOT_S, || {
+            let status = kubectl.field("vmirs", "web", "/status");
+            let is = |field: &str| status[field].as_u64().unwrap_or(0) == wanted;
+            if is("replicas") && is("readyReplicas") { Ok(()) } else { Err(status.to_string()) }
+        });
+    };
+    counts(2);
+    assert_contains(&kubectl.ok(&["get", "vmirs"]), &["DESIRED", "CURRENT", "READY", "web"]);
+    kubectl.ok(&["scale", "vmirs", "web", "--replicas=1"]);
+    counts(1);
+    kubectl.ok(&["delete", "vmirs", "web", "--timeout=60s"]);
+    eventually_true("its instances are gone", 60, || kubectl.ok(&["get", "vmi", "-o", "name"]).trim().is_empty());
+}
