@@ -42,6 +42,8 @@ pub struct Flight {
     timer: Option<TimerId>,
     /// The pod as last heard of.
     pub latest: Option<Arc<Pod>>,
+    /// Whether events and metrics say that it was bound: the reply and the watch both tell of it, in any order.
+    told: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,8 @@ impl Scheduler {
         self.queue.nominate(&uid, None);
         self.decider.cluster.assume(row.pod.clone(), node);
         self.happened(now, Event::PodPlaced(row.pod.clone()));
-        let flight = Flight { row, node: name, plan, stage: Stage::Writing(0), since: now, timer: None, latest: None };
+        let stage = Stage::Writing(0);
+        let flight = Flight { row, node: name, plan, stage, since: now, timer: None, latest: None, told: false };
         if !flight.plan.is_empty() {
             return self.write_claims(now, uid, flight, fx);
         }
@@ -307,33 +310,34 @@ impl Scheduler {
 
     /// The API server says that a pod is bound.
     fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
-        let Some(flight) = self.flights.get_mut(uid) else { return };
-        let first = matches!(flight.stage, Stage::Binding) || flight.timer.is_none();
-        if flight.stage == Stage::Binding {
-            let took = now.since(flight.since);
-            self.metrics.point(Point::Bind, &flight.row.profile.scheduler_name, Status::Success, took);
-        }
+        let Some(mut flight) = self.flights.remove(uid) else { return };
+        let node = flight.node.clone();
+        self.tell_bound(now, &mut flight, &node, fx);
         flight.stage = Stage::Bound;
-        if first {
-            let (row, node) = (flight.row.clone(), flight.node.clone());
-            self.tell_bound(now, &row, &node, fx);
-        }
+        self.flights.insert(flight.row.pod.uid.clone(), flight);
         self.set_timer(now + CONFIRM, uid, fx);
     }
-    fn tell_bound(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Out>) {
-        let pod = &row.pod;
+    fn tell_bound(&mut self, now: Time, flight: &mut Flight, node: &str, fx: &mut Effects<Out>) {
+        if std::mem::replace(&mut flight.told, true) {
+            return;
+        }
+        let Flight { row, stage, since, .. } = flight;
+        let (pod, profile) = (&row.pod, &row.profile.scheduler_name);
         let message = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
         self.recorder.record(now, EventRecord::normal(&*pod.pod, "Scheduled", message), fx);
-        self.metrics.attempt(Ended::Scheduled, &row.profile.scheduler_name, now.since(row.popped));
+        if *stage == Stage::Binding {
+            self.metrics.point(Point::Bind, profile, Status::Success, now.since(*since));
+        }
+        self.metrics.attempt(Ended::Scheduled, profile, now.since(row.popped));
         self.metrics.scheduled(row.attempts, now.since(row.first_seen));
     }
 
     /// The watch shows that a pod in flight is bound, wherever.
-    pub(super) fn confirmed(&mut self, now: Time, flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
+    pub(super) fn confirmed(&mut self, now: Time, mut flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
         self.release_volumes(&flight);
         // The watch may be faster than the reply.
         if matches!(flight.stage, Stage::Binding | Stage::Checking) {
-            self.tell_bound(now, &flight.row, node_of(pod), fx);
+            self.tell_bound(now, &mut flight, node_of(pod), fx);
         }
         if let Some(timer) = flight.timer {
             self.timers.remove(&timer);

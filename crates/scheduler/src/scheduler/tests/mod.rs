@@ -212,6 +212,51 @@ fn a_pod_is_bound_and_confirmed() {
     world.check();
 }
 
+/// The reply to a binding and the watch come in any order, and the reply may be lost: it is told once.
+#[test]
+fn a_binding_is_counted_once_whoever_tells_of_it_first() {
+    let counts = |world: &World| {
+        let text = world.core.metrics();
+        let count = |start: &str| {
+            let line = text.lines().find(|line| line.starts_with(start));
+            line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let binding = "scheduler_framework_extension_point_duration_seconds_count{extension_point=\"Bind\"";
+        [count("scheduler_pod_scheduling_attempts_count"), count(binding)]
+    };
+    let lost = || ApiError::Transport("the connection broke".to_owned());
+    // How the reply comes, whether the watch is first, and how many bindings are timed: one whose reply is lost is not.
+    for (reply, watch_first, binds) in
+        [(Ok(json!({})), false, 1), (Ok(json!({})), true, 1), (Err(lost()), false, 0), (Err(lost()), true, 1)]
+    {
+        let mut world = World::new(Config::default(), vec![node("a", "1")], vec![pod("p", "500m")]);
+        let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+        let mut bound = pod("p", "500m");
+        bound["spec"]["nodeName"] = "a".into();
+        let case = format!("{reply:?}, the watch first: {watch_first}");
+        if watch_first {
+            world.tell("MODIFIED", bound.clone());
+        }
+        let lost = reply.is_err();
+        world.reply(call, reply);
+        if lost && !watch_first {
+            // It looks, in vain, and once more.
+            let mut checks = world.take(|request| request.method == Method::Get);
+            let (check, _) = checks.pop().expect("it looks what became of it");
+            world.reply(check, Err(ApiError::Transport("still broken".to_owned())));
+            world.pass(s(1));
+            let (check, _) = world.take(|request| request.method == Method::Get).pop().expect("it looks again");
+            world.reply(check, Ok(bound.clone()));
+        }
+        if !watch_first {
+            world.tell("MODIFIED", bound.clone());
+        }
+        assert_eq!(world.events("Scheduled").len(), 1, "{case}");
+        assert_eq!(counts(&world), [1, binds], "{case}");
+        world.check();
+    }
+}
+
 #[test]
 fn counts_by_reason_are_named_as_upstream_names_them() {
     let mut tainted = node("tainted", "8");
