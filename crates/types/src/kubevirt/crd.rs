@@ -1,9 +1,9 @@
 //! The CustomResourceDefinitions of KubeVirt's groups, as a table.
 //!
 //! Names, short names, versions and printer columns are KubeVirt's: people and scripts read them. Kinds of
-//! `kubevirt.io` and `instancetype.kubevirt.io` have schemas derived from the types of this crate. The kinds of the other
-//! groups (snapshot, clone, export, pool, migrations, backup, plugin) have open specs and statuses until their types are
-//! written.
+//! `kubevirt.io`, `instancetype.kubevirt.io` and `snapshot.kubevirt.io` have schemas derived from the types of this crate.
+//! The kinds of the other groups (clone, export, pool, migrations, backup, plugin) have open specs and statuses until their
+//! types are written.
 
 use serde_json::{Value, json};
 
@@ -12,6 +12,7 @@ use super::others::{
     KubeVirtSpec, KubeVirtStatus, MigrationSpec, MigrationStatus, PresetSpec, ReplicaSetSpec, ReplicaSetStatus,
 };
 use super::schema::structural;
+use super::snapshot;
 use super::vm::{VirtualMachineSpec, VirtualMachineStatus};
 use super::vmi::{VirtualMachineInstanceSpec, VirtualMachineInstanceStatus};
 
@@ -215,7 +216,7 @@ const TABLE: &[Row] = &[
             Column("CreationTime", "date", ".status.creationTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::snapshot_schemas,
     },
     Row {
         group: "snapshot.kubevirt.io",
@@ -233,7 +234,7 @@ const TABLE: &[Row] = &[
             Column("CreationTime", "date", ".status.creationTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::content_schemas,
     },
     Row {
         group: "snapshot.kubevirt.io",
@@ -253,7 +254,7 @@ const TABLE: &[Row] = &[
             Column("RestoreTime", "date", ".status.restoreTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::restore_schemas,
     },
     Row {
         group: "clone.kubevirt.io",

@@ -13,6 +13,7 @@ pub mod instancetype;
 pub mod others;
 pub mod quantity;
 mod schema;
+pub mod snapshot;
 pub mod vm;
 pub mod vmi;
 pub mod volumes;
@@ -24,6 +25,7 @@ pub use others::{
     KubeVirt, VirtualMachineInstanceMigration, VirtualMachineInstancePreset, VirtualMachineInstanceReplicaSet,
 };
 pub use quantity::Quantity;
+pub use snapshot::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
 pub use vm::{VirtualMachine, VirtualMachineSpec, VirtualMachineStatus, printable_status, run_strategy};
 pub use vmi::{
     Condition, VirtualMachineInstance, VirtualMachineInstanceSpec, VirtualMachineInstanceStatus, find_condition, phase,
