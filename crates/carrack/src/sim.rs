@@ -21,6 +21,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         faults: !args.no_faults,
         workloads: args.workloads,
         gpus: args.gpus,
+        clones: args.clones,
     };
     let mut out = std::io::stdout().lock();
     let held = simulate(&request, &mut out)?;

@@ -1,4 +1,4 @@
-//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [--trace] [--no-faults] [--workloads] [--gpus]`.
+//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [--trace] [--no-faults] [--workloads] [--gpus] [--clones]`.
 
 use carrack_sim::{Request, simulate};
 
@@ -10,6 +10,7 @@ fn main() -> std::io::Result<()> {
         runs: number(1),
         plant: words.get(2).cloned(),
         workloads: flags.iter().any(|f| f == "--workloads"),
+        clones: flags.iter().any(|f| f == "--clones"),
         gpus: flags.iter().any(|f| f == "--gpus"),
         trace: flags.iter().any(|f| f == "--trace"),
         faults: !flags.iter().any(|f| f == "--no-faults"),

@@ -30,6 +30,8 @@ pub struct Request {
     pub workloads: bool,
     /// Play pods that share GPUs on nodes that only pretend.
     pub gpus: bool,
+    /// Play snapshots and clones of machines.
+    pub clones: bool,
 }
 
 impl Default for Request {
@@ -44,6 +46,7 @@ impl Default for Request {
             faults: true,
             workloads: false,
             gpus: false,
+            clones: false,
         }
     }
 }
@@ -78,6 +81,7 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
         faults: request.faults,
         workloads: request.workloads,
         gpus: request.gpus,
+        clones: request.clones,
         ..Options::default()
     };
     let begun = Instant::now();
@@ -127,6 +131,9 @@ fn replay(outcome: &Outcome, request: &Request) -> String {
     }
     if request.gpus {
         command.push_str(" --gpus");
+    }
+    if request.clones {
+        command.push_str(" --clones");
     }
     if !request.faults {
         command.push_str(" --no-faults");

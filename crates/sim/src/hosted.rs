@@ -9,9 +9,11 @@ use carrack_scheduler::extender as asking;
 use carrack_scheduler::{Config, In, Out, Scheduler};
 use carrack_storage::provision::{self, Provisioner};
 use carrack_types::resource::Resource;
+use carrack_virt::controllers::clone::CloneController;
 use carrack_virt::handler::Handler;
 
 use crate::attacher::{Attacher, Rack};
+use crate::clones::Squatter;
 use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
@@ -64,6 +66,10 @@ pub(crate) struct Settings {
     pub faults: bool,
     /// The scheduler asks the extender of GPUs.
     pub gpus: bool,
+    /// Storage is that of clones.
+    pub clones: bool,
+    /// The controller of clones has a process of its own.
+    pub apart: bool,
     pub bug: Option<Bug>,
 }
 
@@ -127,15 +133,24 @@ impl Hosted {
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
                 manager(core, elector("kube-controller-manager"), settings)
             }
-            Role::VirtController => {
+            Role::VirtController | Role::StandbyVirt | Role::Cloner => {
                 let config = carrack_virt::controllers::Config {
                     launcher_image: LAUNCHER_IMAGE.into(),
                     keep_alive_dir: "/usr/lib/carrack".into(),
                 };
-                manager(carrack_virt::controllers::manager(&config, rng), elector("virt-controller"), settings)
+                let clones =
+                    settings.bug.and_then(Bug::of_clones).map(CloneController::with_planted).unwrap_or_default();
+                let core = match (role, settings.apart) {
+                    (Role::Cloner, _) => Manager::new("cloner", rng).with(clones),
+                    (_, true) => carrack_virt::controllers::without_clones(&config, rng),
+                    (_, false) => carrack_virt::controllers::with_clones(&config, rng, clones),
+                };
+                manager(core, elector(if role == Role::Cloner { "cloner" } else { "virt-controller" }), settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
+            Role::Storage if settings.clones => manager(crate::clones::storage(rng), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
+            Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
             Role::Attacher => manager(Manager::new("attacher", rng).with(Attacher(rack.clone())), None, settings),
             Role::Hollow => {
                 let nodes = if settings.gpus { crate::gpu::nodes() } else { crate::controllers::nodes() };

@@ -140,6 +140,19 @@ pub const INVARIANTS: &[Invariant] = &[
         name: crate::hall::OWN_SEATS,
         sentence: "No request waits while its priority level has fewer seats than are its own: a flood delays neither heartbeats nor elections.",
     },
+    Invariant { name: "clones-make-once", sentence: "A clone makes one snapshot and one restore in all its life." },
+    Invariant {
+        name: "clones-name-their-own",
+        sentence: "What a clone's status names as its snapshot or restore was made by it.",
+    },
+    Invariant {
+        name: "clones-forget-what-is-gone",
+        sentence: "A clone forgets its snapshot and its restore, and goes itself, only when they are gone.",
+    },
+    Invariant {
+        name: "clones-fail-on-proof",
+        sentence: "A clone fails only when the API says why, whatever caches show.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

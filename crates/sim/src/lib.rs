@@ -16,6 +16,7 @@
 
 mod attacher;
 mod chance;
+mod clones;
 mod command;
 mod controllers;
 mod extender;
@@ -40,6 +41,7 @@ mod webhook;
 mod workload;
 mod world;
 
+pub use clones::{Counts, Mishap, Scene};
 pub use command::{Request, simulate};
 pub use invariants::{INVARIANTS, Invariant};
 pub use options::Options;

@@ -24,7 +24,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 19] = [
+const LOOKED_AT: [(&str, &str); 25] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -44,6 +44,12 @@ const LOOKED_AT: [(&str, &str); 19] = [
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
     ("/registry/kubevirt.io/virtualmachineinstancereplicasets/", "vmirs"),
+    ("/registry/clone.kubevirt.io/virtualmachineclones/", "clone"),
+    ("/registry/snapshot.kubevirt.io/virtualmachinesnapshots/", "vmsnapshot"),
+    ("/registry/snapshot.kubevirt.io/virtualmachinesnapshotcontents/", "vmcontent"),
+    ("/registry/snapshot.kubevirt.io/virtualmachinerestores/", "vmrestore"),
+    ("/registry/snapshot.storage.k8s.io/volumesnapshots/", "volumesnapshot"),
+    ("/registry/snapshot.storage.k8s.io/volumesnapshotcontents/", "volumesnapshotcontent"),
 ];
 
 /// The objects as they are in the store.

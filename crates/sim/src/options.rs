@@ -8,6 +8,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 
 use crate::chance::{Delay, between};
+use crate::clones::{Mishap, Scene};
 use crate::extender::Verbs;
 use crate::plants::{Bug, Plant};
 
@@ -30,12 +31,24 @@ pub struct Options {
     pub workloads: bool,
     /// Whether the work is pods that share GPUs alone, on nodes that only pretend.
     pub gpus: bool,
+    /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
+    pub clones: bool,
+    /// Which clones, if not those that the seed chooses.
+    pub scene: Option<Scene>,
+    /// One thing that goes wrong with clones, besides.
+    pub mishap: Option<Mishap>,
+    /// Whether the controller of clones has a process of its own; the seed decides if nobody else does.
+    pub cloner_apart: Option<bool>,
 }
 
 impl Options {
     /// Whether nodes only pretend.
     pub(crate) fn on_hollow_nodes(&self) -> bool {
         self.workloads || self.gpus
+    }
+    /// Whether there are no nodes at all.
+    pub(crate) fn without_nodes(&self) -> bool {
+        self.clones
     }
 }
 
@@ -50,6 +63,10 @@ impl Default for Options {
             machines: true,
             workloads: false,
             gpus: false,
+            clones: false,
+            scene: None,
+            mishap: None,
+            cloner_apart: None,
         }
     }
 }
@@ -133,6 +150,10 @@ pub(crate) struct Swarm {
     pub extender: Option<Verbs>,
     /// A second process of the scheduler takes part.
     pub standby_scheduler: bool,
+    /// Nobody names the targets of clones but their controller.
+    pub nameless_targets: bool,
+    /// The controller of clones has a process of its own.
+    pub cloner_apart: bool,
 }
 
 impl Swarm {
@@ -270,6 +291,7 @@ impl Swarm {
                 intervals.flood = Some(Duration::from_secs(3));
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
+            Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer
@@ -281,10 +303,23 @@ impl Swarm {
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach
                 | Bug::LeakedAssumptions
-                | Bug::DeafQueue,
+                | Bug::DeafQueue
+                | Bug::AdoptsAnything
+                | Bug::RestoreNotCreatedYet
+                | Bug::CacheMissIsTerminal
+                | Bug::NamesClearedEarly
+                | Bug::TargetDrawnLate,
             )
             | None => {}
         }
+        // A stream of its own, as above.
+        let mut own = root.fork("cloner");
+        let apart = own.one_in(2) || planted == Some(Bug::CacheMissIsTerminal);
+        let cloner_apart = options.clones && options.cloner_apart.unwrap_or(apart);
+        // Elections make many watch events, and have nothing to do with most bugs of clones.
+        let plain = options.scene.is_some() || planted.is_some_and(|bug| bug.of_clones().is_some());
+        let elects = !options.clones || !plain && own.one_in(2);
+        let (elect, standby) = (elect && elects, standby && elects);
         Self {
             nodes,
             servers,
@@ -301,6 +336,8 @@ impl Swarm {
             standby,
             extender,
             standby_scheduler,
+            nameless_targets: root.fork("clones").one_in(3),
+            cloner_apart,
             webhook,
             webhook_wrong_one_in,
             webhook_delay,

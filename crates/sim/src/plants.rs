@@ -36,6 +36,12 @@ pub(crate) enum Bug {
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
+    RandomCloneNames,
+    NamesClearedEarly,
+    RestoreNotCreatedYet,
+    CacheMissIsTerminal,
+    AdoptsAnything,
+    TargetDrawnLate,
 }
 
 /// All planted bugs.
@@ -167,6 +173,42 @@ pub const PLANTS: &[Plant] = &[
         found_by: "failed-on-proof",
         bug: Bug::BrokenPromise,
     },
+    Plant {
+        name: "random-clone-names",
+        what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
+        found_by: "clones-make-once",
+        bug: Bug::RandomCloneNames,
+    },
+    Plant {
+        name: "names-cleared-early",
+        what: "a clone forgets its snapshot and its restore whether they could be deleted or not",
+        found_by: "clones-forget-what-is-gone",
+        bug: Bug::NamesClearedEarly,
+    },
+    Plant {
+        name: "restore-not-created-yet",
+        what: "a clone waits for a restore that it has deleted itself, and never deletes the snapshot",
+        found_by: "liveness",
+        bug: Bug::RestoreNotCreatedYet,
+    },
+    Plant {
+        name: "cache-miss-is-terminal",
+        what: "a clone fails because a cache does not show the content of its snapshot",
+        found_by: "clones-fail-on-proof",
+        bug: Bug::CacheMissIsTerminal,
+    },
+    Plant {
+        name: "adopts-anything",
+        what: "a clone takes what has the name of its snapshot for its snapshot, whoever made it",
+        found_by: "clones-name-their-own",
+        bug: Bug::AdoptsAnything,
+    },
+    Plant {
+        name: "target-drawn-late",
+        what: "the name of a clone's target is drawn when it is restored, and looked for in the clone's spec",
+        found_by: "liveness",
+        bug: Bug::TargetDrawnLate,
+    },
 ];
 
 /// The planted bug of a name.
@@ -188,6 +230,19 @@ impl Bug {
                 | Self::CarelessDetach
                 | Self::HastyOrphans
         )
+    }
+    /// Whether it is one of the controller of clones.
+    pub(crate) fn of_clones(self) -> Option<carrack_virt::controllers::clone::Planted> {
+        use carrack_virt::controllers::clone::Planted;
+        Some(match self {
+            Self::RandomCloneNames => Planted::RandomNames,
+            Self::NamesClearedEarly => Planted::NamesClearedEarly,
+            Self::RestoreNotCreatedYet => Planted::RestoreNotCreatedYet,
+            Self::CacheMissIsTerminal => Planted::CacheMissIsTerminal,
+            Self::AdoptsAnything => Planted::AdoptsAnything,
+            Self::TargetDrawnLate => Planted::TargetDrawnLate,
+            _ => return None,
+        })
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

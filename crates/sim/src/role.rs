@@ -19,6 +19,12 @@ pub(crate) enum Role {
     /// A second process of the controllers, for when the first one is gone or hangs.
     Standby,
     VirtController,
+    /// A second process of the controllers of machines.
+    StandbyVirt,
+    /// The controller of clones, in a process of its own.
+    Cloner,
+    /// Somebody who takes names that are not theirs.
+    Squatter,
     Replicas,
     /// Attaches disks to nodes.
     Attacher,
@@ -44,7 +50,8 @@ impl Role {
             Self::Extender => Caller::new("sim:extender", [GROUP_MASTERS]),
             Self::GpuExtender => Caller::new(USER_GPU_EXTENDER, NONE),
             Self::Controllers | Self::Standby => Caller::new(USER_CONTROLLER_MANAGER, NONE),
-            Self::VirtController => Caller::new(USER_VIRT_CONTROLLER, NONE),
+            Self::VirtController | Self::StandbyVirt | Self::Cloner => Caller::new(USER_VIRT_CONTROLLER, NONE),
+            Self::Squatter => Caller::new("sim:squatter", [GROUP_MASTERS]),
             // A controller of the simulator's own; see `replicas`.
             Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
             Self::Attacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
@@ -74,6 +81,9 @@ impl std::fmt::Display for Role {
             Self::Controllers => f.write_str("controllers"),
             Self::Standby => f.write_str("standby controllers"),
             Self::VirtController => f.write_str("virt-controller"),
+            Self::StandbyVirt => f.write_str("standby virt-controller"),
+            Self::Cloner => f.write_str("cloner"),
+            Self::Squatter => f.write_str("squatter"),
             Self::Replicas => f.write_str("replicas"),
             Self::Attacher => f.write_str("attacher"),
             Self::Hollow => f.write_str("hollow"),

@@ -22,6 +22,7 @@ use carrack_apiserver::{ApiServer, Body, Call, Calling, Class, Classified, Confi
 use carrack_auth::Caller;
 use carrack_engine::{ApiError, ApiResponse, CallId, Rng, Time, WatchId, WatchItem};
 use carrack_store::{MemStore, Revision, Store as _};
+use carrack_virt::admission::CloneAdmission;
 use serde_json::Value;
 
 use crate::hall::Hall;
@@ -168,6 +169,8 @@ pub(crate) struct Settings {
     pub stale: bool,
     /// All requests stand in one line for their seats: a planted bug.
     pub one_line: bool,
+    /// What is done to clones.
+    pub clones: CloneAdmission,
 }
 
 impl Servers {
@@ -246,6 +249,7 @@ impl Servers {
         let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone(), stale));
         let mut config = Config::new(store, self.env.clone());
         config.plugins.push(Box::new(carrack_virt::admission::VirtAdmission));
+        config.plugins.push(Box::new(self.settings.clones));
         if let (Some(api), Some(hall)) = (self.apis.get_mut(server), self.halls.get_mut(server)) {
             *api = Some(ApiServer::new(config));
             *hall = Hall::new(self.settings.seats, self.settings.one_line);

@@ -28,6 +28,8 @@ pub(crate) enum Want {
     Up,
     /// The machine is there, and no guest of it runs.
     Down,
+    /// The clone has succeeded, and has left nothing behind; or it has failed, or went after its target, if it may.
+    Clone { may_fail: bool, may_go: bool },
     /// So many instances of the set run, and it says so.
     Instances(usize),
 }
@@ -57,7 +59,7 @@ pub(crate) fn lacking(
             // A person's late request may have made it again after it was deleted; then it is a pod like any other.
             (Want::Gone, Some(pod)) if *kind == "pod" && crate::gpu::shares(pod) => crate::gpu::lacks(pod, observer),
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
-            (Want::Gone | Want::Pod { important: false, .. }, None) => None,
+            (Want::Gone | Want::Pod { important: false, .. } | Want::Clone { may_go: true, .. }, None) => None,
             (_, None) => Some("is not there".to_owned()),
             (Want::Parent, Some(parent)) => {
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
@@ -65,6 +67,7 @@ pub(crate) fn lacking(
             }
             (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer),
             (Want::Gpus, Some(pod)) => crate::gpu::lacks(pod, observer),
+            (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
             (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),

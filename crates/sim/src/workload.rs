@@ -63,6 +63,10 @@ impl User {
         if options.gpus {
             return Self::with(crate::gpu::acts(&mut rng.fork("gpus"), options.safety));
         }
+        if options.clones {
+            let bug = options.plant.map(|plant| plant.bug);
+            return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
+        }
         if options.workloads {
             let bug = options.plant.map(|plant| plant.bug);
             return Self::with(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));

@@ -45,6 +45,9 @@ pub struct SimArgs {
     /// Pods that share GPUs on hollow nodes, through the GPU extender
     #[arg(long, conflicts_with = "workloads")]
     pub gpus: bool,
+    /// Snapshots and clones of machines, with storage that only pretends
+    #[arg(long, conflicts_with_all = ["workloads", "gpus"])]
+    pub clones: bool,
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,

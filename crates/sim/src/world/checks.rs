@@ -21,6 +21,10 @@ impl World {
         if self.options.gpus {
             crate::gpu::bounds(&changes, &self.observer, &mut self.breaches);
         }
+        if self.options.clones {
+            self.begin_fate(&changes);
+            self.clones.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
+        }
         self.checker.nodes(&self.nodes, &mut self.breaches);
         self.server.check(&mut self.breaches);
         self.breaches.extend(self.rack.breaches());
@@ -69,6 +73,6 @@ impl World {
             }
         }
         let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes);
-        lacking.or_else(|| self.gpus_lack()).unwrap_or_default()
+        lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
     }
 }

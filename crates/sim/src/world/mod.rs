@@ -7,6 +7,7 @@
 //! ```
 
 mod checks;
+mod clones;
 mod faults;
 mod gpus;
 mod nodes;
@@ -19,9 +20,11 @@ use std::time::Duration;
 use carrack_apiserver::Class;
 use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem};
 use carrack_scheduler::Out;
+use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
 use crate::chance::{below, between};
+use crate::clones::{Clones, Counts, Fate};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
 use crate::ledger::Ledger;
@@ -66,6 +69,8 @@ pub struct Outcome {
     pub trace: Trace,
     /// The state of all workloads in the end, by kind and name, without what chance decides.
     pub end: BTreeMap<String, serde_json::Value>,
+    /// How much of what could have gone wrong with clones has happened.
+    pub counts: Counts,
 }
 
 /// A broken invariant.
@@ -186,6 +191,8 @@ struct World {
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
     gpus: crate::gpu::Link,
+    clones: Clones,
+    fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
     breaches: Vec<Breach>,
@@ -207,8 +214,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             let trace = Trace::new(BEGIN, false);
             let failure = Failure { invariant: "liveness", message: why, timeline: String::new() };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
-            let end = BTreeMap::new();
-            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end };
+            let (end, counts) = (BTreeMap::new(), Counts::default());
+            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end, counts };
         }
     };
     let mut steps = 0;
@@ -227,16 +234,25 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Failure { invariant, message, timeline: world.trace.timeline() }
     });
     let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
-    let end = crate::controllers::end(&world.observer);
-    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, end }
+    let end = match world.options.clones {
+        true => crate::clones::end(&world.observer),
+        false => crate::controllers::end(&world.observer),
+    };
+    let counts = world.fate.counts;
+    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, end, counts }
 }
 
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
         let planted = options.plant.is_some_and(|plant| plant.bug.is_of_workloads());
+        let of_clones = options.plant.is_some_and(|plant| plant.bug.of_clones().is_some());
         let of_gpus = options.plant.is_some_and(|plant| plant.bug.is_of_gpus());
-        let options =
-            &Options { workloads: options.workloads || planted, gpus: options.gpus || of_gpus, ..options.clone() };
+        let options = &Options {
+            workloads: options.workloads || planted,
+            gpus: options.gpus || of_gpus,
+            clones: options.clones || of_clones,
+            ..options.clone()
+        };
         let root = Rng::new(seed);
         let swarm = Swarm::draw(&root, options);
         let bug = options.plant.map(|plant| plant.bug);
@@ -245,6 +261,11 @@ impl World {
             seats: swarm.seats,
             stale: bug == Some(Bug::StaleServer),
             one_line: bug == Some(Bug::OneLine),
+            clones: if bug == Some(Bug::TargetDrawnLate) || swarm.nameless_targets {
+                CloneAdmission::without_names()
+            } else {
+                CloneAdmission::default()
+            },
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.machines && !options.on_hollow_nodes() {
@@ -285,6 +306,8 @@ impl World {
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
+            clones: Clones::default(),
+            fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
             breaches: Vec::new(),
             pumping: false,
@@ -320,6 +343,15 @@ impl World {
             if self.options.workloads {
                 roles.push(Role::Storage);
             }
+        } else if self.options.clones {
+            roles.retain(|role| matches!(role, Role::User | Role::Controllers));
+            roles.extend([Role::Storage, Role::Squatter]);
+            if swarm.standby {
+                roles.push(Role::StandbyVirt);
+            }
+            if swarm.cloner_apart {
+                roles.push(Role::Cloner);
+            }
         } else {
             roles.push(Role::Attacher);
         }
@@ -329,7 +361,7 @@ impl World {
         if swarm.standby {
             roles.push(Role::Standby);
         }
-        for number in 1..=if self.options.on_hollow_nodes() { 0 } else { swarm.nodes } {
+        for number in 1..=if self.options.on_hollow_nodes() || self.options.without_nodes() { 0 } else { swarm.nodes } {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
@@ -460,6 +492,8 @@ impl World {
             elect: self.swarm.elect,
             extender: self.swarm.extender,
             gpus: self.options.gpus,
+            clones: self.options.clones,
+            apart: self.swarm.cloner_apart,
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
         };
@@ -535,7 +569,7 @@ impl World {
     pub(super) fn carry_out(&mut self, role: Role, effects: Vec<Effect<OwnOut>>) {
         let Some((life, skew_ns)) = self.processes.get(&role).map(|p| (p.life, p.skew_ns)) else { return };
         for effect in effects {
-            if self.dies(role) {
+            if self.dies(role) || self.is_fated(role) {
                 self.crash(role, "in the midst of its work");
                 return;
             }

@@ -7,7 +7,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Method, W
 
 use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
 use crate::invariants::Breach;
-use crate::net::Reply;
+use crate::net::{Passage, Reply};
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{Asked, ConnId, Flight, FlightId, Polled, result_of, stream_of};
@@ -15,6 +15,10 @@ use crate::trace::Weight;
 
 /// How long a request waits for its seat at the most.
 const MAX_WAIT: Duration = Duration::from_secs(15);
+/// How lines begin that only tell how far a watch is.
+const BOOKMARK: &[u8] = b"{\"type\":\"BOOKMARK\"";
+/// How soon it is known that a request is lost that is meant to be.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 /// With the planted bug, one in so many lines of watches is left out.
 const LOST_ONE_IN: u64 = 97;
 
@@ -25,7 +29,18 @@ impl World {
             matches!(request.method, Method::Get | Method::Put | Method::Delete) && matches!(asked, Asked::Call(_));
         let label = label(&request);
         self.count(role, &label, &request.body);
-        let passage = self.net.send(now, role, idempotent);
+        let mut passage = self.net.send(now, role, idempotent);
+        if matches!(role, Role::VirtController | Role::Cloner) && request.method != Method::Get {
+            self.fate.wrote(&request.path);
+        }
+        if role == self.cloner() && request.method == Method::Delete {
+            let (arrives, answered) = self.fate.delete();
+            if !arrives {
+                passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
+            } else if !answered {
+                passage.reply = Reply::Lost(LOST_AFTER);
+            }
+        }
         let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
         let request = match to_http(request, "") {
             Ok(request) => request,
@@ -202,6 +217,7 @@ impl World {
                 Ok((lines, timeout_s)) if self.life(role) == Some(life) => {
                     let conn = self.server.connect(now, flight, id, lines);
                     self.ledger.opened(conn, &flight.label);
+                    self.opened_for_fate(role, conn, &flight.label);
                     if let Some(process) = self.processes.get_mut(&role) {
                         process.conns.insert(id, conn);
                     }
@@ -241,8 +257,11 @@ impl World {
     /// Puts an item of a watch on its way, behind those that are on it.
     pub(super) fn put(&mut self, id: ConnId, item: WatchItem) {
         let now = self.queue.now();
+        let cloner = self.cloner();
         let Some(conn) = self.server.conn(id) else { return };
-        let at = self.net.stream(now, conn.role).max(conn.last);
+        let tells = matches!(&item, WatchItem::Event(line) if !line.starts_with(BOOKMARK));
+        let late = if conn.role == cloner && tells { self.fate.line(id) } else { Duration::ZERO };
+        let at = (self.net.stream(now, conn.role) + late).max(conn.last);
         conn.last = at;
         let first = conn.queue.is_empty();
         conn.queue.push_back((at, item));

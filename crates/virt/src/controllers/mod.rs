@@ -47,11 +47,16 @@ pub fn manager(config: &Config, rng: Rng) -> Manager {
 /// The same with this controller of clones: the simulator plants bugs in it.
 #[must_use]
 pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) -> Manager {
+    without_clones(config, rng).with(clones)
+}
+
+/// All but the controller of clones, which may run in a process of its own, with caches of its own.
+#[must_use]
+pub fn without_clones(config: &Config, rng: Rng) -> Manager {
     Manager::new(COMPONENT, rng)
         .with(vm::VmController::default())
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
-        .with(clones)
         .with(node::NodeController::default())
         .with(node::recovery::RecoveryController)
         .with(snapshot::SnapshotController::default())

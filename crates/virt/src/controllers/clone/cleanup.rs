@@ -21,9 +21,7 @@ use super::{Child, Planted, World};
 pub(super) fn clear(world: &World<'_>) -> Plan {
     let kept = world.clone.phase() == phase::SUCCEEDED && !world.clone.is_deleting();
     match world.planted {
-        Some(Planted::NamesClearedEarly | Planted::RestoreNotCreatedYet | Planted::RandomNames) if kept => {
-            hastily(world)
-        }
+        Some(Planted::NamesClearedEarly | Planted::RestoreNotCreatedYet) if kept => hastily(world),
         _ => carefully(world),
     }
 }
@@ -97,34 +95,29 @@ fn forget(world: &World<'_>, restore_gone: Plan) -> Plan {
     plan
 }
 
-/// Upstream's way, which the simulator plants: both are deleted at one go, and known by the names in the status alone.
+/// Upstream's way, which the simulator plants: both are deleted at one go, and a restore that is not there is waited for.
 fn hastily(world: &World<'_>) -> Plan {
-    let (clone, status) = (world.clone, &world.status);
-    let Some(name) = &status.restore_name else { return Plan::none() };
-    let restore = match world.restore {
-        Child::Own(restore) => restore,
-        _ if world.planted == Some(Planted::RandomNames) => return cleared(world, Plan::none()),
-        _ => return Plan::failed(format!("restore {name} is not created yet for clone {}", clone.name())),
-    };
-    let claims =
-        restore.status.iter().flat_map(|status| &status.restores).map(|made| &made.persistent_volume_claim_name);
-    let mut claims = claims.filter_map(|name| world.view.get::<PersistentVolumeClaim>(world.namespace(), name));
-    if claims.any(|claim| is_pending(claim)) {
+    let (clone, early) = (world.clone, world.planted == Some(Planted::NamesClearedEarly));
+    if world.status.restore_name.is_none() {
         return Plan::none();
     }
-    let delete = |mut plan: Plan| {
-        plan = plan.delete(restore);
-        if let Child::Own(snapshot) = world.snapshot {
-            plan = plan.delete(snapshot);
-        }
-        plan
+    let Child::Own(restore) = world.restore else {
+        return match world.snapshot {
+            Child::Own(_) => Plan::failed(format!("the restore is not created yet for clone {}", clone.name())),
+            _ => carefully(world),
+        };
     };
-    if world.planted == Some(Planted::NamesClearedEarly) {
-        return delete(cleared(world, Plan::none()));
+    let delete = take_away(world, restore);
+    if delete.is_none() {
+        return delete;
     }
-    cleared(world, delete(Plan::none()))
-}
-
-fn cleared(world: &World<'_>, plan: Plan) -> Plan {
-    plan.patch_status(world.clone, json!({"status": {"snapshotName": null, "restoreName": null}}))
+    let delete = match world.snapshot {
+        Child::Own(snapshot) => delete.delete(snapshot),
+        _ => delete,
+    };
+    if early {
+        let clear = json!({"status": {"snapshotName": null, "restoreName": null}});
+        return Plan::none().patch_status(clone, clear).then(delete);
+    }
+    delete
 }

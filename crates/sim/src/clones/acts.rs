@@ -1,0 +1,215 @@
+//! What people do with machines, snapshots and clones.
+
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineClone, VirtualMachineSnapshot};
+use carrack_types::resource::Kind as _;
+use carrack_types::snapshots::VolumeSnapshotClass;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+use super::squatter;
+use super::storage::DRIVER;
+use crate::chance::{below, between};
+use crate::plants::Bug;
+use crate::wants::Want;
+use crate::workload::{Act, What, delete};
+
+/// A scene that always plays the same, for tests that try everything that can go wrong in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// A clone of a machine with two disks.
+    OfMachine,
+    /// A clone of a snapshot, to a target without a name.
+    OfSnapshot,
+    /// A clone of a machine whose disk cannot be snapshotted, which is given up after a while.
+    Hopeless,
+    /// A clone whose target is deleted when it has been there for a while.
+    Forsaken,
+    /// A hundred clones of one machine at once.
+    Hundred,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// All acts.
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, scene: Option<Scene>, bug: Option<Bug>) -> Vec<Act> {
+    let mut people = People { acts: Vec::new(), safety };
+    people.ground();
+    match scene {
+        Some(scene) => people.play(scene),
+        None => people.live(rng, bug),
+    }
+    people.acts
+}
+
+/// How a clone is to end.
+const SUCCEEDS: Want = Want::Clone { may_fail: false, may_go: false };
+const MAY_FAIL: Want = Want::Clone { may_fail: true, may_go: false };
+const MAY_GO: Want = Want::Clone { may_fail: true, may_go: true };
+
+struct People {
+    acts: Vec<Act>,
+    safety: Duration,
+}
+
+impl People {
+    fn create(
+        &mut self,
+        at: Duration,
+        resource: carrack_types::resource::Resource,
+        mut object: Value,
+        want: Option<(&'static str, Want)>,
+    ) {
+        object["apiVersion"] = resource.api_version().into();
+        object["kind"] = resource.kind.to_string().into();
+        self.acts.push(Act { at, what: What::Create { resource, object, want } });
+    }
+
+    fn ground(&mut self) {
+        let at = Duration::from_millis(1);
+        let class = json!({"metadata": {"name": "shelf"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"});
+        self.create(at, StorageClass::resource(), class, None);
+        let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
+        let class = json!({"metadata": {"name": "shelf", "annotations": default}, "driver": DRIVER, "deletionPolicy": "Delete"});
+        self.create(at, VolumeSnapshotClass::resource(), class, None);
+    }
+
+    /// A machine that is stopped, with a disk for each of these claims.
+    fn machine(&mut self, at: Duration, name: &str, claims: &[&str], want: Want) {
+        for claim in claims {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "shelf",
+                "resources": {"requests": {"storage": "1Gi"}}});
+            let claim = json!({"metadata": {"namespace": "default", "name": claim}, "spec": spec});
+            self.create(at, PersistentVolumeClaim::resource(), claim, Some(("claim", Want::Claim)));
+        }
+        let disk = |claim: &&str| json!({"name": claim, "disk": {"bus": "virtio"}});
+        let volume = |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        let object = json!({"metadata": {"namespace": "default", "name": name,
+                "labels": {"app": "golden", "tier": "1"}, "annotations": {"note": "keep"}},
+            "spec": {"runStrategy": "Halted", "template": {"metadata": {"labels": {"app": "golden"}}, "spec": {
+                "domain": {
+                    "firmware": {"serial": "of-the-source", "uuid": "5d307ca9-b3ef-428c-8861-06e72d69f223"},
+                    "devices": {"disks": claims.iter().map(disk).collect::<Vec<_>>(),
+                        "interfaces": [{"name": "default", "masquerade": {}, "macAddress": "02:00:00:00:00:01"}]},
+                    "resources": {"requests": {"memory": "64Mi"}}},
+                "networks": [{"name": "default", "pod": {}}],
+                "volumes": claims.iter().map(volume).collect::<Vec<_>>()}}}});
+        self.create(at, VirtualMachine::resource(), object, Some(("vm", want)));
+    }
+
+    fn snapshot(&mut self, at: Duration, name: &str, of: &str) {
+        let object = json!({"metadata": {"namespace": "default", "name": name},
+            "spec": {"source": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": of}}});
+        self.create(at, VirtualMachineSnapshot::resource(), object, None);
+    }
+
+    fn clone(&mut self, at: Duration, name: &str, source: (&str, &str), target: Option<&str>, want: Want) {
+        let (kind, of) = source;
+        let group = if kind == "VirtualMachine" { "kubevirt.io" } else { "snapshot.kubevirt.io" };
+        let mut object = json!({"metadata": {"namespace": "default", "name": name, "labels": {}},
+            "spec": {"source": {"apiGroup": group, "kind": kind, "name": of},
+                "labelFilters": ["*", "!tier"], "newMacAddresses": {"default": "02:00:00:00:00:02"},
+                "newSMBiosSerial": "of-the-copy",
+                "patches": [r#"{"op": "add", "path": "/metadata/labels/copy", "value": "yes"}"#]}});
+        if let Some(target) = target {
+            object["spec"]["target"] = json!({"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": target});
+        }
+        self.create(at, VirtualMachineClone::resource(), object, Some(("clone", want)));
+    }
+
+    fn play(&mut self, scene: Scene) {
+        let claims = if scene == Scene::Hopeless { ["bad-disk", "data"] } else { ["root", "data"] };
+        self.machine(SECOND, "golden", &claims, Want::Down);
+        let (machine, at) = (("VirtualMachine", "golden"), SECOND * 8);
+        match scene {
+            Scene::OfMachine => self.clone(at, "copying", machine, Some("copy"), SUCCEEDS),
+            Scene::OfSnapshot => {
+                self.snapshot(SECOND * 4, "before", "golden");
+                self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, SUCCEEDS);
+            }
+            Scene::Hopeless => self.clone(at, "copying", machine, Some("copy"), MAY_FAIL),
+            Scene::Hundred => {
+                for n in 0..100 {
+                    self.clone(at, &format!("copying{n}"), machine, Some(&format!("copy{n}")), SUCCEEDS);
+                }
+            }
+            Scene::Forsaken => {
+                self.clone(at, "copying", machine, Some("copy"), Want::Clone { may_fail: false, may_go: true });
+                // Late enough, whatever went wrong before.
+                self.acts.push(delete(SECOND * 100, VirtualMachine::resource(), "default", "copy", "vm"));
+            }
+        }
+    }
+
+    /// Clones of machines that come, change and go, at times that the seed chose.
+    fn live(&mut self, rng: &mut Rng, bug: Option<Bug>) {
+        let (safety, soon) = (self.safety, SECOND * 3);
+        // This one stays, and can be cloned.
+        self.machine(SECOND, "golden0", &["root0", "slow0"], Want::Down);
+        let comes = between(rng, SECOND, safety / 3);
+        let claim = if rng.one_in(4) { "bad1" } else { "root1" };
+        self.machine(comes, "golden1", &[claim], Want::Down);
+        if rng.one_in(2) {
+            self.acts.push(delete(
+                between(rng, comes + soon, safety),
+                VirtualMachine::resource(),
+                "default",
+                "golden1",
+                "vm",
+            ));
+        }
+        for n in 0..1 + rng.below(3) {
+            let what = What::Patch {
+                resource: VirtualMachine::resource(),
+                namespace: "default".into(),
+                name: "golden0".into(),
+                patch: json!({"metadata": {"labels": {format!("changed{n}"): "yes"}}}),
+                kind: "vm",
+                want: None,
+            };
+            self.acts.push(Act { at: between(rng, soon, safety), what });
+        }
+        self.snapshot(between(rng, SECOND * 2, safety / 2), "before0", "golden0");
+        let sources = [
+            ("VirtualMachine", "golden0"),
+            ("VirtualMachine", "golden1"),
+            ("VirtualMachine", "nobody"),
+            ("VirtualMachineSnapshot", "before0"),
+        ];
+        for n in 0..3 + rng.below(5) {
+            let at = between(rng, soon, safety * 2 / 3);
+            let source = sources[usize::try_from(rng.below(4)).unwrap_or(0)];
+            let (name, own) = (format!("clone{n}"), format!("copy{n}"));
+            let target = match rng.below(4) {
+                0 => None,
+                1 => Some("both"),
+                _ => Some(own.as_str()),
+            };
+            let target = target.filter(|_| bug != Some(Bug::TargetDrawnLate));
+            let alone = target.is_none_or(|target| target == own);
+            let squatted = rng.one_in(5) || bug == Some(Bug::AdoptsAnything);
+            let sure = alone && !squatted && matches!(source.1, "golden0" | "before0");
+            let fate = rng.below(5);
+            let mut want = if sure { SUCCEEDS } else { MAY_FAIL };
+            if fate == 0 && target == Some(own.as_str()) {
+                want = MAY_GO;
+            }
+            self.clone(at, &name, source, target, want);
+            if squatted && let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
+                object["metadata"]["labels"][squatter::LABEL] = "golden0".into();
+            }
+            let later = at + below(rng, SECOND * 30);
+            match fate {
+                // The target goes, and the clone with it; unless it was not there yet. So nothing is said of the machine.
+                0 if target == Some(own.as_str()) => {
+                    self.acts.push(delete(later, VirtualMachine::resource(), "default", &own, "target"));
+                }
+                1 => self.acts.push(delete(later, VirtualMachineClone::resource(), "default", &name, "clone")),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What must hold of clones at every step, read from the API alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use carrack_engine::Time;
+use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
+use serde_json::Value;
+
+use crate::invariants::Breach;
+use crate::observer::{Change, Observer, controller, key_of, text, uid};
+
+/// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
+const STALE: Duration = Duration::from_secs(60);
+/// The kinds of children, by the field that names them.
+const CHILDREN: [(&str, &str); 2] = [("snapshotName", "vmsnapshot"), ("restoreName", "vmrestore")];
+
+/// What is remembered of clones.
+#[derive(Default)]
+pub(crate) struct Clones {
+    /// How many children of a kind each clone has had, by UID and kind.
+    made: BTreeMap<(String, &'static str), u32>,
+    /// All children that there were: kind, place, UID of the clone.
+    children: BTreeSet<(&'static str, String, String)>,
+    /// When there was last a reason for a clone to fail.
+    reasons: BTreeMap<String, Time>,
+    /// Claims that some machine has had.
+    used: BTreeSet<String>,
+}
+
+fn place(object: &Value, name: &str) -> String {
+    format!("{}/{name}", text(object, "/metadata/namespace"))
+}
+
+fn is_of_clone(object: &Value) -> bool {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().any(|o| o["controller"] == true && o["kind"] == "VirtualMachineClone")
+}
+
+/// The children of a clone that are there.
+pub(super) fn children<'a>(clone: &'a Value, observer: &'a Observer) -> impl Iterator<Item = &'a Value> {
+    let kinds = CHILDREN.iter().flat_map(|(_, kind)| observer.all(kind));
+    kinds.filter(move |child| controller(child) == uid(clone))
+}
+
+/// Names of the claims of a machine.
+pub(super) fn claims(machine: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let volumes = machine.pointer("/spec/template/spec/volumes").and_then(Value::as_array);
+    volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| Some((volume["name"].as_str()?, volume["persistentVolumeClaim"]["claimName"].as_str()?)))
+}
+
+impl Clones {
+    pub(crate) fn changed(&mut self, now: Time, changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
+        for change in changes {
+            match change.resource {
+                "vmsnapshot" | "vmrestore" if change.before.is_none() => self.made(change, breaches),
+                "vm" => {
+                    let machine = change.object();
+                    self.used.extend(claims(machine).map(|(_, claim)| place(machine, claim)));
+                }
+                _ => {}
+            }
+        }
+        if changes.iter().any(|change| change.resource.starts_with("vm") || change.resource == "clone") {
+            for clone in observer.all("clone").filter(|clone| has_reason(clone, observer)) {
+                self.reasons.insert(uid(clone).to_owned(), now);
+            }
+        }
+        for change in changes.iter().filter(|change| change.resource == "clone") {
+            self.clone(now, change, observer, breaches);
+        }
+    }
+
+    fn made(&mut self, change: &Change, breaches: &mut Vec<Breach>) {
+        let child = change.object();
+        if !is_of_clone(child) {
+            return;
+        }
+        let owner = controller(child).to_owned();
+        self.children.insert((change.resource, key_of(child), owner.clone()));
+        let made = self.made.entry((owner.clone(), change.resource)).or_default();
+        *made += 1;
+        if *made > 1 {
+            let what = format!("the clone {owner} has had {made} of {}: {}", change.resource, key_of(child));
+            breaches.push(Breach::new("clones-make-once", what));
+        }
+    }
+
+    fn clone(&self, now: Time, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let Some(clone) = &change.after else {
+            let gone = change.object();
+            if let Some(left) = children(gone, observer).next() {
+                let what = format!("{} is gone, and its {} is there", key_of(gone), key_of(left));
+                breaches.push(Breach::new("clones-forget-what-is-gone", what));
+            }
+            return;
+        };
+        let before = change.before.as_ref().unwrap_or(&Value::Null);
+        for (field, kind) in CHILDREN {
+            let (was, is) = (text(before, &format!("/status/{field}")), text(clone, &format!("/status/{field}")));
+            let own = (kind, place(clone, is), uid(clone).to_owned());
+            if !is.is_empty() && was != is && !self.children.contains(&own) {
+                let what = format!("{} names {kind} {is}, which it has never had", key_of(clone));
+                breaches.push(Breach::new("clones-name-their-own", what));
+            }
+            if !was.is_empty()
+                && is.is_empty()
+                && let Some(left) = children(clone, observer).next()
+            {
+                let what = format!("{} names its {kind} no more, and {} is there", key_of(clone), key_of(left));
+                breaches.push(Breach::new("clones-forget-what-is-gone", what));
+            }
+        }
+        let failed = |clone: &Value| text(clone, "/status/phase") == "Failed";
+        if failed(clone) && !failed(before) {
+            let reason = self.reasons.get(uid(clone)).is_some_and(|last| now.since(*last) <= STALE);
+            if !reason {
+                let what = format!("{} fails, and nothing in the API says why: {}", key_of(clone), clone["status"]);
+                breaches.push(Breach::new("clones-fail-on-proof", what));
+            }
+        }
+    }
+
+    /// A claim that was restored for a machine that never came.
+    pub(crate) fn stray(&self, observer: &Observer) -> Option<String> {
+        let restored = |claim: &&Value| claim.pointer("/metadata/annotations/restore.kubevirt.io~1name").is_some();
+        let stray = observer.all("claim").filter(restored).find(|claim| !self.used.contains(&key_of(claim)));
+        stray.map(|claim| format!("claim {} was restored for a machine that never came", key_of(claim)))
+    }
+}
+
+fn condition(object: &Value, kind: &str) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
+}
+
+/// Whether the API says that a clone cannot succeed.
+fn has_reason(clone: &Value, observer: &Observer) -> bool {
+    let id = uid(clone);
+    let find = |kind: &'static str, name: &str| observer.get(kind, &place(clone, name));
+    let (snapshot_name, restore_name) = (snapshot_name(id), restore_name(id));
+    let own_restore = find("vmrestore", &restore_name);
+    let squatted =
+        [find("vmsnapshot", &snapshot_name), own_restore].into_iter().flatten().any(|found| controller(found) != id);
+    let named = |field: &str| !text(clone, &format!("/status/{field}")).is_empty();
+    let of_snapshot = text(clone, "/spec/source/kind") == "VirtualMachineSnapshot";
+    let name = if of_snapshot { text(clone, "/spec/source/name") } else { &snapshot_name };
+    let snapshot = find("vmsnapshot", name);
+    let begun = named("snapshotName") || named("restoreName");
+    let lost = begun && snapshot.is_none() || named("restoreName") && own_restore.is_none();
+    let failed = snapshot.is_some_and(|s| text(s, "/status/phase") == "Failed")
+        || own_restore.is_some_and(|restore| condition(restore, "Failure"));
+    squatted || lost || failed || content_lacks(snapshot, observer) || is_taken(clone, own_restore, snapshot, observer)
+}
+
+fn content<'a>(snapshot: &Value, observer: &'a Observer) -> Option<&'a Value> {
+    observer.get("vmcontent", &place(snapshot, text(snapshot, "/status/virtualMachineSnapshotContentName")))
+}
+
+/// Whether a snapshot is said to be ready, and lacks a volume.
+fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
+    let ready = |s: &&Value| s.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+    let Some(snapshot) = snapshot.filter(ready) else { return false };
+    let Some(content) = content(snapshot, observer) else { return true };
+    let Some(machine) = content.pointer("/spec/source/virtualMachine") else { return true };
+    let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
+    let is_in = |name: &str| backups.into_iter().flatten().any(|backup| backup["volumeName"] == name);
+    claims(machine).any(|(volume, _)| !is_in(volume))
+}
+
+/// Whether another machine has the target's name, or another restore is making one.
+fn is_taken(clone: &Value, restore: Option<&Value>, snapshot: Option<&Value>, observer: &Observer) -> bool {
+    let target = restore.map_or_else(|| text(clone, "/spec/target/name"), |restore| text(restore, "/spec/target/name"));
+    let by_own = format!("{}-", restore_name(uid(clone)));
+    let machine = observer.get("vm", &place(clone, target)).is_some_and(|vm| {
+        let by = text(vm, "/metadata/annotations/restore.kubevirt.io~1lastRestoreUID");
+        let source = snapshot.and_then(|s| content(s, observer));
+        let source = source.map_or("", |content| text(content, "/spec/source/virtualMachine/metadata/uid"));
+        !by.starts_with(&by_own) && uid(vm) != source
+    });
+    machine
+        || observer.all("vmrestore").any(|other| {
+            text(other, "/spec/target/name") == target && !target.is_empty() && controller(other) != uid(clone)
+        })
+}

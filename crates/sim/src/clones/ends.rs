@@ -1,0 +1,132 @@
+//! What must be so of clones in the end, and what of it does not depend on chance.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::checks::{children, claims};
+use super::storage::DATA;
+use crate::observer::{Observer, controller, deleting, key_of, text, uid};
+
+/// What a claim's volume holds; none while it has none.
+fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {
+    let volume = observer.get("volume", text(claim, "/spec/volumeName"))?;
+    let bound = text(claim, "/status/phase") == "Bound" && text(volume, "/spec/claimRef/uid") == uid(claim);
+    bound.then(|| volume.pointer("/metadata/annotations")?.get(DATA)?.as_str()).flatten()
+}
+
+/// Volumes of a machine, and what they hold.
+fn disks<'a>(machine: &'a Value, observer: &'a Observer) -> BTreeMap<&'a str, Option<&'a str>> {
+    let namespace = text(machine, "/metadata/namespace");
+    let of =
+        |claim: &str| observer.get("claim", &format!("{namespace}/{claim}")).and_then(|claim| data(claim, observer));
+    claims(machine).map(|(volume, claim)| (volume, of(claim))).collect()
+}
+
+/// Why a clone is not as it should be.
+pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Option<String> {
+    if deleting(clone) {
+        return Some("is still going".to_owned());
+    }
+    if let Some(child) = children(clone, observer).next() {
+        return Some(format!("still has {}", key_of(child)));
+    }
+    if !text(clone, "/status/snapshotName").is_empty() || !text(clone, "/status/restoreName").is_empty() {
+        return Some("still names what it made".to_owned());
+    }
+    let namespace = text(clone, "/metadata/namespace");
+    let find = |kind: &'static str, name: &str| observer.get(kind, &format!("{namespace}/{name}"));
+    match text(clone, "/status/phase") {
+        "Succeeded" => match find("vm", text(clone, "/status/targetName")) {
+            Some(target) => target_lacks(target, observer),
+            None => Some("has no target any more".to_owned()),
+        },
+        "Failed" if may_fail => None,
+        "" => {
+            let kind = if text(clone, "/spec/source/kind") == "VirtualMachine" { "vm" } else { "vmsnapshot" };
+            let waits = find(kind, text(clone, "/spec/source/name")).is_none();
+            (!waits).then(|| format!("has not begun: {}", clone["status"]))
+        }
+        phase => Some(format!("is {phase}: {}", clone["status"]["conditions"])),
+    }
+}
+
+/// Why a target is not what its clone asked for: each disk holds what its name says, since machines call them so.
+fn target_lacks(target: &Value, observer: &Observer) -> Option<String> {
+    let wrong = disks(target, observer).into_iter().find(|(volume, data)| *data != Some(*volume));
+    if let Some((volume, data)) = wrong {
+        return Some(format!("has a target whose disk {volume} holds {data:?}"));
+    }
+    let domain = "/spec/template/spec/domain";
+    let is = [
+        text(target, "/metadata/labels/copy"),
+        text(target, "/metadata/labels/tier"),
+        text(target, &format!("{domain}/firmware/serial")),
+        text(target, &format!("{domain}/firmware/uuid")),
+        text(target, &format!("{domain}/devices/interfaces/0/macAddress")),
+    ];
+    (is != ["yes", "", "of-the-copy", "", "02:00:00:00:00:02"]).then(|| format!("has a target like this: {is:?}"))
+}
+
+/// Something that has outlived what it belongs to.
+pub(crate) fn debris(observer: &Observer) -> Option<String> {
+    let is_there = |kind: &'static str, id: &str| observer.all(kind).any(|object| uid(object) == id);
+    for kind in ["vmsnapshot", "vmrestore"] {
+        let orphan =
+            observer.all(kind).find(|child| !controller(child).is_empty() && !is_there("clone", controller(child)));
+        if let Some(orphan) = orphan {
+            return Some(format!("{kind} {} has outlived its clone", key_of(orphan)));
+        }
+    }
+    let named = |content: &Value| {
+        let name = text(content, "/spec/virtualMachineSnapshotName");
+        observer.get("vmsnapshot", &format!("{}/{name}", text(content, "/metadata/namespace"))).is_some()
+    };
+    if let Some(content) = observer.all("vmcontent").find(|content| !named(content)) {
+        return Some(format!("content {} has outlived its snapshot", key_of(content)));
+    }
+    let orphan = |s: &&Value| !controller(s).is_empty() && !is_there("vmcontent", controller(s));
+    if let Some(snapshot) = observer.all("volumesnapshot").find(orphan) {
+        return Some(format!("volume snapshot {} has outlived its content", key_of(snapshot)));
+    }
+    let gone = |c: &&Value| !is_there("volumesnapshot", text(c, "/spec/volumeSnapshotRef/uid"));
+    observer
+        .all("volumesnapshotcontent")
+        .find(gone)
+        .map(|content| format!("volume snapshot content {} has outlived its snapshot", key_of(content)))
+}
+
+/// All clones and machines without what chance decides, and how many there are of all else.
+pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
+    // Names that admission chose end in five letters.
+    let plain = |name: &str| match name.strip_prefix("clone-") {
+        Some(rest) => format!("clone-{}-*", rest.rsplit_once('-').map_or(rest, |(stem, _)| stem)),
+        None => name.to_owned(),
+    };
+    let mut end = BTreeMap::new();
+    for clone in observer.all("clone") {
+        let conditions = clone.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+        let conditions: Vec<Value> = conditions.map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
+        let status = &clone["status"];
+        let what = json!({"phase": status["phase"], "conditions": conditions, "snapshot": status["snapshotName"],
+            "restore": status["restoreName"], "target": plain(text(clone, "/status/targetName"))});
+        end.insert(format!("clone {}", key_of(clone)), what);
+    }
+    for machine in observer.all("vm") {
+        let metadata = &machine["metadata"];
+        let annotations = metadata["annotations"].as_object().cloned().unwrap_or_default();
+        let annotations: BTreeMap<_, _> =
+            annotations.into_iter().filter(|(key, _)| !key.starts_with("restore.kubevirt.io/")).collect();
+        let domain = &machine["spec"]["template"]["spec"]["domain"];
+        let what = json!({"labels": metadata["labels"], "annotations": annotations, "finalizers": metadata["finalizers"],
+            "strategy": machine["spec"]["runStrategy"], "firmware": domain["firmware"],
+            "interfaces": domain["devices"]["interfaces"], "disks": disks(machine, observer),
+            "locked": [machine["status"]["snapshotInProgress"], machine["status"]["restoreInProgress"]]});
+        end.insert(format!("vm {}", plain(text(machine, "/metadata/name"))), what);
+    }
+    let kinds = ["claim", "volume", "vmsnapshot", "vmcontent", "vmrestore", "volumesnapshot", "volumesnapshotcontent"];
+    for kind in kinds {
+        end.insert(format!("{kind}s"), observer.all(kind).count().into());
+    }
+    end
+}

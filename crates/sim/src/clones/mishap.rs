@@ -1,0 +1,81 @@
+//! One thing that goes wrong, exactly once, in the life of a clone: what a test tries one by one until it has tried them all.
+
+use std::time::Duration;
+
+use crate::plants::Bug;
+use crate::server::ConnId;
+
+/// What goes wrong. Things are counted from when the first clone is there, and from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// The controller of clones dies before this one of its effects.
+    Crash(u64),
+    /// This DELETE of its does not arrive.
+    LostDelete(u64),
+    /// This DELETE of its is carried out, and its reply is lost.
+    UnansweredDelete(u64),
+    /// This line of its watches is late, and those of the same watch behind it.
+    LateLine(u64),
+}
+
+/// How much of what could have gone wrong has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Effects of the process with the controller of clones.
+    pub effects: u64,
+    /// Its DELETEs.
+    pub deletes: u64,
+    /// Lines of its watches.
+    pub lines: u64,
+    /// Writes of all controllers of machines, but for events, and for Leases.
+    pub writes: u64,
+}
+
+/// For how long a late line is late.
+const LATE: Duration = Duration::from_secs(9);
+
+/// Counts, and says when it is time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fate {
+    mishap: Option<Mishap>,
+    /// What a planted bug needs to show: every second DELETE does not arrive.
+    forgetful: bool,
+    /// What a planted bug needs to show: all lines of this watch are late.
+    pub slow: Option<ConnId>,
+    pub begun: bool,
+    pub counts: Counts,
+}
+
+fn next(count: &mut u64) -> u64 {
+    *count += 1;
+    *count - 1
+}
+
+impl Fate {
+    pub(crate) fn new(mishap: Option<Mishap>, bug: Option<Bug>) -> Self {
+        Self { mishap, forgetful: bug == Some(Bug::RestoreNotCreatedYet), ..Self::default() }
+    }
+    /// Whether The controller of clones dies before its next effect.
+    pub(crate) fn dies(&mut self) -> bool {
+        self.begun && self.mishap == Some(Mishap::Crash(next(&mut self.counts.effects)))
+    }
+    /// Whether the next DELETE arrives, and whether it is answered.
+    pub(crate) fn delete(&mut self) -> (bool, bool) {
+        if !self.begun {
+            return (true, true);
+        }
+        let number = next(&mut self.counts.deletes);
+        let lost = self.mishap == Some(Mishap::LostDelete(number)) || self.forgetful && number % 2 == 1;
+        (!lost, !lost && self.mishap != Some(Mishap::UnansweredDelete(number)))
+    }
+    /// It writes something.
+    pub(crate) fn wrote(&mut self, path: &str) {
+        self.counts.writes += u64::from(self.begun && !path.contains("/events") && !path.contains("/leases"));
+    }
+    /// How late the next line of a watch is.
+    pub(crate) fn line(&mut self, conn: ConnId) -> Duration {
+        let late = self.slow == Some(conn)
+            || self.begun && self.mishap == Some(Mishap::LateLine(next(&mut self.counts.lines)));
+        if late { LATE } else { Duration::ZERO }
+    }
+}
