@@ -1,12 +1,13 @@
 //! The CustomResourceDefinitions of KubeVirt's groups, as a table.
 //!
 //! Names, short names, versions and printer columns are KubeVirt's: people and scripts read them. Kinds of
-//! `kubevirt.io`, `instancetype.kubevirt.io` and `snapshot.kubevirt.io` have schemas derived from the types of this crate.
-//! The kinds of the other groups (clone, export, pool, migrations, backup, plugin) have open specs and statuses until their
+//! `kubevirt.io` and its groups `instancetype`, `snapshot` and `clone` have schemas derived from the types of this crate.
+//! The kinds of the other groups (export, pool, migrations, backup, plugin) have open specs and statuses until their
 //! types are written.
 
 use serde_json::{Value, json};
 
+use super::clone;
 use super::instancetype::{InstancetypeSpec, PreferenceSpec};
 use super::others::{
     KubeVirtSpec, KubeVirtStatus, MigrationSpec, MigrationStatus, PresetSpec, ReplicaSetSpec, ReplicaSetStatus,
@@ -272,7 +273,7 @@ const TABLE: &[Row] = &[
             Column("SourceVirtualMachine", "string", ".spec.source.name", "", 0),
             Column("TargetVirtualMachine", "string", ".spec.target.name", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: clone::schemas,
     },
     Row {
         group: "export.kubevirt.io",

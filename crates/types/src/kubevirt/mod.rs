@@ -5,6 +5,7 @@
 //! from the same types. The groups whose kinds have no types here yet are listed in [`crd`] with open specs.
 
 pub(crate) mod api;
+pub mod clone;
 pub mod crd;
 pub mod devices;
 pub mod domain;
@@ -18,6 +19,7 @@ pub mod vm;
 pub mod vmi;
 pub mod volumes;
 
+pub use clone::{VirtualMachineClone, VirtualMachineCloneStatus};
 pub use crd::crds;
 pub use devices::{Devices, Disk, Interface, Network};
 pub use domain::DomainSpec;

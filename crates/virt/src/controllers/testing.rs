@@ -42,6 +42,7 @@ fn word(write: &Write) -> String {
             Absent::Object { .. } => format!("absent {at}"),
             Absent::AnyIn(namespace) => format!("none in {namespace}"),
             Absent::Newer { .. } => format!("unchanged {at}"),
+            Absent::Child { .. } => format!("no child {at}"),
             Absent::End { .. } => format!("alive {at}"),
         },
         Write::Patch { sub, patch, .. } => {
