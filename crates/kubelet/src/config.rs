@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use carrack_auth::tls::Reloadable;
 use k8s_openapi::api::core::v1::Taint;
 
 /// What decisions rest on: values, no files and no sockets.
@@ -117,10 +119,8 @@ impl NodeConfig {
 /// How the kubelet's server identifies itself, and whom it believes.
 #[derive(Clone)]
 pub struct ServingTls {
-    /// Certificate chain, PEM.
-    pub cert_pem: String,
-    /// Private key, PEM.
-    pub key_pem: String,
+    /// The certificate, which may be exchanged.
+    pub certificate: Arc<Reloadable>,
     /// Certificates of the authorities whose clients are believed, PEM.
     pub client_ca_pem: String,
     /// Common names that may use everything, besides members of `system:masters`: the API server's.

@@ -86,12 +86,10 @@ const NO_EFFECT: &[&str] = &[
     "reservedMemory",
     "reservedSystemCPUs",
     "resolvConf",
-    "rotateCertificates",
     "runOnce",
     "runtimeRequestTimeout",
     "seccompDefault",
     "serializeImagePulls",
-    "serverTLSBootstrap",
     "showHiddenMetricsForVersion",
     "shutdownGracePeriod",
     "shutdownGracePeriodByPodPriority",
@@ -128,6 +126,11 @@ pub struct Configuration {
     pub port: Option<u16>,
     /// Certificate to serve with.
     pub tls_cert_file: String,
+    /// Whether a client certificate is exchanged before it ends.
+    pub rotate_certificates: bool,
+    /// Whether the certificate to serve with is asked for by a certificate request.
+    #[serde(rename = "serverTLSBootstrap")]
+    pub server_tls_bootstrap: bool,
     /// Its key.
     pub tls_private_key_file: String,
     authentication: Authentication,
@@ -387,7 +390,8 @@ mod tests {
              evictionSoft: {{memory.available: 1Gi}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n\
              systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
              authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
-             nodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
+             rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
+             topologyManagerScope: pod\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
         assert_eq!(without, ["logging", "syncFrequency"]);
@@ -400,6 +404,7 @@ mod tests {
         assert_eq!(
             n.eviction.hard,
             BTreeMap::from([
+        assert!(c.rotate_certificates && c.server_tls_bootstrap);
                 (Signal::MemoryAvailable, Least::Amount(300 << 20)),
                 (Signal::NodefsAvailable, Least::OfAll(750)),
             ])

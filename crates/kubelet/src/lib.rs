@@ -14,6 +14,7 @@
 mod adapters;
 pub mod admission;
 pub mod amount;
+pub mod certificates;
 mod config;
 pub mod configuration;
 mod core;
