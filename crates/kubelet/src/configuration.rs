@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::config::NodeConfig;
 use crate::eviction::{Least, Signal, Thresholds};
+use crate::topology::{Policy, Scope};
 
 /// Upstream's other fields, which have no effect here.
 const NO_EFFECT: &[&str] = &[
@@ -104,9 +105,7 @@ const NO_EFFECT: &[&str] = &[
     "tlsCipherSuites",
     "tlsCurvePreferences",
     "tlsMinVersion",
-    "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
-    "topologyManagerScope",
     "tracing",
     "userNamespaces",
     "volumePluginDir",
@@ -161,6 +160,9 @@ pub struct Configuration {
     container_log_monitor_interval: Span,
     system_reserved: BTreeMap<String, String>,
     kube_reserved: BTreeMap<String, String>,
+    allowed_unsafe_sysctls: Vec<String>,
+    topology_manager_policy: String,
+    topology_manager_scope: String,
     register_with_taints: Option<Vec<Taint>>,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
@@ -353,6 +355,13 @@ impl Configuration {
         }
         if let Some(taints) = &self.register_with_taints {
             node.taints.clone_from(taints);
+        node.allowed_sysctls.extend(self.allowed_unsafe_sysctls.iter().map(|name| name.replace('/', ".")));
+        let bad = |what: &str, name: &str| format!("{name:?} is no {what} that is known here");
+        let (policy, scope) = (&self.topology_manager_policy, &self.topology_manager_scope);
+        node.topology = (
+            Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
+            Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
+        );
         }
         Ok(())
     }
@@ -398,6 +407,8 @@ mod tests {
         assert_eq!(c.client_ca_file(), "/ca.crt");
         let mut n = NodeConfig::default();
         c.apply(&mut n).unwrap();
+        assert_eq!(n.allowed_sysctls, ["kernel.msg*"]);
+        assert_eq!(n.topology, (Policy::Restricted, Scope::Pod));
         assert_eq!(n.static_pod_path.as_deref(), Some("/etc/kubernetes/manifests"));
         assert_eq!((n.max_pods, n.log_max_bytes, n.log_max_files), (50, 5 << 20, 3));
         assert_eq!((n.file_check_period.as_secs(), n.status_period.as_secs(), n.lease_period.as_secs()), (90, 5, 10));
@@ -429,6 +440,8 @@ mod tests {
             (&format!("{HEAD}evictionSoft: {{memory.available: 1Gi}}\n"), "no evictionSoftGracePeriod"),
             (&format!("{HEAD}imageGCHighThresholdPercent: 50\n"), "must be above"),
             (&format!("{HEAD}containerLogMaxFiles: 1\n"), "at least 2"),
+            (&format!("{HEAD}topologyManagerPolicy: strict\n"), "no topologyManagerPolicy"),
+            (&format!("{HEAD}topologyManagerScope: node\n"), "no topologyManagerScope"),
             (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
             (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
             (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),

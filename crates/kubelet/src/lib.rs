@@ -32,6 +32,7 @@ pub mod sim;
 pub mod spec;
 pub mod status;
 pub mod volumes;
+pub mod topology;
 
 pub use config::*;
 pub use core::KubeletCore;

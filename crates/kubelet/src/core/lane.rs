@@ -459,7 +459,7 @@ impl KubeletCore {
     }
 
     /// Devices that a container needs, and the containers whose devices it may take over.
-    fn device_needs<'a>(&self, pod: &'a Pod, name: &str) -> Option<(BTreeMap<String, usize>, Vec<&'a str>)> {
+    pub(super) fn device_needs<'a>(&self, pod: &'a Pod, name: &str) -> Option<(BTreeMap<String, usize>, Vec<&'a str>)> {
         let (kind, c) = pod::container(pod, name)?;
         let needs = pod::extended_resources(&c).into_iter().filter(|(r, _)| self.is_device(r)).collect();
         let reusable = match kind {

@@ -5,6 +5,7 @@
 //! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
 //! completed change of the same pod: after each change the runtime is listed again first.
 
+mod align;
 mod csi_node;
 mod growth;
 mod kill;
@@ -573,7 +574,10 @@ impl KubeletCore {
         let Some(owner) = self.ops.remove(&id) else { return };
         match owner {
             Owner::Load => match outcome {
-                Ok(Reply::Loaded(l)) => self.loaded(now, *l, fx),
+                Ok(Reply::Loaded(l)) => {
+                    self.loaded(now, *l, fx);
+                    self.check_topology(fx);
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(%error, "the local record cannot be read; nothing is done until it can");

@@ -171,6 +171,10 @@ impl KubeletCore {
             Decision::Wait { resource, message } if resource == "node" => {
                 w.admission = Admission::Waiting { message, since: now, report_at: now };
             }
+        let decision = match decision {
+            Decision::Admit if !self.was_admitted(uid, w) => self.laid_together(uid, &w.pod),
+            other => other,
+        };
             Decision::Wait { message, .. } => self.wait_admission(now, uid, w, &message, fx),
         }
     }

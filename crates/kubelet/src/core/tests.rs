@@ -352,7 +352,11 @@ impl World {
 
     /// `kill -9` of the kubelet: what was asked for is done, its outcomes are lost.
     fn restart_kubelet(&mut self) {
-        self.core = new_core();
+        self.restart_as(new_core());
+    }
+
+    fn restart_as(&mut self, core: KubeletCore) {
+        self.core = core;
         self.fx = Effects::new();
         self.arriving.clear();
         self.timers.clear();

@@ -138,6 +138,7 @@ impl Node {
             architecture: "amd64".into(),
             hostname: node_name(self.number),
             cpus: CPUS,
+            numa_nodes: vec![0, 1],
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
             hugepages_bytes: BTreeMap::new(),

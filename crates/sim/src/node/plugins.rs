@@ -45,8 +45,10 @@ pub(crate) struct Plugins {
     epoch: u64,
 }
 
-fn devices(prefix: &str, count: usize) -> Vec<Device> {
-    (0..count).map(|n| Device { id: format!("{prefix}{n}"), healthy: true, numa_nodes: Vec::new() }).collect()
+/// Devices on these NUMA nodes in turn.
+fn devices(prefix: &str, count: usize, nodes: &[i64]) -> Vec<Device> {
+    let node = |n: usize| nodes.iter().cycle().nth(n).copied().into_iter().collect();
+    (0..count).map(|n| Device { id: format!("{prefix}{n}"), healthy: true, numa_nodes: node(n) }).collect()
 }
 
 impl Default for Plugins {
