@@ -32,6 +32,7 @@ use crate::config::NodeConfig;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
+use crate::planted::Planted;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
@@ -186,8 +187,7 @@ pub struct KubeletCore {
     image_ops: BTreeSet<OpId>,
     images_next: Time,
     node: NodeState,
-    planted_final_rejection: bool,
-    planted_desired_state_alone: bool,
+    planted: Option<Planted>,
     growths: growth::Growths,
     csi_node: CsiNodeState,
 }
@@ -238,8 +238,7 @@ impl KubeletCore {
             image_ops: BTreeSet::new(),
             images_next: Time::default(),
             node: NodeState::default(),
-            planted_final_rejection: false,
-            planted_desired_state_alone: false,
+            planted: None,
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
@@ -249,16 +248,8 @@ impl KubeletCore {
     /// Puts the historical behaviour back, for the simulator to find: a pod whose device plugin is not there is
     /// rejected for good.
     #[must_use]
-    pub fn with_planted_final_rejection(mut self) -> Self {
-        self.planted_final_rejection = true;
-        self
-    }
-
-    /// Puts the historical behaviour back, for the simulator to find: a volume leaves the node when no pod is known
-    /// to want it, whatever is still mounted.
-    #[must_use]
-    pub fn with_planted_desired_state_alone(mut self) -> Self {
-        self.planted_desired_state_alone = true;
+    pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
+        self.planted = planted;
         self
     }
 
@@ -474,7 +465,7 @@ impl KubeletCore {
             .records
             .get(records::DEVICES)
             .and_then(|bytes| serde_json::from_slice::<DevicesRecord>(bytes).ok())
-            .is_some_and(|r| r.boot_id == self.host.boot_id);
+            .is_some_and(|r| r.boot_id == self.host.boot_id || self.planted == Some(Planted::StaleGrants));
         if let Some(bytes) = &loaded.checkpoint {
             match devices::decode(bytes) {
                 Ok((allocations, advertised)) => {

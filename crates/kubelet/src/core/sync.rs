@@ -15,7 +15,8 @@ use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
 use crate::admission::{self, Decision};
 use crate::amount::Amounts;
 use crate::effects::{Op, OpId, Outcome, Reply};
-use crate::pods::plan::{self, Facts, Plan, Verdict};
+use crate::planted::Planted;
+use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
 use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::env::Place;
@@ -73,6 +74,10 @@ impl KubeletCore {
     fn look(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
         // A pod known from the record alone: its wishes are unknown, so nothing is done to it.
         if !w.confirmed {
+            return;
+        }
+        let new_here = w.stopping.is_none() && w.admission == Admission::Undecided;
+        if self.planted == Some(Planted::ForgottenDeletions) && new_here && w.pod.is_deleting() {
             return;
         }
         self.notice_stop(now, uid, w, fx);
@@ -161,8 +166,8 @@ impl KubeletCore {
             host_ports: &ports,
             devices: &self.devices,
             pressure: self.pressure(now),
-            planted_final_rejection: self.planted_final_rejection
-                && !self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
+            planted: self.planted,
+            runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });
         match decision {
             Decision::Admit => w.admission = Admission::Admitted,
