@@ -217,7 +217,7 @@ impl SimRuntime {
                 };
                 self.sandboxes.insert(id.clone(), record);
                 self.sandbox_handlers.push(spec.runtime_handler.clone());
-                Reply::Made(id)
+                Reply::Sandbox(Box::new(record))
             }
             Op::StopSandbox(id) => {
                 let Some(s) = self.sandboxes.get_mut(id) else { return Err(OpError::NotFound(id.clone())) };
@@ -268,7 +268,7 @@ impl SimRuntime {
                 c.record.state = ContainerState::Running;
                 c.record.started_at = Some(now);
                 self.started.insert(c.record.pod.uid.clone(), now);
-                Reply::Done
+                Reply::Started(Box::new(c.record.clone()))
             }
             Op::StopContainer { id, .. } => {
                 if !self.containers.contains_key(id) {

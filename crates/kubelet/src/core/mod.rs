@@ -73,6 +73,7 @@ enum Owner {
 enum PodOp {
     Record,
     RunSandbox,
+    FoundImage(String),
     StopSandbox(String),
     Remove(String),
     Lane(String),
@@ -245,8 +246,7 @@ impl KubeletCore {
         }
     }
 
-    /// Puts the historical behaviour back, for the simulator to find: a pod whose device plugin is not there is
-    /// rejected for good.
+    /// Puts historical behaviour back, for the simulator to find.
     #[must_use]
     pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
         self.planted = planted;
@@ -551,6 +551,13 @@ impl KubeletCore {
             by_pod.entry(c.pod.uid.clone()).or_default().containers.push(c);
         }
         let before = self.listed.replace(id);
+        let newer = |w: &Worker| id < w.fresh_after && w.shown == w.fresh_after;
+        for uid in self.workers.iter().filter(|(_, w)| newer(w)).map(|(uid, _)| uid) {
+            // More is known of this one than the listing shows.
+            if let Some(known) = self.runtime.get(uid) {
+                by_pod.insert(uid.clone(), known.clone());
+            }
+        }
         for (uid, w) in &self.workers {
             let waited = before.is_none_or(|b| b < w.fresh_after || w.stopping.as_ref().is_some_and(|s| b < s.since));
             if waited || by_pod.get(uid) != self.runtime.get(uid) {
