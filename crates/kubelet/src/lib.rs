@@ -32,8 +32,8 @@ mod shell;
 pub mod sim;
 pub mod spec;
 pub mod status;
-pub mod volumes;
 pub mod topology;
+pub mod volumes;
 
 pub use config::*;
 pub use core::KubeletCore;
