@@ -20,7 +20,6 @@ use crate::topology::{Policy, Scope};
 
 /// Upstream's other fields, which have no effect here.
 const NO_EFFECT: &[&str] = &[
-    "allowedUnsafeSysctls",
     "authorization",
     "cgroupDriver",
     "cgroupsPerQOS",
@@ -125,13 +124,13 @@ pub struct Configuration {
     pub port: Option<u16>,
     /// Certificate to serve with.
     pub tls_cert_file: String,
+    /// Its key.
+    pub tls_private_key_file: String,
     /// Whether a client certificate is exchanged before it ends.
     pub rotate_certificates: bool,
     /// Whether the certificate to serve with is asked for by a certificate request.
     #[serde(rename = "serverTLSBootstrap")]
     pub server_tls_bootstrap: bool,
-    /// Its key.
-    pub tls_private_key_file: String,
     authentication: Authentication,
     cluster_domain: String,
     #[serde(rename = "clusterDNS")]
@@ -160,10 +159,10 @@ pub struct Configuration {
     container_log_monitor_interval: Span,
     system_reserved: BTreeMap<String, String>,
     kube_reserved: BTreeMap<String, String>,
+    register_with_taints: Option<Vec<Taint>>,
     allowed_unsafe_sysctls: Vec<String>,
     topology_manager_policy: String,
     topology_manager_scope: String,
-    register_with_taints: Option<Vec<Taint>>,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
 }
@@ -355,6 +354,7 @@ impl Configuration {
         }
         if let Some(taints) = &self.register_with_taints {
             node.taints.clone_from(taints);
+        }
         node.allowed_sysctls.extend(self.allowed_unsafe_sysctls.iter().map(|name| name.replace('/', ".")));
         let bad = |what: &str, name: &str| format!("{name:?} is no {what} that is known here");
         let (policy, scope) = (&self.topology_manager_policy, &self.topology_manager_scope);
@@ -362,7 +362,6 @@ impl Configuration {
             Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
             Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
         );
-        }
         Ok(())
     }
 
@@ -405,6 +404,7 @@ mod tests {
         let (c, without) = read(text.as_bytes()).unwrap();
         assert_eq!(without, ["logging", "syncFrequency"]);
         assert_eq!(c.client_ca_file(), "/ca.crt");
+        assert!(c.rotate_certificates && c.server_tls_bootstrap);
         let mut n = NodeConfig::default();
         c.apply(&mut n).unwrap();
         assert_eq!(n.allowed_sysctls, ["kernel.msg*"]);
@@ -415,7 +415,6 @@ mod tests {
         assert_eq!(
             n.eviction.hard,
             BTreeMap::from([
-        assert!(c.rotate_certificates && c.server_tls_bootstrap);
                 (Signal::MemoryAvailable, Least::Amount(300 << 20)),
                 (Signal::NodefsAvailable, Least::OfAll(750)),
             ])
@@ -440,9 +439,9 @@ mod tests {
             (&format!("{HEAD}evictionSoft: {{memory.available: 1Gi}}\n"), "no evictionSoftGracePeriod"),
             (&format!("{HEAD}imageGCHighThresholdPercent: 50\n"), "must be above"),
             (&format!("{HEAD}containerLogMaxFiles: 1\n"), "at least 2"),
+            (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
             (&format!("{HEAD}topologyManagerPolicy: strict\n"), "no topologyManagerPolicy"),
             (&format!("{HEAD}topologyManagerScope: node\n"), "no topologyManagerScope"),
-            (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
             (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
             (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),
         ] {

@@ -59,6 +59,8 @@ pub struct Inputs<'a> {
     pub host_ports: &'a BTreeSet<HostPort>,
     /// Devices.
     pub devices: &'a Devices,
+    /// Kernel settings that the node allows besides the safe ones.
+    pub allowed_sysctls: &'a [String],
     /// What the node is low on.
     pub pressure: crate::eviction::Pressure,
     /// A container of it runs, or may.
@@ -116,8 +118,8 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     if let Some(condition) = refused_under_pressure(i) {
         return reject("Evicted", format!("The node had condition: [{condition}]."));
     }
-    if let Some(name) = forbidden_sysctl(i.pod) {
-        return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"));
+    if let Some(why) = forbidden_sysctl(i.pod, i.allowed_sysctls) {
+        return reject("SysctlForbidden", why);
     }
     let Some(node) = i.node else {
         // The API itself may be a static pod.

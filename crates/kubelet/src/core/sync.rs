@@ -166,10 +166,15 @@ impl KubeletCore {
             leaving: &leaving,
             host_ports: &ports,
             devices: &self.devices,
+            allowed_sysctls: &self.config.allowed_sysctls,
             pressure: self.pressure(now),
             planted: self.planted,
             runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });
+        let decision = match decision {
+            Decision::Admit if !self.was_admitted(uid, w) => self.laid_together(uid, &w.pod),
+            other => other,
+        };
         match decision {
             Decision::Admit => w.admission = Admission::Admitted,
             Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
@@ -177,10 +182,6 @@ impl KubeletCore {
             Decision::Wait { resource, message } if resource == "node" => {
                 w.admission = Admission::Waiting { message, since: now, report_at: now };
             }
-        let decision = match decision {
-            Decision::Admit if !self.was_admitted(uid, w) => self.laid_together(uid, &w.pod),
-            other => other,
-        };
             Decision::Wait { message, .. } => self.wait_admission(now, uid, w, &message, fx),
         }
     }
@@ -324,8 +325,8 @@ impl KubeletCore {
                 let spec = sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver);
                 let spec = Arc::new(crate::runtime::SandboxSpec { runtime_handler: handler, ..spec });
                 w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
-            }
                 self.find_images(uid, w, fx);
+            }
         }
         if w.sandbox_op.is_some() {
             return Vec::new();
@@ -365,7 +366,6 @@ impl KubeletCore {
         for start in starts {
             self.begin_lane(now, uid, w, runtime, start, fx);
         }
-    }
         // What was looked up is used at once or not at all: an image may go.
         w.found.clear();
     }
@@ -381,6 +381,7 @@ impl KubeletCore {
         for image in images {
             self.op(Owner::Pod(uid.clone(), PodOp::FoundImage(image.clone())), Op::FindImage(image), fx);
         }
+    }
 
     /// The handler of the pod's RuntimeClass; none while it is being read, or is not there.
     fn runtime_handler(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<String> {
@@ -604,7 +605,6 @@ impl KubeletCore {
                 w.sandbox_failures = 0;
                 self.changed(w, fx);
             }
-            Ok(_) => self.changed(w, fx),
             Err(error) => {
                 w.sandbox_failures += 1;
                 let delay = Duration::from_secs(1 << w.sandbox_failures.min(6).saturating_sub(1));
