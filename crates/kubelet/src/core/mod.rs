@@ -7,6 +7,7 @@
 
 mod align;
 mod csi_node;
+mod forgotten;
 mod growth;
 mod kill;
 mod lane;
@@ -196,6 +197,7 @@ pub struct KubeletCore {
 impl KubeletCore {
     /// A kubelet that has not started.
     #[must_use]
+    forgotten: forgotten::Forgotten,
     pub fn new(config: NodeConfig, rng: &Rng) -> Self {
         let on_node = Selector::fields(format!("spec.nodeName={}", config.node_name));
         let itself = Selector::fields(format!("metadata.name={}", config.node_name));
@@ -249,6 +251,7 @@ impl KubeletCore {
     /// Puts historical behaviour back, for the simulator to find.
     #[must_use]
     pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
+            forgotten: forgotten::Forgotten::default(),
         self.planted = planted;
         self
     }
@@ -496,6 +499,7 @@ impl KubeletCore {
             w.admitted_before = record.admitted;
             if record.deleted {
                 w.deleted = true;
+        self.forgotten.open = loaded.checkpoint.is_none();
                 w.confirmed = true;
             }
             let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };
@@ -636,7 +640,9 @@ impl KubeletCore {
     /// Writes the device checkpoint if it is behind. What must be in it first waits for its version.
     fn save_checkpoint(&mut self, now: Time, fx: &mut Fx) {
         let behind = self.checkpoint.saved < self.checkpoint.version;
-        if !self.loaded || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
+        // The first one of all tells what plugins the node had; that is asked of the Node.
+        let open = !self.loaded || self.forgotten.open;
+        if open || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
             return;
         }
         let body = self.devices.checkpoint();
@@ -790,6 +796,9 @@ impl Core for KubeletCore {
 }
 
 /// A pod made up from what runs, for stopping it.
+        if self.forgotten.is_due() {
+            self.suppose_devices();
+        }
 fn orphan(runtime: &PodRuntime) -> Option<Pod> {
     let reference = runtime.sandboxes.first().map(|s| &s.pod).or_else(|| runtime.containers.first().map(|c| &c.pod))?;
     let mut names: Vec<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
