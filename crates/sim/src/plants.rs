@@ -28,6 +28,9 @@ pub(crate) enum Bug {
     LostEvent,
     DesiredStateAlone,
     CacheForLedger,
+    HastyRelease,
+    ChosenBefore,
+    Traceless,
     StaleServer,
     OneLine,
     TimesTwice,
@@ -120,6 +123,24 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::CacheForLedger,
     },
     Plant {
+        name: "hasty-release",
+        what: "the GPU extender takes a binding without an answer for one that did not happen, and its GPUs for free",
+        found_by: "gpus-are-held",
+        bug: Bug::HastyRelease,
+    },
+    Plant {
+        name: "chosen-before",
+        what: "the GPU extender refuses a pod that bears a choice of GPUs already",
+        found_by: "annotations-hold-nobody-back",
+        bug: Bug::ChosenBefore,
+    },
+    Plant {
+        name: "traceless",
+        what: "a claim's volume is made without a trace of it on the claim",
+        found_by: "volumes-leave-a-trace",
+        bug: Bug::Traceless,
+    },
+    Plant {
         name: "stale-server",
         what: "one of several API servers answers reads from what it knew a while ago",
         found_by: "lists-are-newest",
@@ -191,6 +212,6 @@ impl Bug {
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger)
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
     }
 }
