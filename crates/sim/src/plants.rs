@@ -28,6 +28,9 @@ pub(crate) enum Bug {
     LostEvent,
     DesiredStateAlone,
     CacheForLedger,
+    HastyRelease,
+    ChosenBefore,
+    Traceless,
     StaleServer,
     OneLine,
     TimesTwice,
@@ -122,6 +125,24 @@ pub const PLANTS: &[Plant] = &[
         what: "the GPU extender takes what its cache shows for all that it has given out",
         found_by: "gpus-within-bounds",
         bug: Bug::CacheForLedger,
+    },
+    Plant {
+        name: "hasty-release",
+        what: "the GPU extender takes a binding without an answer for one that did not happen, and its GPUs for free",
+        found_by: "gpus-are-held",
+        bug: Bug::HastyRelease,
+    },
+    Plant {
+        name: "chosen-before",
+        what: "the GPU extender refuses a pod that bears a choice of GPUs already",
+        found_by: "annotations-hold-nobody-back",
+        bug: Bug::ChosenBefore,
+    },
+    Plant {
+        name: "traceless",
+        what: "a claim's volume is made without a trace of it on the claim",
+        found_by: "volumes-leave-a-trace",
+        bug: Bug::Traceless,
     },
     Plant {
         name: "stale-server",
@@ -232,6 +253,6 @@ impl Bug {
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger)
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
     }
 }
