@@ -25,6 +25,7 @@ fn word(write: &Write) -> String {
             Absent::Object { .. } => format!("confirm absent {key}"),
             Absent::AnyIn(namespace) => format!("confirm none in {namespace}"),
             Absent::Newer { .. } => format!("confirm unchanged {key}"),
+            Absent::Child { .. } => format!("confirm no child {key}"),
             Absent::End { .. } => format!("confirm alive {key}"),
         },
         Write::Post { sub, .. } => format!("post {key}{}", slash(sub)),

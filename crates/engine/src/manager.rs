@@ -637,12 +637,13 @@ fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
 /// Whether a live read shows that something is not there.
 fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<bool, ApiError> {
     match (absent, result) {
-        (Absent::Object { .. }, Err(error)) if error.is_not_found() => Ok(true),
+        (Absent::Object { .. } | Absent::Child { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (Absent::End { .. }, Err(error)) if error.is_not_found() => Ok(false),
         // The kind itself is gone, and all its objects with it.
         (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (_, Err(error)) => Err(error.clone()),
         (Absent::Object { uid, .. }, Ok(reply)) => Ok(!uid.is_empty() && reply.json::<PartialObject>()?.uid() != uid),
+        (Absent::Child { owner, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.controller_uid() != Some(owner)),
         (Absent::End { uid, .. }, Ok(reply)) => {
             let found = reply.json::<PartialObject>()?;
             Ok(found.uid() == uid && !found.is_deleting())

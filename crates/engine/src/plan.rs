@@ -91,6 +91,13 @@ pub enum Absent {
         /// The resourceVersion that was read.
         resource_version: String,
     },
+    /// The object of this name, as a child of an owner: another object may have the name.
+    Child {
+        /// Its name.
+        key: Key,
+        /// UID of the controlling owner.
+        owner: String,
+    },
     /// The end of an object: it is there, and is not being deleted.
     End {
         /// Its name.
@@ -126,7 +133,11 @@ impl Write {
             | Self::Delete { key, .. }
             | Self::Post { key, .. }
             | Self::Confirm {
-                absent: Absent::Object { key, .. } | Absent::Newer { key, .. } | Absent::End { key, .. },
+                absent:
+                    Absent::Object { key, .. }
+                    | Absent::Newer { key, .. }
+                    | Absent::Child { key, .. }
+                    | Absent::End { key, .. },
                 ..
             } => key.clone(),
             Self::Confirm { absent: Absent::AnyIn(namespace), .. } => Key::new(namespace.clone(), ""),
@@ -155,7 +166,11 @@ impl Write {
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
             Self::Confirm {
                 resource,
-                absent: Absent::Object { key, .. } | Absent::Newer { key, .. } | Absent::End { key, .. },
+                absent:
+                    Absent::Object { key, .. }
+                    | Absent::Newer { key, .. }
+                    | Absent::Child { key, .. }
+                    | Absent::End { key, .. },
             } => ApiRequest::get(resource, &key.namespace, &key.name).metadata_only(),
             Self::Confirm { resource, absent: Absent::AnyIn(namespace) } => {
                 let selector = crate::Selector { namespace: namespace.clone(), ..crate::Selector::all() };
@@ -259,6 +274,12 @@ impl Plan {
     /// that name.
     pub fn confirm_absent(mut self, resource: &Resource, key: Key, uid: impl Into<String>) -> Self {
         let absent = Absent::Object { key, uid: uid.into() };
+        self.writes.push(Write::Confirm { resource: resource.clone(), absent });
+        self
+    }
+    /// Adds: go on only if no child of an owner has this name, by a live read. Somebody else's object may have it.
+    pub fn confirm_no_child(mut self, resource: &Resource, key: Key, owner: impl Into<String>) -> Self {
+        let absent = Absent::Child { key, owner: owner.into() };
         self.writes.push(Write::Confirm { resource: resource.clone(), absent });
         self
     }

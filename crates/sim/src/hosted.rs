@@ -4,6 +4,7 @@ use carrack_controllers::Planted;
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
 use carrack_gpu_extender::GpuExtender;
 use carrack_hollow::HollowNodes;
+use carrack_kubelet::topology::{Policy, Scope};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
 use carrack_scheduler::{Config, In, Out, Scheduler};
@@ -142,13 +143,11 @@ impl Hosted {
                 Self::Hollow(Box::new(HollowNodes::new(nodes, &rng)), Effects::new())
             }
             Role::Kubelet(node) => {
-                let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
-                let core = KubeletCore::new(config, &rng);
-                let core = match settings.bug {
-                    Some(Bug::FinalRejection) => core.with_planted_final_rejection(),
-                    Some(Bug::DesiredStateAlone) => core.with_planted_desired_state_alone(),
-                    _ => core,
-                };
+                // What is there of a widget always suffices for this policy: it lays pods out and refuses none.
+                let scope = if node % 2 == 0 { Scope::Pod } else { Scope::Container };
+                let topology = (Policy::Restricted, scope);
+                let config = NodeConfig { node_name: node_name(node), topology, ..NodeConfig::default() };
+                let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));
                 Self::Kubelet(Box::new(core), Effects::new())
             }
             Role::LocalStorage(node) => {

@@ -241,12 +241,12 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::FinalRejection) => {
+            Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };

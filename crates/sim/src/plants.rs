@@ -36,6 +36,10 @@ pub(crate) enum Bug {
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
+    JudgedAgain,
+    StaleGrants,
+    ForgottenDeletions,
+    ForgottenNetworks,
 }
 
 /// All planted bugs.
@@ -167,6 +171,30 @@ pub const PLANTS: &[Plant] = &[
         found_by: "failed-on-proof",
         bug: Bug::BrokenPromise,
     },
+    Plant {
+        name: "judged-again",
+        what: "a restarted kubelet asks anew whether its pods may be on the node, and rejects those that run (incident 1)",
+        found_by: "wanted-containers-are-not-killed",
+        bug: Bug::JudgedAgain,
+    },
+    Plant {
+        name: "stale-grants",
+        what: "a container starts with devices that its plugin granted before the node rebooted",
+        found_by: "devices-are-of-this-boot",
+        bug: Bug::StaleGrants,
+    },
+    Plant {
+        name: "forgotten-deletions",
+        what: "a pod that is to go when the kubelet starts is not looked after (incident 1, the other half)",
+        found_by: "deleted-pods-go",
+        bug: Bug::ForgottenDeletions,
+    },
+    Plant {
+        name: "forgotten-networks",
+        what: "a sandbox that a reboot ended is forgotten without giving its addresses back",
+        found_by: "gone-means-disconnected",
+        bug: Bug::ForgottenNetworks,
+    },
 ];
 
 /// The planted bug of a name.
@@ -176,6 +204,19 @@ pub fn find(name: &str) -> Option<&'static Plant> {
 }
 
 impl Bug {
+    /// What it is for a kubelet.
+    pub(crate) fn of_kubelet(self) -> Option<carrack_kubelet::Planted> {
+        use carrack_kubelet::Planted;
+        Some(match self {
+            Self::FinalRejection => Planted::FinalRejection,
+            Self::DesiredStateAlone => Planted::DesiredStateAlone,
+            Self::JudgedAgain => Planted::JudgedAgain,
+            Self::StaleGrants => Planted::StaleGrants,
+            Self::ForgottenDeletions => Planted::ForgottenDeletions,
+            Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            _ => return None,
+        })
+    }
     /// Whether it is one of controllers of workloads.
     pub(crate) fn is_of_workloads(self) -> bool {
         matches!(

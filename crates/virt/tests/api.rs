@@ -12,7 +12,7 @@ use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
 use carrack_store::MemStore;
 use carrack_types::kubevirt::crds;
-use carrack_virt::admission::VirtAdmission;
+use carrack_virt::admission::{CloneAdmission, VirtAdmission};
 use carrack_virt::api::Subresources;
 use http::Method;
 use jiff::Timestamp;
@@ -46,6 +46,7 @@ impl Cluster {
     fn new() -> Self {
         let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(TestEnv(AtomicU64::new(7))));
         config.plugins.push(Box::new(VirtAdmission));
+        config.plugins.push(Box::new(CloneAdmission::default()));
         config.apis.push(Arc::new(Subresources::new()));
         let cluster = Self(ApiServer::new(config));
         now(cluster.0.bootstrap()).expect("bootstrap");
@@ -246,4 +247,42 @@ fn discovery_lists_the_calls() {
     }
     let version = cluster.admin(Method::GET, "/apis/subresources.kubevirt.io/v1/version", &Value::Null, 200);
     assert_eq!(version["gitVersion"], carrack_virt::KUBEVIRT_VERSION);
+}
+
+#[test]
+fn clones_are_completed_and_then_stand() {
+    let cluster = Cluster::new();
+    let clones = |version: &str| format!("/apis/clone.kubevirt.io/{version}/namespaces/default/virtualmachineclones");
+    let clone = |version: &str, target: Value| {
+        let mut clone = json!({"apiVersion": format!("clone.kubevirt.io/{version}"), "kind": "VirtualMachineClone",
+            "metadata": {"name": "c"}, "spec": {"source": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "golden"},
+                "newSMBiosSerial": "mine"}});
+        if !target.is_null() {
+            clone["spec"]["target"] = target;
+        }
+        clone
+    };
+    let wrong =
+        cluster.admin(Method::POST, &clones("v1beta1"), &clone("v1beta1", json!({"kind": "Pod", "name": "x"})), 422);
+    assert_eq!(wrong["details"]["causes"][0]["field"], "spec.Target.Kind");
+    // The older version has the same shape.
+    let made = cluster.admin(Method::POST, &clones("v1alpha1"), &clone("v1alpha1", Value::Null), 201);
+    let name = made["spec"]["target"]["name"].as_str().expect("a name");
+    assert!(name.starts_with("clone-golden-") && name.len() == 18, "{name}");
+    let path = format!("{}/c", clones("v1beta1"));
+    let stored = cluster.admin(Method::GET, &path, &Value::Null, 200);
+    assert_eq!(
+        (stored["spec"]["target"]["name"].as_str(), &stored["spec"]["newSMBiosSerial"]),
+        (Some(name), &json!("mine"))
+    );
+    let changed = cluster.admin(Method::PATCH, &path, &json!({"spec": {"newSMBiosSerial": "other"}}), 422);
+    assert_eq!(changed["details"]["causes"][0]["field"], "spec");
+    cluster.admin(Method::PATCH, &path, &json!({"metadata": {"labels": {"a": "b"}}}), 200);
+    cluster.admin(
+        Method::PATCH,
+        &format!("{path}/status"),
+        &json!({"status": {"phase": "Succeeded", "targetName": name}}),
+        200,
+    );
+    cluster.admin(Method::PATCH, &format!("{path}/status"), &json!({"status": {"targetName": null}}), 200);
 }

@@ -142,6 +142,16 @@ fn agents(b: &mut Builder) {
                 "virtualmachineinstancetypes virtualmachineclusterinstancetypes \
                  virtualmachinepreferences virtualmachineclusterpreferences",
             ),
+            // Clones: what they are made from, and what is made for them on the way.
+            rule("get list watch patch delete", &["clone.kubevirt.io"], "virtualmachineclones"),
+            rule("get patch", &["clone.kubevirt.io"], "virtualmachineclones/status"),
+            rule("update", &["clone.kubevirt.io"], "virtualmachineclones/finalizers"),
+            rule(
+                "get list watch create delete",
+                &["snapshot.kubevirt.io"],
+                "virtualmachinesnapshots virtualmachinerestores",
+            ),
+            rule(READ, &["snapshot.kubevirt.io"], "virtualmachinesnapshotcontents"),
             rule("get list watch create update patch delete", CORE, "pods"),
             rule("update", CORE, "pods/finalizers"),
             // The readiness gate of launcher pods.

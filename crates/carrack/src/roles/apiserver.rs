@@ -19,7 +19,7 @@ use carrack_engine::shell::random_seed;
 use carrack_noderuntime::Layout;
 use carrack_store::embedded::Options;
 use carrack_store::{EmbeddedStore, EtcdStore, Store};
-use carrack_virt::admission::VirtAdmission;
+use carrack_virt::admission::{CloneAdmission, VirtAdmission};
 use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -152,7 +152,7 @@ impl Role {
         config.authenticator = Some(Authenticator::new(verifier).with_static_tokens(access.tokens()?));
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
-        config.plugins = vec![Box::new(VirtAdmission)];
+        config.plugins = vec![Box::new(VirtAdmission), Box::new(CloneAdmission::default())];
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
         config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();

@@ -5,6 +5,7 @@
 //! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
 //! completed change of the same pod: after each change the runtime is listed again first.
 
+mod align;
 mod csi_node;
 mod growth;
 mod kill;
@@ -31,6 +32,7 @@ use crate::config::NodeConfig;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
+use crate::planted::Planted;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
@@ -71,6 +73,7 @@ enum Owner {
 enum PodOp {
     Record,
     RunSandbox,
+    FoundImage(String),
     StopSandbox(String),
     Remove(String),
     Lane(String),
@@ -185,8 +188,7 @@ pub struct KubeletCore {
     image_ops: BTreeSet<OpId>,
     images_next: Time,
     node: NodeState,
-    planted_final_rejection: bool,
-    planted_desired_state_alone: bool,
+    planted: Option<Planted>,
     growths: growth::Growths,
     csi_node: CsiNodeState,
 }
@@ -237,27 +239,17 @@ impl KubeletCore {
             image_ops: BTreeSet::new(),
             images_next: Time::default(),
             node: NodeState::default(),
-            planted_final_rejection: false,
-            planted_desired_state_alone: false,
+            planted: None,
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
         }
     }
 
-    /// Puts the historical behaviour back, for the simulator to find: a pod whose device plugin is not there is
-    /// rejected for good.
+    /// Puts historical behaviour back, for the simulator to find.
     #[must_use]
-    pub fn with_planted_final_rejection(mut self) -> Self {
-        self.planted_final_rejection = true;
-        self
-    }
-
-    /// Puts the historical behaviour back, for the simulator to find: a volume leaves the node when no pod is known
-    /// to want it, whatever is still mounted.
-    #[must_use]
-    pub fn with_planted_desired_state_alone(mut self) -> Self {
-        self.planted_desired_state_alone = true;
+    pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
+        self.planted = planted;
         self
     }
 
@@ -473,7 +465,7 @@ impl KubeletCore {
             .records
             .get(records::DEVICES)
             .and_then(|bytes| serde_json::from_slice::<DevicesRecord>(bytes).ok())
-            .is_some_and(|r| r.boot_id == self.host.boot_id);
+            .is_some_and(|r| r.boot_id == self.host.boot_id || self.planted == Some(Planted::StaleGrants));
         if let Some(bytes) = &loaded.checkpoint {
             match devices::decode(bytes) {
                 Ok((allocations, advertised)) => {
@@ -559,6 +551,13 @@ impl KubeletCore {
             by_pod.entry(c.pod.uid.clone()).or_default().containers.push(c);
         }
         let before = self.listed.replace(id);
+        let newer = |w: &Worker| id < w.fresh_after && w.shown == w.fresh_after;
+        for uid in self.workers.iter().filter(|(_, w)| newer(w)).map(|(uid, _)| uid) {
+            // More is known of this one than the listing shows.
+            if let Some(known) = self.runtime.get(uid) {
+                by_pod.insert(uid.clone(), known.clone());
+            }
+        }
         for (uid, w) in &self.workers {
             let waited = before.is_none_or(|b| b < w.fresh_after || w.stopping.as_ref().is_some_and(|s| b < s.since));
             if waited || by_pod.get(uid) != self.runtime.get(uid) {
@@ -573,7 +572,10 @@ impl KubeletCore {
         let Some(owner) = self.ops.remove(&id) else { return };
         match owner {
             Owner::Load => match outcome {
-                Ok(Reply::Loaded(l)) => self.loaded(now, *l, fx),
+                Ok(Reply::Loaded(l)) => {
+                    self.loaded(now, *l, fx);
+                    self.check_topology(fx);
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(%error, "the local record cannot be read; nothing is done until it can");

@@ -39,6 +39,7 @@ impl World {
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
+        self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
         let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
         if lacking.is_empty() {
             let since = *self.good_since.get_or_insert(now);

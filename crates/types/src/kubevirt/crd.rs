@@ -1,17 +1,19 @@
 //! The CustomResourceDefinitions of KubeVirt's groups, as a table.
 //!
 //! Names, short names, versions and printer columns are KubeVirt's: people and scripts read them. Kinds of
-//! `kubevirt.io` and `instancetype.kubevirt.io` have schemas derived from the types of this crate. The kinds of the other
-//! groups (snapshot, clone, export, pool, migrations, backup, plugin) have open specs and statuses until their types are
-//! written.
+//! `kubevirt.io` and its groups `instancetype`, `snapshot` and `clone` have schemas derived from the types of this crate.
+//! The kinds of the other groups (export, pool, migrations, backup, plugin) have open specs and statuses until their
+//! types are written.
 
 use serde_json::{Value, json};
 
+use super::clone;
 use super::instancetype::{InstancetypeSpec, PreferenceSpec};
 use super::others::{
     KubeVirtSpec, KubeVirtStatus, MigrationSpec, MigrationStatus, PresetSpec, ReplicaSetSpec, ReplicaSetStatus,
 };
 use super::schema::structural;
+use super::snapshot;
 use super::vm::{VirtualMachineSpec, VirtualMachineStatus};
 use super::vmi::{VirtualMachineInstanceSpec, VirtualMachineInstanceStatus};
 
@@ -215,7 +217,7 @@ const TABLE: &[Row] = &[
             Column("CreationTime", "date", ".status.creationTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::snapshot_schemas,
     },
     Row {
         group: "snapshot.kubevirt.io",
@@ -233,7 +235,7 @@ const TABLE: &[Row] = &[
             Column("CreationTime", "date", ".status.creationTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::content_schemas,
     },
     Row {
         group: "snapshot.kubevirt.io",
@@ -253,7 +255,7 @@ const TABLE: &[Row] = &[
             Column("RestoreTime", "date", ".status.restoreTime", "", 0),
             Column("Error", "string", ".status.error.message", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: snapshot::restore_schemas,
     },
     Row {
         group: "clone.kubevirt.io",
@@ -271,7 +273,7 @@ const TABLE: &[Row] = &[
             Column("SourceVirtualMachine", "string", ".spec.source.name", "", 0),
             Column("TargetVirtualMachine", "string", ".spec.target.name", "", 0),
         ],
-        schemas: open_with_status,
+        schemas: clone::schemas,
     },
     Row {
         group: "export.kubevirt.io",

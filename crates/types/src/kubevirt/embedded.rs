@@ -121,5 +121,25 @@ shapes! {
         path: String, mode: Option<i32>, field_ref: Option<ObjectFieldSelector>,
         resource_field_ref: Option<ResourceFieldSelector>,
     }
+    VolumeResourceRequirements {
+        limits: Option<BTreeMap<String, IntOrString>>, requests: Option<BTreeMap<String, IntOrString>>,
+    }
+    TypedLocalObjectReference {
+        api_group: Option<String>,
+        kind: String,
+        name: String,
+    }
+    TypedObjectReference {
+        api_group: Option<String>,
+        kind: String,
+        name: String,
+        namespace: Option<String>,
+    }
+    PersistentVolumeClaimSpec {
+        access_modes: Option<Vec<String>>, data_source: Option<TypedLocalObjectReference>,
+        data_source_ref: Option<TypedObjectReference>, resources: Option<VolumeResourceRequirements>,
+        selector: Option<LabelSelector>, storage_class_name: Option<String>,
+        volume_attributes_class_name: Option<String>, volume_mode: Option<String>, volume_name: Option<String>,
+    }
     PersistentVolumeClaimVolumeSource { claim_name: String, read_only: Option<bool> }
 }

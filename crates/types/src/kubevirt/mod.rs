@@ -5,6 +5,7 @@
 //! from the same types. The groups whose kinds have no types here yet are listed in [`crd`] with open specs.
 
 pub(crate) mod api;
+pub mod clone;
 pub mod crd;
 pub mod devices;
 pub mod domain;
@@ -13,10 +14,12 @@ pub mod instancetype;
 pub mod others;
 pub mod quantity;
 mod schema;
+pub mod snapshot;
 pub mod vm;
 pub mod vmi;
 pub mod volumes;
 
+pub use clone::{VirtualMachineClone, VirtualMachineCloneStatus};
 pub use crd::crds;
 pub use devices::{Devices, Disk, Interface, Network};
 pub use domain::DomainSpec;
@@ -24,6 +27,7 @@ pub use others::{
     KubeVirt, VirtualMachineInstanceMigration, VirtualMachineInstancePreset, VirtualMachineInstanceReplicaSet,
 };
 pub use quantity::Quantity;
+pub use snapshot::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
 pub use vm::{VirtualMachine, VirtualMachineSpec, VirtualMachineStatus, printable_status, run_strategy};
 pub use vmi::{
     Condition, VirtualMachineInstance, VirtualMachineInstanceSpec, VirtualMachineInstanceStatus, find_condition, phase,

@@ -5,6 +5,7 @@
 //! rather than left out in silence: a guest that asked for EFI must not find a BIOS.
 
 mod access;
+mod clone;
 mod defaults;
 mod disks;
 mod domain;
@@ -16,6 +17,8 @@ mod spec;
 mod vm;
 mod volumes;
 
+pub use clone::{CloneAdmission, check_clone, complete_clone};
+pub(crate) use clone::{operations, target_name};
 pub use defaults::{complete_instance, complete_machine};
 pub(crate) use domain::machine_type;
 pub use plugin::VirtAdmission;

@@ -184,12 +184,17 @@ fn is_port_name(name: &str) -> bool {
         && !name.contains("--")
 }
 
-/// Six bytes in hex, between colons or hyphens, of one station.
-fn is_unicast_mac(text: &str) -> bool {
+/// Six bytes in hex, between colons or hyphens.
+pub(super) fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let separator = if text.contains('-') { '-' } else { ':' };
-    let bytes: Option<Vec<u8>> = text
-        .split(separator)
-        .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
-        .collect();
-    bytes.is_some_and(|bytes| bytes.len() == 6 && bytes[0] & 1 == 0 && bytes.iter().any(|byte| *byte != 0))
+    let byte = |part: &str| {
+        let is_hex = part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_hex.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    };
+    text.split(separator).map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
+/// Whether a text is the address of one station.
+fn is_unicast_mac(text: &str) -> bool {
+    parse_mac(text).is_some_and(|bytes| bytes[0] & 1 == 0 && bytes != [0; 6])
 }

@@ -158,8 +158,9 @@ fn settings(lookup: &dyn Lookup) -> KubeVirtConfiguration {
     settings.first().and_then(|object| read(object)).map(|object| object.spec.configuration).unwrap_or_default()
 }
 
-fn writes_object(attributes: &Attributes<'_>) -> bool {
-    attributes.operation != Operation::Delete && attributes.subresource.is_empty() && attributes.row.group == GROUP
+/// Whether an object is written, and not only a part of it.
+pub(super) fn writes_object(attributes: &Attributes<'_>) -> bool {
+    attributes.operation != Operation::Delete && attributes.subresource.is_empty()
 }
 
 /// Who may say what an instance is. Instances have no status subresource (upstream's have none), so it is not RBAC that
@@ -170,18 +171,18 @@ fn is_component(caller: &Caller) -> bool {
 }
 
 /// An object that is going away only loses finalizers; faults it may have from before are nobody's concern any more.
-fn is_deleting(object: &Map<String, Value>) -> bool {
+pub(super) fn is_deleting(object: &Map<String, Value>) -> bool {
     object.get("metadata").and_then(|meta| meta.get("deletionTimestamp")).is_some_and(|at| !at.is_null())
 }
 
-fn read<T: DeserializeOwned>(attributes: &Attributes<'_>, object: &Map<String, Value>) -> Result<T, Status> {
+pub(super) fn read<T: DeserializeOwned>(attributes: &Attributes<'_>, object: &Map<String, Value>) -> Result<T, Status> {
     // The schema has been checked before; what it lets through and the type does not is told as it is.
     serde_json::from_value(Value::Object(object.clone())).map_err(|error| {
         Status::bad_request(format!("{} {:?} cannot be understood: {error}", attributes.row.kind, attributes.name))
     })
 }
 
-fn complete<T: DeserializeOwned + Serialize + Clone>(
+pub(super) fn complete<T: DeserializeOwned + Serialize + Clone>(
     attributes: &mut Attributes<'_>,
     change: impl FnOnce(&mut T, &mut dyn FnMut() -> String),
 ) -> Result<(), Status> {
@@ -208,11 +209,11 @@ fn apply(object: &mut Map<String, Value>, patch: Map<String, Value>) {
     }
 }
 
-fn refuse(attributes: &Attributes<'_>, faults: Vec<Fault>) -> Result<(), Status> {
+pub(super) fn refuse(attributes: &Attributes<'_>, faults: Vec<Fault>) -> Result<(), Status> {
     if faults.is_empty() {
         return Ok(());
     }
     let faults: Vec<(String, String, String)> =
         faults.into_iter().map(|fault| (fault.reason.to_owned(), fault.field, fault.message)).collect();
-    Err(Status::invalid(GROUP, &attributes.row.kind, &attributes.name, &faults))
+    Err(Status::invalid(&attributes.row.group, &attributes.row.kind, &attributes.name, &faults))
 }

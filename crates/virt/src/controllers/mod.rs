@@ -9,8 +9,9 @@
 //! `vm` makes and deletes instances as the run strategy says. `vmi` owns an instance until its pod runs (phases Pending,
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
 //! placement on nodes whose handler has fallen silent, and `node::recovery` fails instances whose node is proven dead.
-//! `replicaset` keeps numbers of equal instances. `installation` says that all this is there.
+//! `replicaset` keeps numbers of equal instances, `clone` makes machines after others. `installation` says that all this is there.
 
+pub mod clone;
 pub mod installation;
 pub mod node;
 pub mod replicaset;
@@ -35,10 +36,17 @@ pub const COMPONENT: &str = "virtualmachine-controller";
 /// The core of the `virt-controller` role.
 #[must_use]
 pub fn manager(config: &Config, rng: Rng) -> Manager {
+    with_clones(config, rng, clone::CloneController::default())
+}
+
+/// The same with this controller of clones: the simulator plants bugs in it.
+#[must_use]
+pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) -> Manager {
     Manager::new(COMPONENT, rng)
         .with(vm::VmController)
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
+        .with(clones)
         .with(node::NodeController::default())
         .with(node::recovery::RecoveryController)
         .with(installation::InstallationController)

@@ -1,6 +1,8 @@
 //! Pods with devices: across reboots, with plugins that are late, and in turn.
 
 use super::*;
+use crate::devices::Device;
+use crate::topology::{Policy, Scope};
 
 /// Incident 1: the node reboots, its labels have changed, its plugins come late.
 #[test]
@@ -125,4 +127,56 @@ fn a_plugin_that_restarts_with_the_kubelet_disturbs_nothing() {
         assert_eq!(w.node.running("uid-p").len(), 1);
         assert_eq!(w.node.plugins[KVM].granted.len(), 1, "the grant of this boot holds");
     });
+}
+
+#[test]
+fn devices_lie_together_as_the_policy_wants() {
+    use Policy::{BestEffort, Restricted, SingleNumaNode};
+    for (policy, scope, asks, runs) in [
+        (SingleNumaNode, Scope::Container, vec![2], true),
+        (SingleNumaNode, Scope::Container, vec![3], false),
+        (SingleNumaNode, Scope::Container, vec![2, 2], true),
+        (SingleNumaNode, Scope::Pod, vec![2, 2], false),
+        (SingleNumaNode, Scope::Pod, vec![1, 1], true),
+        (Restricted, Scope::Container, vec![3], true),
+        (BestEffort, Scope::Pod, vec![3], true),
+        (Policy::None, Scope::Pod, vec![3], true),
+    ] {
+        let mut w = World::new(6);
+        w.node.host.numa_nodes = vec![0, 1];
+        let config = NodeConfig { node_name: "sim".into(), topology: (policy, scope), ..NodeConfig::default() };
+        w.restart_as(KubeletCore::new(config, &Rng::new(1)));
+        w.edit_or_create_node();
+        w.run(2);
+        let ids = ["a", "b", "c", "d"];
+        w.plugin_up(&ids);
+        // The first and the third on one node, the others on the other.
+        let device = |(n, id): (i64, &&str)| Device { id: (*id).into(), healthy: true, numa_nodes: vec![n % 2] };
+        let devices = (0..).zip(&ids).map(device).collect();
+        let epoch = w.node.plugins[KVM].epoch;
+        w.input(Input::Own(In::PluginDevices { resource: KVM.into(), epoch, devices }));
+        let container = |(i, n): (usize, &usize)| json!({"name": format!("c{i}"), "image": "busybox", "resources": {"limits": {KVM: n.to_string()}}});
+        let containers: Vec<Value> = asks.iter().enumerate().map(container).collect();
+        w.create("p", json!({"terminationGracePeriodSeconds": 1, "containers": containers}));
+        w.run(10);
+        let status = w.api.objects[POD]["status"].clone();
+        let what = format!("{policy:?} {scope:?} {asks:?}: {status}");
+        if !runs {
+            assert_eq!(
+                (status["phase"].as_str(), status["reason"].as_str()),
+                (Some("Failed"), Some("TopologyAffinityError")),
+                "{what}"
+            );
+            assert!(w.core.devices().allocations().is_empty(), "{what}");
+            continue;
+        }
+        assert_eq!(status["phase"], "Running", "{what}");
+        for granted in w.node.plugins[KVM].granted.iter().filter(|_| policy == SingleNumaNode) {
+            let node = |id: &String| matches!(id.as_str(), "a" | "c");
+            assert!(granted.iter().all(node) || !granted.iter().any(node), "{what} {granted:?}");
+        }
+        w.delete(1);
+        w.run(20);
+        w.assert_clean();
+    }
 }
