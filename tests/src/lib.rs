@@ -12,6 +12,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: waits for processes and conditions with a deadline")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test whose preparation fails has failed")]
 
+mod guest;
 mod kubectl;
 mod plugin;
 mod power;

@@ -1,6 +1,5 @@
 //! What a machine can have: disks of all kinds, the pod's address by a bridge, an agent, probes, a screen, a size from
 //! an instance type, and brothers in a replica set. All in one cluster, with real guests.
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 
 use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};
 
@@ -95,26 +94,6 @@ fn put(kubectl: &Kubectl<'_>, path: &str, body: &str) {
     kubectl.run(&["replace", "--raw", &format!("{root}/{path}"), "-f", "-"]).input(body).done();
 }
 
-fn wait_agent(kubectl: &Kubectl<'_>, name: &str) {
-    let condition = "--for=condition=AgentConnected";
-    kubectl.run(&["wait", condition, &format!("vmi/{name}"), "--timeout=240s"]).limit_s(BOOT_S + 10).done();
-}
-
-/// Whether a line of the shell succeeds in the guest, by its agent.
-fn holds(kubectl: &Kubectl<'_>, name: &str, line: &str) {
-    let uid = kubectl.field("vmi", name, "/metadata/uid");
-    let uid = uid.as_str().expect("a UID");
-    let pods = ["get", "pods", "-l", &format!("kubevirt.io/created-by={uid}"), "-o", "name"];
-    let pod = kubectl.ok(&pods).trim().to_owned();
-    let probe =
-        ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", "20", "--", "/bin/sh", "-c"];
-    let exec = [["exec", &pod, "-c", "compute", "--"].as_slice(), &probe, &[line]].concat();
-    eventually(&format!("in the guest: {line}"), 60, || {
-        let output = kubectl.run(&exec).output();
-        if output.code == Some(0) { Ok(()) } else { Err(output.to_string()) }
-    });
-}
-
 #[test]
 fn disks_network_agent_and_screen() {
     let sandbox = Sandbox::up(&["demo"]);
@@ -130,35 +109,34 @@ fn disks_network_agent_and_screen() {
     put(&kubectl, "virtualmachines/rich/start", r#"{"paused": true}"#);
     wait_status(&kubectl, "rich", "Paused");
     put(&kubectl, "virtualmachineinstances/rich/unpause", "{}");
-    wait_agent(&kubectl, "rich");
+    kubectl.wait_agent("rich");
 
     // Each volume, as the guest has it.
     let mounted = |label: &str, file: &str, text: &str| {
         let line = format!(
             "mkdir -p /m/{label}; mountpoint -q /m/{label} || mount -o ro $(findfs LABEL={label}) /m/{label}; grep -q '{text}' /m/{label}/{file}"
         );
-        holds(&kubectl, "rich", &line);
+        kubectl.holds_in_guest("rich", &line);
     };
     mounted("settings", "greeting", "from-a-config-map");
     mounted("words", "word", "from-a-secret");
     mounted("fields", "labels", "app=\"rich\"");
     mounted("cfgdata", "namespace", "default");
-    holds(&kubectl, "rich", "[ $(hostname) = rich ] && [ $(nproc) = 2 ]");
-    holds(
-        &kubectl,
+    kubectl.holds_in_guest("rich", "[ $(hostname) = rich ] && [ $(nproc) = 2 ]");
+    kubectl.holds_in_guest(
         "rich",
         "grep -q rack-7 /sys/class/dmi/id/chassis_asset_tag && grep -q serial-1 /sys/class/dmi/id/product_serial",
     );
     let kept = "for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = KEPT-1 ] && dev=/dev/${d##*/}; done";
-    holds(&kubectl, "rich", &format!("{kept}; echo written-before | dd of=$dev conv=fsync"));
+    kubectl.holds_in_guest("rich", &format!("{kept}; echo written-before | dd of=$dev conv=fsync"));
     assert_eq!(std::fs::metadata(directory.join("disk.img")).expect("an image").len(), 24 << 20);
-    holds(&kubectl, "rich", "grep -q 'AAAA kim' /home/kim/.ssh/authorized_keys");
+    kubectl.holds_in_guest("rich", "grep -q 'AAAA kim' /home/kim/.ssh/authorized_keys");
 
     // The guest has the pod's address itself.
     let address = kubectl.field("vmi", "rich", "/status/interfaces/0/ipAddress");
     let address = address.as_str().expect("an address").to_owned();
     let mac = kubectl.field("vmi", "rich", "/status/interfaces/0/mac");
-    holds(&kubectl, "rich", &format!("ifconfig eth0 | grep -q 'inet addr:{address} '"));
+    kubectl.holds_in_guest("rich", &format!("ifconfig eth0 | grep -q 'inet addr:{address} '"));
     eventually_true("the guest is reached at the pod's address", 60, || {
         let ssh = format!("exec 3<>/dev/tcp/{address}/22; head -c 4 <&3");
         sandbox.program("timeout", &["3", "bash", "-c", &ssh]).output().stdout == "SSH-"
@@ -197,8 +175,8 @@ fn disks_network_agent_and_screen() {
         let now = kubectl.field("vmi", "rich", "/metadata/uid");
         !now.is_null() && now != uid && kubectl.field("vmi", "rich", "/status/phase") == "Running"
     });
-    wait_agent(&kubectl, "rich");
-    holds(&kubectl, "rich", &format!("{kept}; head -c 14 $dev | grep -q written-before"));
+    kubectl.wait_agent("rich");
+    kubectl.holds_in_guest("rich", &format!("{kept}; head -c 14 $dev | grep -q written-before"));
     assert_eq!(kubectl.field("vmi", "rich", "/status/interfaces/0/mac"), mac);
     kubectl.ok(&["delete", "vm", "rich", "--timeout=90s"]);
     kubectl.ok(&["delete", "pvc", "kept", "--timeout=60s"]);

@@ -1,6 +1,7 @@
 //! The API server as a [`Transport`]: requests of roles in the same process, without sockets and
 //! without TLS, through the same pipeline as everybody's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 
 use crate::body::Body;
+use crate::serve::{self, NodeProxy};
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -18,6 +20,8 @@ use crate::status::Status;
 pub struct InProcess {
     server: ApiServer,
     caller: Caller,
+    /// How agents of nodes are reached, for who makes requests that they answer.
+    nodes: Option<Arc<dyn NodeProxy>>,
 }
 
 impl ApiServer {
@@ -28,11 +32,18 @@ impl ApiServer {
 
     /// A transport that makes requests as this caller.
     pub fn client_of(&self, caller: Caller) -> InProcess {
-        InProcess { server: self.clone(), caller }
+        InProcess { server: self.clone(), caller, nodes: None }
     }
 }
 
 impl InProcess {
+    /// The same, with a way to the agents of nodes.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: Arc<dyn NodeProxy>) -> Self {
+        self.nodes = Some(nodes);
+        self
+    }
+
     fn request(&self, request: ApiRequest) -> Result<http::Request<Bytes>, ApiError> {
         let mut request = to_http(request, "")?;
         if let Some(agent) = user_agent(role_of(&self.caller.user)) {
@@ -55,9 +66,26 @@ impl Transport for InProcess {
     fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
         let this = self.clone();
         Box::pin(async move {
-            let response = this.server.handle(this.request(request)?, this.caller).await;
+            let (request, nodes) = (this.request(request)?, this.nodes);
+            let (method, sent) = (request.method().clone(), request.body().clone());
+            let response = this.server.handle(request, this.caller).await;
             let mut status = response.status().as_u16();
             let body = match response.into_body() {
+                Body::Node(target) => {
+                    let answer = match &nodes {
+                        Some(nodes) => serve::ask(nodes.as_ref(), &target, method, sent).await,
+                        None => Err(Status::unavailable("agents of nodes cannot be reached from here".to_owned())),
+                    };
+                    match answer {
+                        Ok((code, body)) => {
+                            status = code;
+                            body
+                        }
+                        Err(refusal) => {
+                            return Err(ApiError::from_reply(refusal.code, refusal.to_json().to_string().as_bytes()));
+                        }
+                    }
+                }
                 Body::Remote(call) => match this.server.env().call(*call).await {
                     Ok(answer) => {
                         status = answer.code;

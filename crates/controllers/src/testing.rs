@@ -28,6 +28,7 @@ fn word(write: &Write) -> String {
             Absent::Child { .. } => format!("confirm no child {key}"),
             Absent::End { .. } => format!("confirm alive {key}"),
         },
+        Write::Call { sub, .. } => format!("call {key}{}", slash(sub)),
         Write::Post { sub, .. } => format!("post {key}{}", slash(sub)),
         Write::Patch { sub, patch, .. } => {
             let mut text = format!("patch {key}{}", slash(sub));

@@ -466,7 +466,9 @@ impl Manager {
                     self.probe(i, key.clone(), &write, fx);
                 }
                 match &error {
-                    ApiError::Status(status) if !error.is_unknown() && !error.is_conflict() => {
+                    ApiError::Status(status)
+                        if matches!(write, Write::Call { .. }) || !error.is_unknown() && !error.is_conflict() =>
+                    {
                         self.refused(now, i, &key, &write, status, fx);
                     }
                     _ => self.fail(now, i, &key),

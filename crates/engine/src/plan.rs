@@ -59,6 +59,18 @@ pub enum Write {
         /// What is not there.
         absent: Absent,
     },
+    /// Have something done that is no change of the object (`freeze`): a PUT of a subresource. Why it failed is told to the
+    /// controller, whatever the server's code: what stands behind such a call answers for itself.
+    Call {
+        /// Where.
+        resource: Resource,
+        /// To which.
+        key: Key,
+        /// The subresource.
+        sub: &'static str,
+        /// The body.
+        body: Value,
+    },
     /// Post to a subresource (`binding`, `finalize` …).
     Post {
         /// Where.
@@ -117,6 +129,7 @@ impl Write {
             | Self::Patch { resource, .. }
             | Self::Delete { resource, .. }
             | Self::Confirm { resource, .. }
+            | Self::Call { resource, .. }
             | Self::Post { resource, .. } => resource,
         }
     }
@@ -131,6 +144,7 @@ impl Write {
             }
             Self::Patch { key, .. }
             | Self::Delete { key, .. }
+            | Self::Call { key, .. }
             | Self::Post { key, .. }
             | Self::Confirm {
                 absent:
@@ -150,16 +164,8 @@ impl Write {
         let key = self.key();
         match self {
             Self::Create { resource, object } => ApiRequest::create_value(resource, &key.namespace, object),
-            Self::Update { resource, object, sub } => {
-                let mut r = ApiRequest::create_value(resource, &key.namespace, object);
-                r.method = crate::Method::Put;
-                r.path = resource.object_path(&key.namespace, &key.name);
-                if !sub.is_empty() {
-                    r.path.push('/');
-                    r.path.push_str(sub);
-                }
-                r
-            }
+            Self::Update { resource, object, sub } => put(resource, &key, sub, object),
+            Self::Call { resource, key, sub, body } => put(resource, key, sub, body),
             Self::Patch { resource, key, sub, content_type, patch, .. } => {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
@@ -181,6 +187,17 @@ impl Write {
             }
         }
     }
+}
+
+fn put(resource: &Resource, key: &Key, sub: &str, body: &Value) -> ApiRequest {
+    let mut request = ApiRequest::create_value(resource, &key.namespace, body);
+    request.method = crate::Method::Put;
+    request.path = resource.object_path(&key.namespace, &key.name);
+    if !sub.is_empty() {
+        request.path.push('/');
+        request.path.push_str(sub);
+    }
+    request
 }
 
 /// What a reconcile decided. Writes run in order; the first that fails ends the plan, and the key is
@@ -302,6 +319,11 @@ impl Plan {
     pub fn confirm_alive<K: Kind>(mut self, object: &K) -> Self {
         let absent = Absent::End { key: Key::of(object), uid: object.uid().to_owned() };
         self.writes.push(Write::Confirm { resource: K::resource(), absent });
+        self
+    }
+    /// Adds: have something done to an object that is no change of it.
+    pub fn call(mut self, resource: &Resource, key: Key, sub: &'static str, body: Value) -> Self {
+        self.writes.push(Write::Call { resource: resource.clone(), key, sub, body });
         self
     }
     /// The writes so far rest on this, too.

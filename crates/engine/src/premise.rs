@@ -69,6 +69,11 @@ impl Premise {
             ..Self::of(&K::resource(), Key::of(object))
         }
     }
+    /// An object is there, in whatever state.
+    #[must_use]
+    pub fn present<K: Kind>(object: &K) -> Self {
+        Self { uid: Some(object.uid().to_owned()), ..Self::of(&K::resource(), Key::of(object)) }
+    }
     /// Nothing of this name is there.
     #[must_use]
     pub fn absent(resource: &Resource, key: Key) -> Self {
@@ -105,6 +110,7 @@ mod tests {
             Premise::unchanged(&pod),
             Premise::same_spec(&pod),
             Premise::absent(&Pod::resource(), Key::new("ns", "other")),
+            Premise::present(&pod),
         ];
         let text = serde_json::to_string(&all).unwrap_or_default();
         assert!(text.is_ascii() && !text.contains('\n'), "{text}");
@@ -117,6 +123,8 @@ mod tests {
             (&all[1], "u", "7", Some(3), false),
             (&all[1], "u", "7", None, false),
             (&all[2], "u", "7", None, false),
+            (&all[3], "u", "9", None, true),
+            (&all[3], "x", "7", Some(2), false),
         ] {
             assert_eq!(premise.holds(uid, revision, generation), expected, "{premise:?}");
         }

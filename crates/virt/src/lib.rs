@@ -7,10 +7,12 @@ pub mod admission;
 pub mod api;
 pub mod controllers;
 mod diff;
+mod duration;
 pub mod fence;
 pub mod handler;
 pub mod identity;
 pub mod instancetype;
+pub mod patches;
 pub mod paths;
 
 /// The version of KubeVirt whose API this is; its clients are told so.

@@ -8,6 +8,7 @@
 //!                    the connection itself, handed over ◄─ Body::Upgrade ─────────────────────────┘
 //! ```
 
+mod ask;
 mod audit_log;
 mod connection;
 mod flow;
@@ -28,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::server::ApiServer;
 
+pub(crate) use ask::ask;
 pub use audit_log::AuditLog;
 pub use outbound::Outbound;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};

@@ -267,7 +267,7 @@ async fn carry(
     Ok(Response::from_parts(head, Reply::Stream(Box::pin(chunks.take_until(ended)))))
 }
 
-fn bracketed(host: &str) -> String {
+pub(super) fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 

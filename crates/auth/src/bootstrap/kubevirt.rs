@@ -19,9 +19,11 @@ const NAMESPACE: &str = "kubevirt";
 
 const MACHINES: &str = "virtualmachines virtualmachineinstances virtualmachineinstancepresets \
                         virtualmachineinstancereplicasets virtualmachineinstancemigrations";
+const SNAPSHOT_GROUP: (&str, &str) =
+    ("snapshot.kubevirt.io", "virtualmachinesnapshots virtualmachinesnapshotcontents virtualmachinerestores");
 /// The other kinds of KubeVirt's that people own: group, then resources.
 const OWNED: [(&str, &str); 7] = [
-    ("snapshot.kubevirt.io", "virtualmachinesnapshots virtualmachinesnapshotcontents virtualmachinerestores"),
+    SNAPSHOT_GROUP,
     ("export.kubevirt.io", "virtualmachineexports"),
     ("clone.kubevirt.io", "virtualmachineclones"),
     (
@@ -159,8 +161,27 @@ fn agents(b: &mut Builder) {
             rule("create", CORE, "pods/eviction"),
             // The node controller marks nodes whose virt-handler is silent.
             rule("get list watch update patch", CORE, "nodes"),
-            rule(READ, CORE, "namespaces persistentvolumeclaims persistentvolumes configmaps"),
+            rule(READ, CORE, "namespaces persistentvolumes configmaps"),
             rule(READ, &["storage.k8s.io"], "storageclasses"),
+            // Snapshots: freezes guests, has volumes snapshotted, and makes claims of that.
+            rule("get list watch create update patch delete", &[SNAPSHOT_GROUP.0], SNAPSHOT_GROUP.1),
+            rule(
+                "get update patch",
+                &[SNAPSHOT_GROUP.0],
+                "virtualmachinesnapshots/status virtualmachinesnapshotcontents/status virtualmachinerestores/status",
+            ),
+            rule(
+                "update",
+                &[SNAPSHOT_GROUP.0],
+                "virtualmachinesnapshots/finalizers virtualmachinesnapshotcontents/finalizers \
+                 virtualmachinerestores/finalizers",
+            ),
+            rule("update", SUBRESOURCES, "virtualmachineinstances/freeze virtualmachineinstances/unfreeze"),
+            rule("get list watch create update patch delete", CORE, "persistentvolumeclaims"),
+            rule("get list watch create update patch delete", &["snapshot.storage.k8s.io"], "volumesnapshots"),
+            rule(READ, &["snapshot.storage.k8s.io"], "volumesnapshotclasses"),
+            // Whether there are kinds of volume snapshots.
+            rule(READ, &["apiextensions.k8s.io"], "customresourcedefinitions"),
             rule("get list watch create delete", APPS, "controllerrevisions"),
             // Its own Lease, and those of the nodes, which it marks when they have run out.
             rule("get list watch create update patch", &["coordination.k8s.io"], "leases"),

@@ -122,6 +122,12 @@ fn who_may_do_what() {
         at("patch", "kubevirt.io", "virtualmachines").with_subresource("status").in_namespace("ns").named("x"),
         true,
     );
+    check(&virt, at("create", "snapshot.storage.k8s.io", "volumesnapshots").in_namespace("ns"), true);
+    check(&virt, at("create", "snapshot.kubevirt.io", "virtualmachinesnapshotcontents").in_namespace("ns"), true);
+    check(&virt, at("delete", "", "persistentvolumeclaims").in_namespace("ns").named("x"), true);
+    let freeze = at("update", "subresources.kubevirt.io", "virtualmachineinstances").with_subresource("freeze");
+    check(&virt, freeze.in_namespace("ns").named("x"), true);
+    check(&virt, at("create", "apiextensions.k8s.io", "customresourcedefinitions"), false);
     check(&virt, at("get", "", "secrets").in_namespace("ns").named("x"), false);
     check(&virt, at("create", "", "pods").with_subresource("exec").in_namespace("ns"), false);
     check(&virt, at("delete", "", "nodes").named("n1"), false);

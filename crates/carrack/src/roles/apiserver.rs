@@ -52,7 +52,8 @@ pub struct Role {
     pub server: ApiServer,
     listener: TcpListener,
     tls: rustls::ServerConfig,
-    nodes: Arc<TlsNodeProxy>,
+    /// The way to the nodes' agents.
+    pub nodes: Arc<TlsNodeProxy>,
     /// Bounds of the socket's side.
     pub settings: Settings,
 }

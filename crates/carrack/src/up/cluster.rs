@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use carrack_apiserver::ApiServer;
+use carrack_apiserver::serve::{NodeProxy, TlsNodeProxy};
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
@@ -56,6 +57,8 @@ struct Machine {
     scheduler_port: Option<SocketAddr>,
     /// The nodes, when they are several with agents of their own.
     members: Option<Members>,
+    /// The way to the nodes' agents, for the role that asks them for something.
+    agents: Option<Arc<dyn NodeProxy>>,
 }
 
 /// Runs the cluster until `stop`.
@@ -82,8 +85,18 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let scheduler_port = (args.scheduler_port != 0).then(|| SocketAddr::new(args.bind_address, args.scheduler_port));
     let gpu_extender = args.gpu_extender;
     let members = nodes::plan(args, &layout)?;
-    let machine =
-        Machine { layout, facts, node_name, node_ip, scheduling, gpu_extender, gpus, scheduler_port, members };
+    let mut machine = Machine {
+        layout,
+        facts,
+        node_name,
+        node_ip,
+        scheduling,
+        gpu_extender,
+        gpus,
+        scheduler_port,
+        members,
+        agents: None,
+    };
 
     let mut ports = Vec::new();
     if machine.members.is_none() {
@@ -105,6 +118,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     };
     let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
     let server = api.server.clone();
+    machine.agents = Some(Arc::<TlsNodeProxy>::clone(&api.nodes));
     for path in [Some(machine.layout.kubeconfig()), args.write_kubeconfig.clone()].into_iter().flatten() {
         apiserver::write_kubeconfig(&endpoint, &pki, &path)?;
     }
@@ -190,7 +204,13 @@ fn start_control_plane(
         let (api, token, ca_pem) = (api.clone(), token.clone(), ca_pem.clone());
         async move { roles::controllers::run(&ca_pem, None, api, token).await }
     }));
-    let (api, token) = (client(server, Caller::new(caller::USER_VIRT_CONTROLLER, no_groups)), stop.clone());
+    let api = server.client_of(Caller::new(caller::USER_VIRT_CONTROLLER, no_groups));
+    // It has guests frozen.
+    let api: Arc<dyn Transport> = match &machine.agents {
+        Some(agents) => Arc::new(api.with_nodes(agents.clone())),
+        None => Arc::new(api),
+    };
+    let token = stop.clone();
     let config = virt_controller::config(None, &layout.virt_dir());
     tasks.spawn(keep("virt-controller", stop.clone(), move || {
         let (api, token, config) = (api.clone(), token.clone(), config.clone());

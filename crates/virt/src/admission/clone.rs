@@ -14,11 +14,10 @@ use json_patch::PatchOperation;
 use super::networks::parse_mac;
 use super::plugin::{complete, is_deleting, read, refuse, writes_object};
 use super::{Faults, is_one_of};
+use crate::patches::{parse, stays_within};
 
 /// Longest name of an object.
 const NAME_MAX: usize = 253;
-/// What patches may change, as of restores.
-const PATCHED: [&str; 3] = ["/spec/", "/metadata/labels/", "/metadata/annotations/"];
 
 /// Admission of clones.
 #[derive(Clone, Copy, Debug)]
@@ -173,19 +172,16 @@ fn check_patch(text: &str, faults: &mut Faults) {
         return faults.invalid(FIELD, format!("{text} is no JSON patch"));
     };
     for operation in operations {
-        let path = operation.path().as_str();
-        if !PATCHED.iter().any(|part| path.starts_with(part)) {
-            let message = format!("{path} cannot be patched: only what is below {} can", PATCHED.join(", "));
-            faults.invalid(FIELD, message);
+        if !stays_within(&operation) {
+            let path = operation.path();
+            faults.invalid(FIELD, format!("patching is valid only for elements under /spec/ only: {path}"));
         }
     }
 }
 
 /// The operations of a patch, which is one or a list of them; none for a text that is neither.
 pub(crate) fn operations(text: &str) -> Option<Vec<PatchOperation>> {
-    serde_json::from_str::<Vec<PatchOperation>>(text)
-        .ok()
-        .or_else(|| serde_json::from_str::<PatchOperation>(text).ok().map(|operation| vec![operation]))
+    serde_json::from_str::<Vec<PatchOperation>>(text).ok().or_else(|| parse(text).ok().map(|operation| vec![operation]))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod firmware;
 mod instancetype;
 mod networks;
 mod plugin;
+mod snapshot;
 mod spec;
 mod vm;
 mod volumes;
@@ -22,6 +23,7 @@ pub(crate) use clone::{operations, target_name};
 pub use defaults::{complete_instance, complete_machine};
 pub(crate) use domain::machine_type;
 pub use plugin::VirtAdmission;
+pub use snapshot::{check_locked, check_restore, check_snapshot};
 pub use spec::{check_instance, check_instance_spec};
 pub use vm::{check_instance_labels, check_instance_update, check_machine};
 

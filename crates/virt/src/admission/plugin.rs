@@ -5,15 +5,18 @@ use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, 
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
-use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec};
+use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
+use carrack_types::kubevirt::{
+    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSpec,
+};
 use carrack_types::well_known::kubevirt::GROUP;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Fault, Faults, check_instance, check_instance_labels, check_instance_update, check_machine, complete_instance,
-    complete_machine,
+    Fault, Faults, check_instance, check_instance_labels, check_instance_update, check_locked, check_machine,
+    check_restore, check_snapshot, complete_instance, complete_machine, snapshot,
 };
 use crate::diff::merge_patch;
 use crate::instancetype;
@@ -21,7 +24,7 @@ use crate::instancetype;
 /// Kind of the object with the cluster's settings.
 const SETTINGS: &str = "kubevirts";
 
-/// Admission of `kubevirt.io`'s machines and instances.
+/// Admission of `kubevirt.io`'s machines and instances, and of snapshots and restores.
 pub struct VirtAdmission;
 
 impl AdmissionPlugin for VirtAdmission {
@@ -30,6 +33,9 @@ impl AdmissionPlugin for VirtAdmission {
     }
 
     fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        if attributes.row.group == SNAPSHOT_GROUP {
+            return snapshot::needs(attributes);
+        }
         let concerned =
             ["virtualmachines", "virtualmachineinstances"].iter().any(|plural| attributes.is(GROUP, plural));
         if !concerned || !writes_object(attributes) {
@@ -63,6 +69,9 @@ impl AdmissionPlugin for VirtAdmission {
     }
 
     fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if attributes.row.group == SNAPSHOT_GROUP {
+            return snapshots(attributes, lookup);
+        }
         if !writes_object(attributes) || is_deleting(&attributes.object) {
             return Ok(());
         }
@@ -74,6 +83,11 @@ impl AdmissionPlugin for VirtAdmission {
             {
                 // A change of labels is no reason to look at everything again.
                 return Ok(());
+            }
+            if let Some(old) = attributes.old
+                && attributes.caller.user != USER_VIRT_CONTROLLER
+            {
+                check_locked(&read(attributes, old)?, &vm, &mut faults);
             }
             size(attributes, lookup, &mut vm, &mut faults);
             check_machine(&vm, &settings(lookup), &mut faults);
@@ -97,6 +111,34 @@ impl AdmissionPlugin for VirtAdmission {
         }
         refuse(attributes, faults.into_vec())
     }
+}
+
+/// Whether a snapshot or a restore may be written.
+fn snapshots(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+    if attributes.operation == Operation::Delete || is_deleting(&attributes.object) {
+        return Ok(());
+    }
+    let mut faults = Faults::default();
+    if attributes.is(SNAPSHOT_GROUP, snapshot::SNAPSHOTS) {
+        let new: VirtualMachineSnapshot = read(attributes, &attributes.object)?;
+        match attributes.old {
+            Some(old) => {
+                let old: VirtualMachineSnapshot = read(attributes, old)?;
+                snapshot::check_immutable(&old.spec, &new.spec, &mut faults);
+            }
+            None => check_snapshot(&new, &mut faults),
+        }
+    } else if attributes.is(SNAPSHOT_GROUP, snapshot::RESTORES) {
+        let new: VirtualMachineRestore = read(attributes, &attributes.object)?;
+        match attributes.old {
+            Some(old) => {
+                let old: VirtualMachineRestore = read(attributes, old)?;
+                snapshot::check_immutable(&old.spec, &new.spec, &mut faults);
+            }
+            None => check_restore(&new, &snapshot::restores(lookup, attributes.namespace), &mut faults),
+        }
+    }
+    refuse(attributes, faults.into_vec())
 }
 
 /// Where the instance type and the preference of the machine are: kind, resource, namespace, name.

@@ -16,11 +16,25 @@ const ALREADY_RUNNING: &str = "VM is already running";
 
 /// What is to be changed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// The run strategy.
     Strategy(&'static str),
     /// The requests that the controller acts on.
     Requests(Value),
+}
+
+impl Change {
+    /// As a merge patch: of which subresource of the machine, and what.
+    pub(crate) fn patch(&self, vm: &VirtualMachine) -> (&'static str, Value) {
+        match self {
+            // Whoever uses the older field keeps it.
+            Self::Strategy(strategy) if vm.spec.running.is_some() => {
+                ("", json!({"spec": {"running": *strategy == run_strategy::ALWAYS}}))
+            }
+            Self::Strategy(strategy) => ("", json!({"spec": {"runStrategy": strategy}})),
+            Self::Requests(requests) => ("status", json!({"status": {"stateChangeRequests": requests}})),
+        }
+    }
 }
 
 /// What starting changes.
@@ -60,7 +74,7 @@ pub(super) fn plan_start(
 ///
 /// # Errors
 /// Why it cannot be stopped.
-pub(super) fn plan_stop(
+pub(crate) fn plan_stop(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     grace_period_s: Option<i64>,
@@ -169,22 +183,9 @@ async fn change(
 
 /// The change rests on the machine as it was read.
 async fn apply(call: &Call<'_>, vm: &VirtualMachine, change: &Change, dry_run: bool) -> Result<(), Status> {
-    let meta = json!({"uid": vm.uid(), "resourceVersion": vm.metadata.resource_version});
-    match change {
-        Change::Strategy(strategy) => {
-            // Whoever uses the older field keeps it.
-            let spec = if vm.spec.running.is_some() {
-                json!({"running": *strategy == run_strategy::ALWAYS})
-            } else {
-                json!({"runStrategy": strategy})
-            };
-            call.patch::<VirtualMachine>("", &json!({"metadata": meta, "spec": spec}), dry_run).await
-        }
-        Change::Requests(requests) => {
-            let patch = json!({"metadata": meta, "status": {"stateChangeRequests": requests}});
-            call.patch::<VirtualMachine>("status", &patch, dry_run).await
-        }
-    }
+    let (sub, mut patch) = change.patch(vm);
+    patch["metadata"] = json!({"uid": vm.uid(), "resourceVersion": vm.metadata.resource_version});
+    call.patch::<VirtualMachine>(sub, &patch, dry_run).await
 }
 
 /// Whether an instance has a guest that can be talked to.

@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 
 use crate::KUBEVIRT_VERSION;
 
+pub(crate) use lifecycle::plan_stop;
+
 /// Longest options object, bytes.
 const MAX_OPTIONS: usize = 64 << 10;
 

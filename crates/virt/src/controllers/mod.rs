@@ -9,12 +9,17 @@
 //! `vm` makes and deletes instances as the run strategy says. `vmi` owns an instance until its pod runs (phases Pending,
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
 //! placement on nodes whose handler has fallen silent, and `node::recovery` fails instances whose node is proven dead.
-//! `replicaset` keeps numbers of equal instances, `clone` makes machines after others. `installation` says that all this is there.
+//! `replicaset` keeps numbers of equal instances. `snapshot` keeps what a machine is, `restore` makes it so again, and `clone`
+//! makes another one of it. `installation` says that all this is there.
 
 pub mod clone;
 pub mod installation;
 pub mod node;
 pub mod replicaset;
+pub mod restore;
+pub mod snapshot;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod vm;
 pub mod vmi;
 
@@ -43,11 +48,14 @@ pub fn manager(config: &Config, rng: Rng) -> Manager {
 #[must_use]
 pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) -> Manager {
     Manager::new(COMPONENT, rng)
-        .with(vm::VmController)
+        .with(vm::VmController::default())
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
         .with(clones)
         .with(node::NodeController::default())
         .with(node::recovery::RecoveryController)
+        .with(snapshot::SnapshotController::default())
+        .with(snapshot::ContentController::default())
+        .with(restore::RestoreController::default())
         .with(installation::InstallationController)
 }

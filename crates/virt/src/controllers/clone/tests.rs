@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::CloneController;
+use crate::controllers::testing::{merge, of};
 
 const NOW: Time = Time::from_unix_s(1_000_000);
 const SNAPSHOT: &str = "tmp-snapshot-clone-uid";
@@ -24,15 +25,6 @@ struct Scene {
     contents: Vec<Value>,
     restores: Vec<Value>,
     claims: Vec<Value>,
-}
-
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
-        }
-        (into, from) => *into = from,
-    }
 }
 
 fn owned(uid: &str) -> Value {
@@ -161,7 +153,7 @@ impl Scene {
 
     fn caches(&self) -> Caches {
         fn all<K: DeserializeOwned>(values: &[Value]) -> Vec<K> {
-            values.iter().map(|value| serde_json::from_value(value.clone()).expect("an object")).collect()
+            values.iter().cloned().map(of).collect()
         }
         Caches::new()
             .with(all::<VirtualMachineClone>(std::slice::from_ref(&self.clone)))
@@ -381,19 +373,24 @@ fn the_restore_of_a_snapshot() {
 
 #[test]
 fn a_snapshot_as_source() {
-    let of = |phase: &str, status: Value| Scene::new(phase, status).of_snapshot("before");
-    check("not ready", &of("SnapshotInProgress", json!({})).others_snapshot(false), &["status"]);
-    check("not ready, nothing noted", &of("", json!({})).others_snapshot(false), &["status phase=SnapshotInProgress"]);
-    let ready = of("", json!({})).others_snapshot(true).content(json!({}));
+    let cloned = |phase: &str, status: Value| Scene::new(phase, status).of_snapshot("before");
+    check("not ready", &cloned("SnapshotInProgress", json!({})).others_snapshot(false), &["status"]);
+    check(
+        "not ready, nothing noted",
+        &cloned("", json!({})).others_snapshot(false),
+        &["status phase=SnapshotInProgress"],
+    );
+    let ready = cloned("", json!({})).others_snapshot(true).content(json!({}));
     check("ready", &ready, &["create tmp-restore-clone-uid", "! SnapshotReady", "! RestoreCreated"]);
     let restored = ready.restore(false, json!({}));
     check("restored, not noted", &restored, &["status phase=RestoreInProgress restoreName=tmp-restore-clone-uid"]);
-    let done =
-        of("Succeeded", json!({"targetName": "copy", "restoreName": RESTORE})).others_snapshot(true).content(json!({}));
+    let done = cloned("Succeeded", json!({"targetName": "copy", "restoreName": RESTORE}))
+        .others_snapshot(true)
+        .content(json!({}));
     let done = done.restore(true, json!({})).target(json!({}));
     check("done", &done, &["delete tmp-restore-clone-uid restore-uid", "! PVCBound"]);
     // The source stays.
-    let cleared = of("Succeeded", json!({"targetName": "copy", "restoreName": RESTORE})).others_snapshot(true);
+    let cleared = cloned("Succeeded", json!({"targetName": "copy", "restoreName": RESTORE})).others_snapshot(true);
     check(
         "cleared up",
         &cleared.target(json!({})),

@@ -19,18 +19,23 @@ mod strategy;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::kubevirt::instancetype::{
     VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
     VirtualMachinePreference,
 };
+use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
+use carrack_types::snapshots::VolumeSnapshotClass;
 use carrack_types::well_known::kubevirt::VM_FINALIZER;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::snapshot::KINDS_AGAIN;
+use super::snapshot::classes::{self, Kinds};
 use crate::diff::merge_patch;
 use crate::instancetype::{
     CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
@@ -39,7 +44,10 @@ use size::{Sized, Trouble};
 use strategy::Act;
 
 /// Runs machines.
-pub struct VmController;
+#[derive(Default)]
+pub struct VmController {
+    kinds: Kinds,
+}
 
 impl Controller for VmController {
     fn name(&self) -> &'static str {
@@ -58,6 +66,15 @@ impl Controller for VmController {
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
             machines(view, |vm| vm.namespace() == namespace && claims(vm).any(|claim| claim == name))
+        });
+        // They say which volumes can be snapshotted.
+        setup.watch::<StorageClass>(|_, view| machines(view, |vm| claims(vm).next().is_some()));
+        Kinds::setup(setup);
+    }
+
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        self.kinds.refresh(view, setup, |setup| {
+            setup.watch::<VolumeSnapshotClass>(|_, view| machines(view, |vm| claims(vm).next().is_some()));
         });
     }
 
@@ -81,7 +98,10 @@ impl Controller for VmController {
         };
         let unbound = !claims(vm).all(bound);
         let stranger = named.is_some() && instance.is_none();
-        run(&World { vm, instance, stranger, revisions, size, unbound }, now)
+        let snapshots = classes::statuses(vm, view);
+        let unknown = snapshots.is_none();
+        let plan = run(&World { vm, instance, stranger, revisions, size, unbound, snapshots }, now);
+        if unknown { plan.requeue_after(KINDS_AGAIN) } else { plan }
     }
 }
 
@@ -116,6 +136,8 @@ struct World<'a> {
     size: Result<Sized, Trouble>,
     /// One of its claims is there and has no volume yet.
     unbound: bool,
+    /// Which of its volumes can be snapshotted, if that is known.
+    snapshots: Option<Vec<VolumeSnapshotStatus>>,
 }
 
 fn add_finalizer(vm: &VirtualMachine) -> Plan {
@@ -139,6 +161,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
                 revisions: Vec::new(),
                 size: Ok(Sized::default()),
                 unbound: false,
+                snapshots: None,
             };
             let plan = status_plan(&world, now);
             if vmi.is_deleting() { plan } else { plan.then(stop(vm, vmi, None)) }
@@ -191,7 +214,9 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
     let revision = instance::revision(vm);
     let vmi = instance::build(vm, spec, annotations, paused);
     let message = format!("Started the virtual machine by creating the new virtual machine instance {}", vm.name());
-    Plan::none().create(&revision).create(&vmi).event(EventRecord::normal(vm, "SuccessfulCreate", message))
+    // A request that arrives late starts nothing of what the machine was before.
+    let create = Plan::none().create(&revision).create(&vmi).resting_on(&Premise::same_spec(vm));
+    create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
 }
 
 /// A halted machine that is asked to start paused: the request stays, and is carried out by the strategy Always. Whoever

@@ -1,10 +1,10 @@
 //! A machine's status, from the machine, its instance and its requests.
 
 use carrack_engine::Time;
-use carrack_types::kubevirt::vm::{StateChangeRequest, VolumeSnapshotStatus};
+use carrack_types::kubevirt::vm::StateChangeRequest;
 use carrack_types::kubevirt::{
-    Condition, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, Volume, find_condition, phase,
-    printable_status, run_strategy, set_condition,
+    Condition, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, find_condition, phase, printable_status,
+    run_strategy, set_condition,
 };
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
@@ -44,7 +44,9 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
         [status.instancetype_ref, status.preference_ref] = size.references.clone();
     }
     conditions(world, &mut status.conditions, now);
-    status.volume_snapshot_statuses = snapshot_statuses(vm);
+    if let Some(statuses) = &world.snapshots {
+        status.volume_snapshot_statuses.clone_from(statuses);
+    }
     status.printable_status = printable(world, &status).to_owned();
     status
 }
@@ -129,21 +131,6 @@ fn trouble(world: &World<'_>) -> Option<Trouble> {
         Err(trouble) => Some(trouble.clone()),
         Ok(size) => size.spec(world.vm).err(),
     }
-}
-
-/// Which volumes can be snapshotted: none of those that go with the instance can.
-fn snapshot_statuses(vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
-    let volumes = vm.spec.template.iter().flat_map(|template| &template.spec.volumes);
-    let status = |volume: &Volume| {
-        let reason = if volume.claim_name().is_some() {
-            "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass".to_owned()
-        } else {
-            let source = volume.sources().first().copied().unwrap_or_default();
-            format!("Snapshot is not supported for this volumeSource type [{source}]")
-        };
-        VolumeSnapshotStatus { name: volume.name.clone(), enabled: false, reason: Some(reason) }
-    };
-    volumes.map(status).collect()
 }
 
 /// Whether the template differs from what the instance was started from. An instance whose revision is not known

@@ -23,8 +23,17 @@ pub(super) enum Act {
     },
 }
 
-/// Decides. Strategies are KubeVirt's (<https://kubevirt.io/user-guide/compute/run_strategies/>).
+/// Decides. A machine that is being restored is not started: its disks are being replaced.
 pub(super) fn decide(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
+    let is_held = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
+    match wanted(vm, instance) {
+        Act::Start { .. } | Act::SwitchOn if is_held => Act::Nothing,
+        act => act,
+    }
+}
+
+/// What the strategy asks for. Strategies are KubeVirt's (<https://kubevirt.io/user-guide/compute/run_strategies/>).
+fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
     let stop = instance.and_then(|vmi| stop_request(vm, vmi));
     let start = start_request(vm);
     let paused = start.is_some_and(|request| request.data.get("paused").is_some_and(|value| value == "true"));

@@ -62,7 +62,7 @@ fn caches(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Caches {
 
 fn plan(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Plan {
     let caches = caches(vm, vmi);
-    VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+    VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
 }
 
 /// The writes in short: what is done to which resource, and to which part of it.
@@ -275,7 +275,7 @@ fn a_changed_template_asks_for_a_restart() {
         .expect("a revision");
         let running = vmi("Running", json!({"status": {"virtualMachineRevisionName": "rev"}}));
         let caches = Caches::new().with([machine.clone()]).with([running]).with([revision]);
-        let plan = VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
+        let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
         status_of(&plan)["conditions"].as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "RestartRequired"))
     };
     assert!(!restart(json!(machine.spec)));
@@ -327,7 +327,7 @@ fn tiny(guest: &str) -> VirtualMachineClusterInstancetype {
 fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     let with = |vm: VirtualMachine, types: Vec<VirtualMachineClusterInstancetype>, kept: Vec<ControllerRevision>| {
         let caches = caches(vm, None).with(types).with(kept);
-        VmController.reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+        VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
     };
     let first = with(sized_machine(json!({})), vec![tiny("64Mi")], Vec::new());
     let name = "demo-tiny-v1beta1-t-4";

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::agent::{self, Agents, Frozen, UNFREEZE_AFTER};
 use super::{Body, CALL_DEADLINE, Config, text};
+use crate::duration::go_duration;
 use crate::handler::agent::{agent_info, filesystems, users};
 use crate::handler::effects::Served;
 
@@ -90,7 +91,7 @@ pub(super) async fn freeze(
     };
     let after = match options["unfreezeTimeout"].as_str().filter(|text| !text.is_empty()) {
         None => UNFREEZE_AFTER,
-        Some(given) => match duration(given) {
+        Some(given) => match go_duration(given) {
             // Zero is KubeVirt's word for never; a guest that is never thawed is of no use, so that is bounded, too.
             Some(Duration::ZERO) => Duration::from_secs(3600),
             Some(after) => after,
@@ -132,49 +133,4 @@ fn typed(kind: &'static str, bytes: Bytes) -> Response<Body> {
     let mut reply = Response::new(Full::new(bytes));
     reply.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
-}
-
-/// A duration in Go's notation, such as `5m30s`.
-fn duration(given: &str) -> Option<Duration> {
-    let mut rest = given;
-    let mut total = Duration::ZERO;
-    if rest == "0" {
-        return Some(total);
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(digits);
-        let units = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(units);
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 0.001,
-            _ => return None,
-        };
-        let part = number.parse::<f64>().ok()? * seconds;
-        total = total.checked_add(Duration::try_from_secs_f64(part).ok()?)?;
-        rest = tail;
-    }
-    Some(total)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn durations_in_gos_notation() {
-        let check = |text: &str, ms: Option<u128>| assert_eq!(duration(text).map(|d| d.as_millis()), ms, "{text}");
-        check("5m0s", Some(300_000));
-        check("1h", Some(3_600_000));
-        check("1.5s", Some(1500));
-        check("20ms", Some(20));
-        check("0", Some(0));
-        check("5", None);
-        check("m", None);
-        check("1e400s", None);
-        check("999999999999999999999h", None);
-    }
 }

@@ -1,0 +1,332 @@
+//! The claims that a restore makes from the snapshots of volumes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use carrack_engine::{DeleteOptions, Key, Plan, Premise, controller_ref};
+use carrack_types::kubevirt::snapshot::names::{
+    LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
+    RESTORE_SOURCE_NAMESPACE_LABEL,
+};
+use carrack_types::kubevirt::snapshot::{
+    SourceVirtualMachine, VolumeBackup, VolumeRestore, volume_ownership, volume_restore,
+};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineRestore};
+use carrack_types::quantity::Quantity;
+use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::snapshots::VolumeSnapshot;
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, TypedLocalObjectReference, TypedObjectReference,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{Held, Stop, World, is_by, mark, off, under_way};
+use crate::controllers::snapshot::classes::{self, VOLUME_SNAPSHOT_GROUP};
+use crate::identity::label_value;
+
+/// Annotations of a claim that are about its volume and not about what it is for.
+const NOT_RESTORED: [&str; 6] = [
+    "pv.kubernetes.io",
+    "volume.beta.kubernetes.io",
+    "cdi.kubevirt.io",
+    "volume.kubernetes.io",
+    "k8s.io/CloneRequest",
+    "k8s.io/CloneOf",
+];
+
+fn is_in_place(restore: &VirtualMachineRestore) -> bool {
+    restore.spec.volume_restore_policy.as_deref() == Some(volume_restore::IN_PLACE)
+}
+
+/// Name of the claim for a volume. `claim` is the name of the one that was snapshotted.
+fn name_of(restore: &VirtualMachineRestore, volume: &str, claim: &str) -> String {
+    let mut overrides = restore.spec.volume_restore_overrides.iter();
+    if let Some(wanted) = overrides.find(|wanted| wanted.volume_name == volume && !wanted.restore_name.is_empty()) {
+        return wanted.restore_name.clone();
+    }
+    match restore.spec.volume_restore_policy.as_deref() {
+        Some(volume_restore::IN_PLACE) => claim.to_owned(),
+        Some(volume_restore::PREFIX_TARGET_NAME) => format!("{}-{volume}", restore.spec.target.name),
+        _ => format!("restore-{}-{volume}", restore.uid()),
+    }
+}
+
+/// The machine that was snapshotted.
+pub(super) fn machine<'a>(held: &Held<'a>) -> Result<&'a SourceVirtualMachine, Stop> {
+    held.content.spec.source.virtual_machine.as_ref().ok_or_else(|| Stop::for_good("unexpected snapshot source"))
+}
+
+/// The claims that are to be made, in the order of the content. A dump of memory is not restored.
+fn wanted(world: &World<'_>, held: &Held<'_>) -> Result<Vec<VolumeRestore>, Stop> {
+    let template = machine(held)?.spec.template.as_ref();
+    let dumps: Vec<&str> = template
+        .iter()
+        .flat_map(|template| &template.spec.volumes)
+        .filter(|volume| volume.memory_dump.is_some())
+        .map(|volume| volume.name.as_str())
+        .collect();
+    let status = world.restore.status.as_ref();
+    let mut all = Vec::new();
+    let mut names = BTreeSet::new();
+    for backup in &held.content.spec.volume_backups {
+        if dumps.contains(&backup.volume_name.as_str()) {
+            continue;
+        }
+        let mut there = status.iter().flat_map(|status| &status.restores);
+        let volume = match there.find(|volume| volume.volume_name == backup.volume_name) {
+            Some(volume) => volume.clone(),
+            None => {
+                let snapshot = backup.volume_snapshot_name.clone();
+                let missing = || Stop::for_good(format!("VolumeSnapshotName missing for {}", backup.volume_name));
+                let claim = backup.persistent_volume_claim.metadata.name.as_deref().unwrap_or_default();
+                VolumeRestore {
+                    volume_name: backup.volume_name.clone(),
+                    persistent_volume_claim_name: name_of(world.restore, &backup.volume_name, claim),
+                    volume_snapshot_name: snapshot.ok_or_else(missing)?,
+                    data_volume_name: None,
+                }
+            }
+        };
+        if !names.insert(volume.persistent_volume_claim_name.clone()) {
+            let name = &volume.persistent_volume_claim_name;
+            return Err(Stop::for_good(format!("several volumes would be restored to the claim {name}")));
+        }
+        all.push(volume);
+    }
+    Ok(all)
+}
+
+/// The next step to having the claims; nothing when they are there.
+pub(super) fn prepare(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>, Stop> {
+    let restores = wanted(world, held)?;
+    let waits = |plan: Plan| Some(plan.then(under_way(world, true, "Creating new PVCs", "Waiting for new PVCs")));
+    if world.restore.status.as_ref().map(|status| &status.restores) != Some(&restores) {
+        let plan = super::say(world, |status, now| {
+            status.restores = restores;
+            super::progressing(&mut status.conditions, true, "Creating new PVCs", now);
+            super::ready(&mut status.conditions, false, "Waiting for new PVCs", now);
+        });
+        return Ok(Some(plan));
+    }
+    let mut writes = Plan::none();
+    let mut waiting = false;
+    for volume in &restores {
+        let namespace = world.restore.namespace();
+        let claim = classes::claim(world.view, namespace, &volume.persistent_volume_claim_name);
+        match claim {
+            None => writes = writes.create(&new_claim(world, held, volume)?),
+            Some(claim) if is_by(world.restore, claim) => waiting |= is_pending(world, claim)?,
+            Some(claim) if !is_in_place(world.restore) => {
+                let why = format!(
+                    "PersistentVolumeClaim {namespace}/{} exists and was not made by this restore",
+                    claim.name()
+                );
+                return Err(Stop::ForGood { why, while_there: Some(Box::new(Premise::present(claim))) });
+            }
+            Some(claim) if claim.is_deleting() => waiting = true,
+            Some(claim) => writes = writes.then(make_room(world, held, volume, claim)?),
+        }
+    }
+    if writes.is_none() {
+        return Ok(if waiting { waits(writes) } else { None });
+    }
+    let restore = Premise::present(world.restore);
+    let plan = match world.vm {
+        Some(vm) => {
+            let (proof, premise) = off(vm);
+            proof.then(writes.resting_on(&premise).resting_on(&Premise::present(vm)).resting_on(&restore))
+        }
+        None => {
+            let (resource, key) = (VirtualMachine::resource(), target_key(world));
+            let premise = Premise::absent(&resource, key.clone());
+            Plan::none().confirm_absent(&resource, key, "").then(writes.resting_on(&premise).resting_on(&restore))
+        }
+    };
+    Ok(waits(plan))
+}
+
+/// The target, by name.
+pub(super) fn target_key(world: &World<'_>) -> Key {
+    Key::new(world.restore.namespace(), world.restore.spec.target.name.clone())
+}
+
+/// Whether a claim of ours has no volume yet, and gets one before somebody uses it.
+fn is_pending(world: &World<'_>, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
+    if claim.is_deleting() {
+        return Ok(true);
+    }
+    match claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending") {
+        "Bound" => Ok(false),
+        "Pending" => {
+            let Some(name) = classes::storage_class(claim) else { return Ok(true) };
+            let class = world.view.get::<StorageClass>("", name);
+            let class = class.ok_or_else(|| Stop::ForNow(format!("StorageClass {name} does not exist")))?;
+            Ok(class.volume_binding_mode.as_deref().is_none_or(|mode| mode == "Immediate"))
+        }
+        other => Err(Stop::ForNow(format!("PVC {}/{} in status \"{other}\"", claim.namespace(), claim.name()))),
+    }
+}
+
+/// A claim whose place the restored one takes is deleted, once it is sure that there is something to restore, and that no
+/// other machine has it.
+fn make_room(
+    world: &World<'_>,
+    held: &Held<'_>,
+    volume: &VolumeRestore,
+    claim: &PersistentVolumeClaim,
+) -> Result<Plan, Stop> {
+    let uses = |vm: &VirtualMachine| classes::volumes(vm).any(|volume| volume.claim_name() == Some(claim.name()));
+    let target = world.restore.spec.target.name.as_str();
+    let mut machines = world.view.cache::<VirtualMachine>().in_namespace(claim.namespace());
+    if let Some(other) = machines.find(|vm| vm.name() != target && uses(vm)) {
+        let (claim, vm) = (claim.name(), other.name());
+        return Err(Stop::ForNow(format!("PersistentVolumeClaim {claim} is used by VirtualMachine {vm}")));
+    }
+    let snapshot = volume_snapshot(world, held, volume)?;
+    let options = DeleteOptions { resource_version: claim.metadata.resource_version.clone(), ..Default::default() };
+    Ok(Plan::none().confirm_alive(snapshot).delete_with(&PersistentVolumeClaim::resource(), claim, options))
+}
+
+/// The snapshot that a claim is made from.
+fn volume_snapshot<'a>(world: &World<'a>, held: &Held<'_>, volume: &VolumeRestore) -> Result<&'a VolumeSnapshot, Stop> {
+    let name = &volume.volume_snapshot_name;
+    let found = classes::volume_snapshot(world.view, world.restore.namespace(), name)
+        .filter(|snapshot| !snapshot.is_deleting())
+        .ok_or_else(|| Stop::ForNow(format!("missing volumeSnapshot {name}")))?;
+    if found.controller_uid() != Some(held.content.uid()) {
+        return Err(Stop::ForNow(format!("volumeSnapshot {name} does not belong to {}", held.content.name())));
+    }
+    Ok(found)
+}
+
+/// The claim of a volume, as it is to be made.
+fn new_claim(world: &World<'_>, held: &Held<'_>, volume: &VolumeRestore) -> Result<PersistentVolumeClaim, Stop> {
+    let restore = world.restore;
+    let backups = &held.content.spec.volume_backups;
+    let backup = backups.iter().find(|backup| backup.volume_name == volume.volume_name);
+    let missing = || Stop::for_good(format!("volume backup for volume {} not found", volume.volume_name));
+    let backup = backup.ok_or_else(missing)?;
+    let snapshot = volume_snapshot(world, held, volume)?;
+    let vm = machine(held)?;
+    let mut metadata = metadata(restore, backup, vm);
+    metadata.name = Some(volume.persistent_volume_claim_name.clone());
+    metadata.namespace.clone_from(&restore.metadata.namespace);
+    if restore.spec.volume_ownership_policy.as_deref() != Some(volume_ownership::NONE) {
+        match world.vm {
+            Some(vm) => metadata.owner_references = Some(vec![controller_ref(vm)]),
+            // Its machine comes later, and owns it then, as the one before owned the one before.
+            None if was_owned(backup, vm) => {
+                let annotations = metadata.annotations.get_or_insert_default();
+                annotations.insert(RESTORE_OWNED_BY_VM_ANNOTATION.to_owned(), restore.name().to_owned());
+            }
+            None => {}
+        }
+    }
+    Ok(PersistentVolumeClaim { metadata, spec: Some(spec(backup, snapshot, volume)), status: None })
+}
+
+fn was_owned(backup: &VolumeBackup, vm: &SourceVirtualMachine) -> bool {
+    let uid = vm.metadata.as_ref().and_then(|metadata| metadata.uid.as_deref());
+    let owners = backup.persistent_volume_claim.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.kind == "VirtualMachine" && Some(owner.uid.as_str()) == uid)
+}
+
+fn metadata(restore: &VirtualMachineRestore, backup: &VolumeBackup, vm: &SourceVirtualMachine) -> ObjectMeta {
+    let source = &backup.persistent_volume_claim.metadata;
+    let of = vm.metadata.clone().unwrap_or_default();
+    let mut labels = source.labels.clone().unwrap_or_default();
+    let own = [
+        (RESTORE_SOURCE_NAME_LABEL, label_value(of.name.as_deref().unwrap_or_default())),
+        (RESTORE_SOURCE_NAMESPACE_LABEL, of.namespace.clone().unwrap_or_default()),
+    ];
+    labels.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    let mut annotations: BTreeMap<String, String> = source.annotations.clone().unwrap_or_default();
+    annotations.retain(|key, _| !NOT_RESTORED.iter().any(|prefix| key.starts_with(prefix)));
+    annotations.remove(RESTORE_OWNED_BY_VM_ANNOTATION);
+    for wanted in restore.spec.volume_restore_overrides.iter().filter(|o| o.volume_name == backup.volume_name) {
+        labels.extend(wanted.labels.clone());
+        annotations.extend(wanted.annotations.clone());
+    }
+    annotations.insert(RESTORE_NAME_ANNOTATION.to_owned(), restore.name().to_owned());
+    annotations.insert(LAST_RESTORE_ANNOTATION.to_owned(), mark(restore));
+    ObjectMeta { labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() }
+}
+
+fn spec(backup: &VolumeBackup, snapshot: &VolumeSnapshot, volume: &VolumeRestore) -> PersistentVolumeClaimSpec {
+    let source = backup.persistent_volume_claim.spec.clone();
+    let mut resources = source.resources.unwrap_or_default();
+    let least = snapshot.status.as_ref().and_then(|status| status.restore_size.as_deref());
+    if let Some((text, least)) = least.and_then(|text| Some((text, Quantity::parse(text).ok()?))) {
+        let requests = resources.requests.get_or_insert_default();
+        let asked = requests.get("storage").and_then(|asked| Quantity::parse(&asked.0).ok());
+        if asked.is_none_or(|asked| asked < least) {
+            requests.insert("storage".to_owned(), ApiQuantity(text.to_owned()));
+        }
+    }
+    let (group, kind, name) =
+        (VOLUME_SNAPSHOT_GROUP.to_owned(), "VolumeSnapshot".to_owned(), volume.volume_snapshot_name.clone());
+    PersistentVolumeClaimSpec {
+        access_modes: source.access_modes,
+        resources: Some(resources),
+        storage_class_name: source.storage_class_name,
+        volume_mode: source.volume_mode,
+        data_source: Some(TypedLocalObjectReference {
+            api_group: Some(group.clone()),
+            kind: kind.clone(),
+            name: name.clone(),
+        }),
+        data_source_ref: Some(TypedObjectReference { api_group: Some(group), kind, name, namespace: None }),
+        ..PersistentVolumeClaimSpec::default()
+    }
+}
+
+/// Claims of the restore, by the names in its status.
+fn made<'a>(world: &World<'a>) -> impl Iterator<Item = (&'a str, Option<&'a PersistentVolumeClaim>)> {
+    let (view, restore) = (world.view, world.restore);
+    let restores = restore.status.iter().flat_map(|status| &status.restores);
+    restores.map(move |volume| {
+        let name = volume.persistent_volume_claim_name.as_str();
+        (name, classes::claim(view, restore.namespace(), name).filter(|claim| is_by(restore, *claim)))
+    })
+}
+
+/// Claims of the restore that are there.
+pub(super) fn own<'a>(world: &World<'a>) -> impl Iterator<Item = &'a PersistentVolumeClaim> {
+    made(world).filter_map(|(_, claim)| claim)
+}
+
+/// Whether the target has a claim of this name.
+fn is_used(world: &World<'_>, name: &str) -> bool {
+    world.vm.is_some_and(|vm| classes::volumes(vm).any(|volume| volume.claim_name() == Some(name)))
+}
+
+/// The next step to having no claims that nobody uses, of a restore that came to nothing; nothing when there are none.
+pub(super) fn drop_unused(world: &World<'_>) -> Option<Plan> {
+    let unused: Vec<&PersistentVolumeClaim> = own(world).filter(|claim| !is_used(world, claim.name())).collect();
+    if unused.is_empty() {
+        return None;
+    }
+    let open = unused.iter().filter(|claim| !claim.is_deleting());
+    let plan = open.fold(Plan::none(), |plan, claim| plan.delete(*claim));
+    if plan.is_none() {
+        return Some(plan);
+    }
+    Some(match world.vm {
+        Some(vm) => Plan::none().confirm_unchanged(vm).then(plan.resting_on(&Premise::unchanged(vm))),
+        None => {
+            let (resource, key) = (VirtualMachine::resource(), target_key(world));
+            let premise = Premise::absent(&resource, key.clone());
+            Plan::none().confirm_absent(&resource, key, "").then(plan.resting_on(&premise))
+        }
+    })
+}
+
+/// Makes sure that those which the cache does not show are not there.
+pub(super) fn confirm_dropped(world: &World<'_>) -> Plan {
+    let resource = PersistentVolumeClaim::resource();
+    let namespace = world.restore.namespace();
+    let gone =
+        made(world).filter(|(name, claim)| claim.is_none() && classes::claim(world.view, namespace, name).is_none());
+    gone.fold(Plan::none(), |plan, (name, _)| plan.confirm_absent(&resource, Key::new(namespace, name), ""))
+}

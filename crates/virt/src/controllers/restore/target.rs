@@ -1,0 +1,131 @@
+//! The machine that is restored: what it becomes, and what is left to do once it is so.
+
+use carrack_engine::{EventRecord, Plan, Premise, Write, controller_ref, to_value};
+use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION};
+use carrack_types::kubevirt::volumes::PersistentVolumeClaimSource;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineRestore, VirtualMachineSpec, Volume, run_strategy};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::claims::{self, target_key};
+use super::{Held, Stop, World, let_go, mark, off, progressing, ready, say, under_way};
+use crate::diff::merge_patch;
+use crate::patches;
+
+/// Makes the machine what the snapshot holds.
+pub(super) fn apply(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
+    let plan = match world.vm {
+        Some(vm) if vm.is_deleting() => {
+            return Err(Stop::ForNow(format!("VirtualMachine {} is being deleted", vm.name())));
+        }
+        Some(vm) => change(world, held, vm)?,
+        None => make(world, held)?,
+    };
+    Ok(plan.then(under_way(world, true, "Updating target spec", "Waiting for target update")))
+}
+
+/// What the snapshot's machine was to be, with the restored claims.
+fn spec(restore: &VirtualMachineRestore, held: &Held<'_>) -> Result<VirtualMachineSpec, Stop> {
+    let mut spec = claims::machine(held)?.spec.clone();
+    if let Some(template) = &mut spec.template {
+        // A dump of memory is of what was, and of no use to what will be.
+        template.spec.volumes.retain(|volume| volume.memory_dump.is_none());
+        template.spec.volumes.iter_mut().for_each(|volume| replace(volume, restore));
+    }
+    Ok(spec)
+}
+
+fn replace(volume: &mut Volume, restore: &VirtualMachineRestore) {
+    let restores = restore.status.iter().flat_map(|status| &status.restores);
+    let Some(restored) = restores.into_iter().find(|restored| restored.volume_name == volume.name) else { return };
+    let claim_name = restored.persistent_volume_claim_name.clone();
+    if volume.data_volume.take().is_some() {
+        volume.persistent_volume_claim = Some(PersistentVolumeClaimSource { claim_name, ..Default::default() });
+    } else if let Some(claim) = &mut volume.persistent_volume_claim {
+        claim.claim_name = claim_name;
+    }
+}
+
+/// A machine that is there keeps its run strategy, name and labels.
+fn change(world: &World<'_>, held: &Held<'_>, vm: &VirtualMachine) -> Result<Plan, Stop> {
+    let mut new = spec(world.restore, held)?;
+    if vm.spec.running.is_some() {
+        new.running = Some(false);
+        new.run_strategy = None;
+    } else {
+        new.running = None;
+        new.run_strategy = Some(vm.run_strategy().to_owned());
+    }
+    let mut patch = json!({"metadata": {"annotations": {LAST_RESTORE_ANNOTATION: mark(world.restore)}}});
+    if let Some(spec) = merge_patch(&vm.spec, &new) {
+        patch["spec"] = spec;
+    }
+    let (proof, premise) = off(vm);
+    let plan = Plan::none().patch(vm, patch).resting_on(&premise).resting_on(&Premise::present(world.restore));
+    Ok(proof.then(plan))
+}
+
+/// A machine that is not there is made, off, with the patches that were asked for.
+fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
+    let restore = world.restore;
+    let name = restore.spec.target.name.as_str();
+    let source = claims::machine(held)?.metadata.clone().unwrap_or_default();
+    let mut spec = spec(restore, held)?;
+    if spec.running.is_some() {
+        spec.running = Some(false);
+    } else {
+        spec.run_strategy = Some(run_strategy::HALTED.to_owned());
+    }
+    let vm = VirtualMachine {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: restore.metadata.namespace.clone(),
+            labels: source.labels,
+            annotations: source.annotations,
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    };
+    let mut object = to_value(&vm);
+    patches::apply(&mut object, &restore.spec.patches)
+        .map_err(|why| Stop::for_good(format!("error patching VM {name}: {why}")))?;
+    if !object["metadata"]["annotations"].is_object() {
+        object["metadata"]["annotations"] = json!({});
+    }
+    object["metadata"]["annotations"][LAST_RESTORE_ANNOTATION] = Value::String(mark(restore));
+    let (resource, key) = (VirtualMachine::resource(), target_key(world));
+    let create = Plan::none()
+        .confirm_absent(&resource, key.clone(), "")
+        .write(Write::Create { resource: resource.clone(), object })
+        .resting_on(&Premise::absent(&resource, key))
+        .resting_on(&Premise::present(restore));
+    Ok(create)
+}
+
+/// The machine is what it should be: it gets its claims, is let go, and that is said.
+pub(super) fn complete(world: &World<'_>) -> Plan {
+    let restore = world.restore;
+    let mut plan = Plan::none();
+    if let Some(vm) = world.vm {
+        for claim in claims::own(world) {
+            let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(restore.name());
+            if wanted && claim.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
+                let owner = json!({"metadata": {"ownerReferences": [controller_ref(vm)]}});
+                plan = plan.confirm_alive(vm).patch(claim, owner);
+            }
+        }
+    }
+    if let Some(free) = let_go(world) {
+        plan = plan.then(free);
+    }
+    let message = format!("Successfully completed VirtualMachineRestore {}", restore.name());
+    let done = say(world, |status, now| {
+        status.complete = Some(true);
+        status.restore_time = Some(now.meta());
+        progressing(&mut status.conditions, false, "Operation complete", now);
+        ready(&mut status.conditions, true, "Operation complete", now);
+    });
+    plan.then(done).told(EventRecord::normal(restore, "VirtualMachineRestoreComplete", message))
+}

@@ -1,0 +1,188 @@
+//! Which volumes can be snapshotted: what the cluster's storage classes and snapshot classes say.
+//!
+//! The kinds of volume snapshots come with definitions that a cluster may not have. They are read once the definitions are
+//! there; until then no volume can be snapshotted, and until they have been read whole nothing is known of them.
+
+use carrack_engine::{Setup, Source, View};
+use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
+use carrack_types::kubevirt::{VirtualMachine, Volume};
+use carrack_types::resource::{Kind, Object, PartialObject, Resource};
+use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+/// Annotation of a snapshot class: of several of one driver, it is the one that counts.
+const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+
+/// The resource of definitions.
+pub(crate) fn definitions() -> Resource {
+    CustomResourceDefinition::resource()
+}
+
+/// The name of a kind's definition.
+fn definition<K: Kind>() -> String {
+    K::resource().qualified()
+}
+
+/// Whether the kinds of volume snapshots are defined.
+fn are_defined(view: &View<'_>) -> bool {
+    let there = |name: &str| {
+        let cache = view.cache_of::<PartialObject>(&Source::metadata(definitions()));
+        cache.is_some_and(|cache| cache.get("", name).is_some_and(|found| !found.is_deleting()))
+    };
+    there(&definition::<VolumeSnapshot>()) && there(&definition::<VolumeSnapshotClass>())
+}
+
+/// What a controller that needs the kinds of volume snapshots remembers of them.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds {
+    read: bool,
+}
+
+impl Kinds {
+    /// What is read in any case.
+    pub(crate) fn setup(setup: &mut Setup<'_>) {
+        setup.watch_source::<PartialObject>(Source::metadata(definitions()), |_, _| Vec::new());
+    }
+
+    /// Reads the kinds as soon as they are defined, and no longer than that.
+    pub(crate) fn refresh(&mut self, view: &View<'_>, setup: &mut Setup<'_>, watch: impl FnOnce(&mut Setup<'_>)) {
+        match (are_defined(view), self.read) {
+            (true, false) => watch(setup),
+            (false, true) => {
+                setup.drop_source(Source::of::<VolumeSnapshotClass>());
+                setup.drop_source(Source::of::<VolumeSnapshot>());
+            }
+            _ => return,
+        }
+        self.read = !self.read;
+    }
+}
+
+/// What is known of the classes.
+pub(crate) enum Classes<'a, 'v> {
+    /// The kinds are not defined.
+    None,
+    /// They are defined, and not read yet.
+    Unknown,
+    /// They are read.
+    Known(&'a View<'v>),
+}
+
+/// Why a volume has no snapshot class, in KubeVirt's words where it has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ambiguous(pub String);
+
+impl<'a, 'v> Classes<'a, 'v> {
+    /// As far as the caches know.
+    pub(crate) fn new(view: &'a View<'v>) -> Self {
+        if !are_defined(view) {
+            return Self::None;
+        }
+        if view.synced(&Source::of::<VolumeSnapshotClass>()) { Self::Known(view) } else { Self::Unknown }
+    }
+
+    /// Whether there is something that is not known yet.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
+
+    /// Whether everything up to a revision is known of them.
+    pub(crate) fn known_to(&self, revision: u64) -> bool {
+        match self {
+            Self::None => true,
+            Self::Unknown => false,
+            Self::Known(view) => {
+                view.revision::<VolumeSnapshotClass>() >= revision && view.revision::<StorageClass>() >= revision
+            }
+        }
+    }
+
+    /// The snapshot class for volumes of a storage class: the only one of its driver, or the default one of several.
+    ///
+    /// # Errors
+    /// When there are several and none is the default one.
+    pub(crate) fn of(&self, storage_class: &str) -> Result<Option<String>, Ambiguous> {
+        let Self::Known(view) = self else { return Ok(None) };
+        let storage = view.cache_of::<StorageClass>(&Source::of::<StorageClass>());
+        let Some(storage) = storage.and_then(|cache| cache.get("", storage_class)) else { return Ok(None) };
+        let Some(classes) = view.cache_of::<VolumeSnapshotClass>(&Source::of::<VolumeSnapshotClass>()) else {
+            return Ok(None);
+        };
+        let matching: Vec<&VolumeSnapshotClass> =
+            classes.iter().filter(|class| class.driver == storage.provisioner).map(AsRef::as_ref).collect();
+        match matching.as_slice() {
+            [] => Ok(None),
+            [only] => Ok(Some(only.name().to_owned())),
+            several => match several.iter().find(|class| class.annotation(DEFAULT_CLASS).is_some()) {
+                Some(default) => Ok(Some(default.name().to_owned())),
+                None => Err(Ambiguous(format!("{} matching VolumeSnapshotClasses for {storage_class}", several.len()))),
+            },
+        }
+    }
+}
+
+/// A claim of a namespace.
+pub(crate) fn claim<'a>(view: &'a View<'_>, namespace: &str, name: &str) -> Option<&'a PersistentVolumeClaim> {
+    view.get::<PersistentVolumeClaim>(namespace, name).map(AsRef::as_ref)
+}
+
+/// The storage class of a claim, if it names one.
+pub(crate) fn storage_class(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref()
+}
+
+/// The claim of a volume that could be snapshotted, by its source.
+pub(crate) fn snapshottable(volume: &Volume) -> Option<&str> {
+    let of_claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.as_str());
+    let of_data_volume = volume.data_volume.as_ref().map(|source| source.name.as_str());
+    let of_dump = volume.memory_dump.as_ref().map(|source| source.claim_name.as_str());
+    of_claim.or(of_data_volume).or(of_dump)
+}
+
+/// The volumes of a machine.
+pub(crate) fn volumes(vm: &VirtualMachine) -> impl Iterator<Item = &Volume> {
+    vm.spec.template.iter().flat_map(|template| &template.spec.volumes)
+}
+
+/// Which of a machine's volumes can be snapshotted, and why the others cannot. None as long as that is not known.
+pub(crate) fn statuses(vm: &VirtualMachine, view: &View<'_>) -> Option<Vec<VolumeSnapshotStatus>> {
+    let classes = Classes::new(view);
+    if classes.is_unknown() && volumes(vm).any(|volume| snapshottable(volume).is_some()) {
+        return None;
+    }
+    let status = |volume: &Volume| {
+        let reason = match snapshottable(volume) {
+            None => Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name)),
+            Some(name) => obstacle(claim(view, vm.namespace(), name), &classes, &volume.name),
+        };
+        VolumeSnapshotStatus { name: volume.name.clone(), enabled: reason.is_none(), reason }
+    };
+    Some(volumes(vm).map(status).collect())
+}
+
+fn obstacle(claim: Option<&PersistentVolumeClaim>, classes: &Classes<'_, '_>, volume: &str) -> Option<String> {
+    let Some(claim) = claim else { return Some("PVC not found".to_owned()) };
+    let class = storage_class(claim).unwrap_or_default();
+    match classes.of(class) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!(
+            "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [{class}] [{volume}]"
+        )),
+        Err(Ambiguous(why)) => Some(why),
+    }
+}
+
+/// Whether it is known which VolumeSnapshots there are. Where the kind is not defined, there are none.
+pub(crate) fn are_known(view: &View<'_>) -> bool {
+    !are_defined(view) || view.synced(&Source::of::<VolumeSnapshot>())
+}
+
+/// A VolumeSnapshot, if the kind is read.
+pub(crate) fn volume_snapshot<'a>(view: &'a View<'_>, namespace: &str, name: &str) -> Option<&'a VolumeSnapshot> {
+    view.cache_of::<VolumeSnapshot>(&Source::of::<VolumeSnapshot>())?.get(namespace, name).map(AsRef::as_ref)
+}
+
+/// The group of volume snapshots, as data sources of claims name it.
+pub(crate) const VOLUME_SNAPSHOT_GROUP: &str = snapshots::GROUP;

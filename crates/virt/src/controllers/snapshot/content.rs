@@ -1,0 +1,373 @@
+//! The VirtualMachineSnapshotContent controller: freezes the guest, has its volumes snapshotted, and thaws it.
+//!
+//! ```text
+//!   source locked ─▶ freeze ─▶ VolumeSnapshots ─ all taken ─▶ thaw ─▶ creationTime ─ all ready ─▶ readyToUse
+//!   deleted ─▶ thaw ─▶ VolumeSnapshots deleted ─ none is left ─▶ finalizer off
+//! ```
+//!
+//! The guest is frozen for no longer than the snapshot may take: the node thaws it by itself then. A freeze and the
+//! VolumeSnapshots that follow are one plan, so that no VolumeSnapshot is asked for of a guest that could not be frozen.
+
+use std::time::Duration;
+
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref};
+use carrack_types::kubevirt::snapshot::names::{
+    CONTENT_FINALIZER, SNAPSHOT_SOURCE_NAME_LABEL, SNAPSHOT_SOURCE_NAMESPACE_LABEL,
+};
+use carrack_types::kubevirt::snapshot::{
+    ContentVolumeStatus, Error, VirtualMachineSnapshotContentStatus, VolumeBackup, content_name,
+};
+use carrack_types::kubevirt::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
+};
+use carrack_types::resource::{Kind as _, Object as _, Resource};
+use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec};
+use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+
+use super::classes::{self, Classes, Kinds};
+use super::source::Source;
+use super::{KINDS_AGAIN, due, snapshot_of};
+use crate::diff::merge_patch;
+
+/// How soon to look again at what should be there.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long a guest stays frozen at most for a snapshot that may take as long as it takes: KubeVirt's word for never.
+const NEVER: Duration = Duration::ZERO;
+
+/// Has the volumes of contents snapshotted.
+#[derive(Default)]
+pub struct ContentController {
+    kinds: Kinds,
+}
+
+/// Contents of machines of this name that are not taken yet.
+fn of_machine(view: &View<'_>, namespace: &str, name: &str) -> Vec<Key> {
+    let is_of = |content: &VirtualMachineSnapshotContent| {
+        let vm = content.spec.source.virtual_machine.as_ref().and_then(|vm| vm.metadata.as_ref());
+        !content.is_created() && vm.and_then(|metadata| metadata.name.as_deref()) == Some(name)
+    };
+    let all = view.cache::<VirtualMachineSnapshotContent>().in_namespace(namespace);
+    all.filter(|content| is_of(content)).map(|content| Key::of(content.as_ref())).collect()
+}
+
+impl Controller for ContentController {
+    fn name(&self) -> &'static str {
+        "virtualmachinesnapshotcontent"
+    }
+
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VirtualMachineSnapshotContent>();
+        setup.watch::<VirtualMachineSnapshot>(|snapshot, _| {
+            vec![Key::new(snapshot.namespace(), content_name(snapshot.uid()))]
+        });
+        setup.watch::<VirtualMachine>(|vm, view| of_machine(view, vm.namespace(), vm.name()));
+        setup.watch::<VirtualMachineInstance>(|vmi, view| of_machine(view, vmi.namespace(), vmi.name()));
+        setup.read::<PersistentVolumeClaim>();
+        setup.read::<StorageClass>();
+        Kinds::setup(setup);
+    }
+
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        self.kinds.refresh(view, setup, |setup| {
+            setup.watch_owned::<VolumeSnapshot, VirtualMachineSnapshotContent>();
+            setup.read::<VolumeSnapshotClass>();
+        });
+    }
+
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let content = view.get::<VirtualMachineSnapshotContent>(&key.namespace, &key.name);
+        let Some(content) = content else { return Plan::none() };
+        if Classes::new(view).is_unknown() || !classes::are_known(view) {
+            return Plan::none().requeue_after(KINDS_AGAIN);
+        }
+        if content.is_deleting() {
+            return clean_up(content, view);
+        }
+        match snapshot_of(content, view) {
+            Some(snapshot) if snapshot.is_deleting() || snapshot.has_failed() => Plan::none(),
+            Some(snapshot) => take(&World { content, snapshot, view, now }),
+            None => Plan::none(),
+        }
+    }
+
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
+        let content = view.get::<VirtualMachineSnapshotContent>(&key.namespace, &key.name);
+        let Some(content) = content else { return Plan::none() };
+        let message = refusal.error.message.as_str();
+        match refusal.write {
+            // A guest that cannot be thawed now is thawed by its node, or is gone; the content does not wait for that.
+            Write::Call { sub: "unfreeze", .. } if content.is_deleting() => clean_up_thawed(content, view),
+            // Among them: that it has thawed itself, which the snapshot says of itself then.
+            Write::Call { .. } | Write::Create { .. } => say_error(content, message, now),
+            _ => Plan::none(),
+        }
+    }
+}
+
+/// What a decision about one content rests on.
+struct World<'a> {
+    content: &'a VirtualMachineSnapshotContent,
+    snapshot: &'a VirtualMachineSnapshot,
+    view: &'a View<'a>,
+    now: Time,
+}
+
+fn subresources() -> Resource {
+    Resource { group: SUBRESOURCES_GROUP.into(), version: "v1".into(), ..VirtualMachineInstance::resource() }
+}
+
+fn source<'a>(content: &VirtualMachineSnapshotContent, view: &'a View<'_>) -> Option<Source<'a>> {
+    let metadata = content.spec.source.virtual_machine.as_ref()?.metadata.as_ref()?;
+    let source = Source::find(content.namespace(), metadata.name.as_deref()?, view)?;
+    (metadata.uid.as_deref() == Some(source.vm.uid())).then_some(source)
+}
+
+/// The VolumeSnapshots that a content should have, as they are.
+fn children<'a>(
+    content: &'a VirtualMachineSnapshotContent,
+    view: &'a View<'_>,
+) -> impl Iterator<Item = (&'a VolumeBackup, &'a str, Option<&'a VolumeSnapshot>)> {
+    content.spec.volume_backups.iter().filter_map(move |backup| {
+        let name = backup.volume_snapshot_name.as_deref()?;
+        Some((backup, name, classes::volume_snapshot(view, content.namespace(), name)))
+    })
+}
+
+/// Whether a VolumeSnapshot is the content's own, and of the claim that it should be of.
+fn is_own(content: &VirtualMachineSnapshotContent, backup: &VolumeBackup, snapshot: &VolumeSnapshot) -> bool {
+    snapshot.controller_uid() == Some(content.uid())
+        && snapshot.spec.source.persistent_volume_claim_name == backup.persistent_volume_claim.metadata.name
+}
+
+/// What the VolumeSnapshots say together.
+#[derive(Debug, Default)]
+struct Sum {
+    statuses: Vec<ContentVolumeStatus>,
+    missing: Vec<String>,
+    created: bool,
+    ready: bool,
+    error: Option<String>,
+}
+
+fn sum(world: &World<'_>) -> Sum {
+    let mut sum = Sum { created: true, ready: true, ..Sum::default() };
+    for (backup, name, found) in children(world.content, world.view) {
+        let Some(found) = found else {
+            sum.missing.push(name.to_owned());
+            continue;
+        };
+        if !is_own(world.content, backup, found) {
+            let resource = VolumeSnapshot::resource().qualified();
+            sum.error = Some(format!("{resource} \"{name}\" already exists, and belongs to somebody else"));
+            sum.created = false;
+            sum.ready = false;
+            continue;
+        }
+        let is = found.status.clone().unwrap_or_default();
+        let error = is.error.map(|error| Error { time: error.time, message: error.message });
+        sum.created &= is.creation_time.is_some();
+        sum.ready &= is.ready_to_use == Some(true);
+        if let Some(message) = error.as_ref().and_then(|error| error.message.as_deref())
+            && sum.error.is_none()
+        {
+            sum.error = Some(format!("VolumeSnapshot {name} error: {message}"));
+        }
+        sum.statuses.push(ContentVolumeStatus {
+            volume_snapshot_name: name.to_owned(),
+            creation_time: is.creation_time,
+            ready_to_use: is.ready_to_use,
+            error,
+        });
+    }
+    if !sum.missing.is_empty() {
+        sum.created = false;
+        sum.ready = false;
+    }
+    sum
+}
+
+fn take(world: &World<'_>) -> Plan {
+    let World { content, snapshot, view, .. } = world;
+    let mut sum = sum(world);
+    if sum.missing.is_empty() || content.is_created() {
+        let mut proof = Plan::none();
+        if !sum.missing.is_empty() {
+            // They were there once: that they are not any more must be so.
+            for name in &sum.missing {
+                let key = Key::new(content.namespace(), name.clone());
+                proof = proof.confirm_absent(&VolumeSnapshot::resource(), key, "");
+            }
+            sum.error = Some(format!("VolumeSnapshots ({}) missing", sum.missing.join(",")));
+        }
+        return proof.then(report(world, sum));
+    }
+    let Some(source) = source(content, view).filter(|source| source.is_locked_by(snapshot.name())) else {
+        // The snapshot's controller locks it; or it is gone, and the snapshot's time runs out.
+        return report(world, sum);
+    };
+    let mut plan = Plan::none();
+    let first = children(content, view).all(|(_, _, found)| found.is_none());
+    if source.has_agent() && !source.is_paused() && (first || !source.is_frozen()) {
+        let key = Key::new(content.namespace(), source.vm.name());
+        if source.is_frozen() {
+            // By somebody else, or for a snapshot before, and it may be thawed by now.
+            plan = plan.call(&subresources(), key.clone(), "unfreeze", json!({}));
+        }
+        let left = due(snapshot).map_or(NEVER, |due| due.since(world.now).max(Duration::from_secs(1)));
+        plan = plan.call(&subresources(), key, "freeze", json!({"unfreezeTimeout": format!("{}s", left.as_secs())}));
+    }
+    let classes = Classes::new(view);
+    for (backup, name, found) in children(content, view) {
+        if found.is_some() {
+            continue;
+        }
+        match volume_snapshot(world, backup, name, &classes) {
+            Ok(child) => {
+                let message = format!("Successfully created VolumeSnapshot {name}");
+                plan =
+                    plan.create(&child).told(EventRecord::normal(*content, "SuccessfulVolumeSnapshotCreate", message));
+            }
+            Err(why) => {
+                sum.error = Some(why);
+                return report(world, sum).requeue_after(AGAIN);
+            }
+        }
+    }
+    // A request that arrives late finds the content there, or makes nothing.
+    plan.resting_on(&Premise::present(*content)).resting_on(&Premise::present(*snapshot))
+}
+
+/// The VolumeSnapshot of a volume.
+fn volume_snapshot(
+    world: &World<'_>,
+    backup: &VolumeBackup,
+    name: &str,
+    classes: &Classes<'_, '_>,
+) -> Result<VolumeSnapshot, String> {
+    let claim = &backup.persistent_volume_claim;
+    let claim_name = claim.metadata.name.clone().unwrap_or_default();
+    let storage_class = claim.spec.storage_class_name.as_deref().ok_or_else(|| {
+        format!("{}/{claim_name} VolumeSnapshot requested but no storage class", world.content.namespace())
+    })?;
+    let class = classes.of(storage_class).map_err(|ambiguous| ambiguous.0)?;
+    let class = class.ok_or_else(|| format!("no VolumeSnapshotClass for {storage_class}"))?;
+    let of = world.content.spec.source.virtual_machine.as_ref().and_then(|vm| vm.metadata.clone()).unwrap_or_default();
+    let labels = [
+        (SNAPSHOT_SOURCE_NAME_LABEL, crate::identity::label_value(of.name.as_deref().unwrap_or_default())),
+        (SNAPSHOT_SOURCE_NAMESPACE_LABEL, world.content.namespace().to_owned()),
+    ];
+    Ok(VolumeSnapshot {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: world.content.metadata.namespace.clone(),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+            owner_references: Some(vec![controller_ref(world.content)]),
+            ..ObjectMeta::default()
+        },
+        spec: VolumeSnapshotSpec {
+            source: VolumeSnapshotSource {
+                persistent_volume_claim_name: Some(claim_name),
+                volume_snapshot_content_name: None,
+            },
+            volume_snapshot_class_name: Some(class),
+        },
+        status: None,
+    })
+}
+
+/// Brings the status up to date. When all is taken for the first time, the guest is thawed before that is said.
+fn report(world: &World<'_>, sum: Sum) -> Plan {
+    let World { content, snapshot, view, now } = world;
+    let old = content.status.clone().unwrap_or_default();
+    let mut new = VirtualMachineSnapshotContentStatus {
+        ready_to_use: Some(sum.ready),
+        volume_snapshot_status: sum.statuses,
+        ..old.clone()
+    };
+    let mut plan = Plan::none();
+    if sum.created && new.creation_time.is_none() {
+        new.creation_time = Some(now.meta());
+        plan = thaw(content, snapshot.name(), view);
+    }
+    new.error = match sum.error {
+        Some(message) if !sum.ready => {
+            let same = old.error.clone().filter(|error| error.message.as_ref() == Some(&message));
+            same.or_else(|| Some(Error { time: Some(now.meta()), message: Some(message) }))
+        }
+        _ => None,
+    };
+    if !sum.missing.is_empty() && old.error != new.error && content.is_created() {
+        for name in &sum.missing {
+            let message = format!("VolumeSnapshot {name} no longer exists");
+            plan = plan.event(EventRecord::warning(*content, "VolumeSnapshotMissing", message));
+        }
+    }
+    match merge_patch(&old, &new) {
+        Some(patch) => plan.patch_status(*content, json!({"status": patch})),
+        None => Plan::none(),
+    }
+}
+
+/// Thaws the guest, if it can have been frozen for the content.
+fn thaw(content: &VirtualMachineSnapshotContent, snapshot: &str, view: &View<'_>) -> Plan {
+    let source = source(content, view).filter(|source| source.is_locked_by(snapshot));
+    match source.filter(|source| source.has_agent() && !source.is_paused()) {
+        Some(source) if !content.spec.volume_backups.is_empty() => {
+            let key = Key::new(content.namespace(), source.vm.name());
+            Plan::none().call(&subresources(), key, "unfreeze", json!({}))
+        }
+        _ => Plan::none(),
+    }
+}
+
+/// Says why it does not go on.
+fn say_error(content: &VirtualMachineSnapshotContent, message: &str, now: Time) -> Plan {
+    let said = content.status.as_ref().and_then(|status| status.error.as_ref());
+    if said.and_then(|error| error.message.as_deref()) == Some(message) {
+        return Plan::none();
+    }
+    let error = json!({"message": message, "time": now.meta()});
+    Plan::none().patch_status(content, json!({"status": {"readyToUse": false, "error": error}}))
+}
+
+/// It is to go: first the guest is thawed, if it was not yet.
+fn clean_up(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> Plan {
+    if !content.has_finalizer(CONTENT_FINALIZER) {
+        return Plan::none();
+    }
+    let name = content.spec.virtual_machine_snapshot_name.as_deref().unwrap_or_default();
+    let thaw = if content.is_created() { Plan::none() } else { thaw(content, name, view) };
+    thaw.then(clean_up_thawed(content, view))
+}
+
+/// Its VolumeSnapshots go, and when none is left, surely, it goes itself.
+fn clean_up_thawed(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> Plan {
+    let resource = VolumeSnapshot::resource();
+    let mut plan = Plan::none();
+    let mut left = false;
+    for (_, name, found) in children(content, view) {
+        match found {
+            // By its owner alone: one of another claim is its child, too.
+            Some(child) if child.controller_uid() == Some(content.uid()) => {
+                left = true;
+                if !child.is_deleting() {
+                    plan = plan.delete(child);
+                }
+            }
+            Some(_) => {}
+            None => plan = plan.confirm_absent(&resource, Key::new(content.namespace(), name), ""),
+        }
+    }
+    if left {
+        // What is absent is asked for when it decides something.
+        plan.writes.retain(|write| !matches!(write, Write::Confirm { .. }));
+        return plan;
+    }
+    let finalizers: Vec<&String> =
+        content.metadata.finalizers.iter().flatten().filter(|name| *name != CONTENT_FINALIZER).collect();
+    plan.patch(content, json!({"metadata": {"finalizers": finalizers}}))
+}

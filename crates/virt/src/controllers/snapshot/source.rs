@@ -1,0 +1,252 @@
+//! The machine of which a snapshot is taken: what state it is in, whether it is held still, and what is kept of it.
+
+use carrack_engine::{Key, Plan, View};
+use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, SOURCE_FINALIZER};
+use carrack_types::kubevirt::snapshot::{
+    SourceClaim, SourceSpec, SourceVirtualMachine, VirtualMachineSnapshotContentSpec, VolumeBackup, content_name,
+    volume_snapshot_name,
+};
+use carrack_types::kubevirt::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSpec,
+    phase,
+};
+use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+
+use super::classes::{self, Classes};
+
+/// A machine and its instance.
+pub(super) struct Source<'a> {
+    pub vm: &'a VirtualMachine,
+    pub vmi: Option<&'a VirtualMachineInstance>,
+}
+
+impl<'a> Source<'a> {
+    /// The machine that a snapshot names, if it is there.
+    pub fn find(namespace: &str, name: &str, view: &'a View<'_>) -> Option<Self> {
+        let vm = view.get::<VirtualMachine>(namespace, name)?.as_ref();
+        let vmi = view.get::<VirtualMachineInstance>(namespace, name).map(AsRef::as_ref);
+        Some(Self { vm, vmi: vmi.filter(|vmi| vmi.controller_uid() == Some(vm.uid())) })
+    }
+
+    /// Whether it runs, or may.
+    pub fn is_online(&self) -> bool {
+        self.vmi.is_some()
+    }
+
+    fn has(&self, condition: &str) -> bool {
+        self.vmi.and_then(|vmi| vmi.condition(condition)).is_some_and(|found| found.status == "True")
+    }
+
+    /// Whether its CPUs are stopped.
+    pub fn is_paused(&self) -> bool {
+        self.has("Paused")
+    }
+
+    /// Whether its guest's agent can be asked.
+    pub fn has_agent(&self) -> bool {
+        self.vmi.is_some_and(|vmi| vmi.phase() == phase::RUNNING) && self.has("AgentConnected")
+    }
+
+    /// Whether its guest's file systems are frozen, as far as the agent has said.
+    pub fn is_frozen(&self) -> bool {
+        let status = self.vmi.and_then(|vmi| vmi.status.as_ref());
+        status.is_some_and(|status| status.fs_freeze_status == "frozen")
+    }
+
+    /// The snapshot that holds it, or wants to.
+    pub fn holder(&self) -> Option<&'a str> {
+        self.vm.status.as_ref()?.snapshot_in_progress.as_deref()
+    }
+
+    /// Whether a snapshot holds it: its disks and run strategy stay as they are, and it cannot go.
+    pub fn is_locked_by(&self, snapshot: &str) -> bool {
+        self.holder() == Some(snapshot) && self.vm.has_finalizer(SOURCE_FINALIZER)
+    }
+
+    /// Volumes that could be snapshotted, each with its claim.
+    pub fn claims(&self) -> Vec<(&'a str, &'a str)> {
+        let of =
+            |volume: &'a carrack_types::kubevirt::Volume| Some((volume.name.as_str(), classes::snapshottable(volume)?));
+        classes::volumes(self.vm).filter_map(of).collect()
+    }
+
+    /// Why it cannot be locked now, in KubeVirt's words.
+    pub fn obstacle(&self, snapshot: &VirtualMachineSnapshot, view: &View<'_>) -> Option<String> {
+        let (namespace, name) = (self.vm.namespace(), self.vm.name());
+        let claims = self.claims();
+        for (_, claim) in &claims {
+            if let Some(why) = unfit(classes::claim(view, namespace, claim)) {
+                return Some(format!("source {namespace}/{name} {why}: {claim}"));
+            }
+        }
+        if self.vm.is_deleting() {
+            return Some(format!("source {namespace}/{name} is being deleted"));
+        }
+        if !self.is_online() {
+            let users = users(view, namespace, &claims);
+            if users > 0 {
+                let names: Vec<&str> = claims.iter().map(|(_, claim)| *claim).collect();
+                return Some(format!("source is offline but {users} pods using PVCs [{}]", names.join(" ")));
+            }
+        }
+        let status = self.vm.status.as_ref();
+        if let Some(restore) = status.and_then(|status| status.restore_in_progress.as_deref()) {
+            return Some(format!("restore \"{restore}\" in progress"));
+        }
+        match self.holder() {
+            Some(holder) if holder != snapshot.name() && !is_over(view, namespace, holder) => {
+                Some(format!("snapshot \"{holder}\" in progress"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The next step to holding it: the field first, so that nobody else takes it, then the finalizer. A holder that is
+    /// gone has left the field behind.
+    pub fn lock(&self, snapshot: &VirtualMachineSnapshot) -> Plan {
+        let mut plan = Plan::none();
+        match self.holder() {
+            Some(holder) if holder == snapshot.name() => {
+                let mut finalizers = self.vm.metadata.finalizers.clone().unwrap_or_default();
+                finalizers.push(SOURCE_FINALIZER.to_owned());
+                return plan.patch(self.vm, json!({"metadata": {"finalizers": finalizers}}));
+            }
+            Some(holder) => {
+                let key = Key::new(self.vm.namespace(), holder);
+                plan = plan.confirm_absent(&VirtualMachineSnapshot::resource(), key, "");
+            }
+            None => {}
+        }
+        plan.patch_status(self.vm, json!({"status": {"snapshotInProgress": snapshot.name()}}))
+    }
+
+    /// The next step to letting it go; nothing when it is not held.
+    pub fn unlock(&self, snapshot: &str) -> Option<Plan> {
+        if self.holder() != Some(snapshot) {
+            return None;
+        }
+        let vm = self.vm;
+        if vm.has_finalizer(SOURCE_FINALIZER) {
+            let finalizers: Vec<&String> =
+                vm.metadata.finalizers.iter().flatten().filter(|name| *name != SOURCE_FINALIZER).collect();
+            return Some(Plan::none().patch(vm, json!({"metadata": {"finalizers": finalizers}})));
+        }
+        Some(Plan::none().patch_status(vm, json!({"status": {"snapshotInProgress": null}})))
+    }
+}
+
+/// Whether a snapshot is not there any more.
+fn is_over(view: &View<'_>, namespace: &str, snapshot: &str) -> bool {
+    view.get::<VirtualMachineSnapshot>(namespace, snapshot).is_none()
+}
+
+/// Why a claim cannot be snapshotted now.
+fn unfit(claim: Option<&PersistentVolumeClaim>) -> Option<&'static str> {
+    let Some(claim) = claim else { return Some("volume doesnt exist") };
+    if claim.is_deleting() {
+        return Some("volume is being deleted");
+    }
+    (!is_bound(claim)).then_some("volume not bound")
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// The claims of a pod.
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
+/// How many pods that are not over use some of these claims.
+fn users(view: &View<'_>, namespace: &str, claims: &[(&str, &str)]) -> usize {
+    let is_over = |pod: &Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let uses = |pod: &Pod| claims_of(pod).any(|name| claims.iter().any(|(_, claim)| *claim == name));
+    view.cache::<Pod>().in_namespace(namespace).filter(|pod| !is_over(pod) && uses(pod)).count()
+}
+
+/// What is kept of the machine. What a running machine was started from is kept rather than what it will be started from
+/// next; its disks are those that it should have.
+///
+/// # Errors
+/// What is missing, for now.
+fn kept(source: &Source<'_>, view: &View<'_>) -> Result<VirtualMachineSpec, String> {
+    let vm = source.vm;
+    let Some(vmi) = source.vmi else { return Ok(vm.spec.clone()) };
+    let name = vmi.status.as_ref().map_or("", |status| status.virtual_machine_revision_name.as_str());
+    let revision = view.get::<ControllerRevision>(vm.namespace(), name);
+    let revision = revision.filter(|revision| revision.controller_uid() == Some(vm.uid()));
+    let data = revision.and_then(|revision| revision.data.as_ref());
+    let Some(spec) = data.and_then(|data| data.0.get("spec")) else {
+        return Err(format!("vm revision {name} doesn't exist"));
+    };
+    let mut spec: VirtualMachineSpec =
+        serde_json::from_value(spec.clone()).map_err(|error| format!("vm revision {name} cannot be read: {error}"))?;
+    if let (Some(kept), Some(now)) = (&mut spec.template, &vm.spec.template) {
+        kept.spec.volumes.clone_from(&now.spec.volumes);
+        kept.spec.domain.devices.disks.clone_from(&now.spec.domain.devices.disks);
+    }
+    spec.data_volume_templates.clone_from(&vm.spec.data_volume_templates);
+    Ok(spec)
+}
+
+/// The content of a snapshot, as the machine is now.
+///
+/// # Errors
+/// Why it cannot be said.
+pub(super) fn content(
+    snapshot: &VirtualMachineSnapshot,
+    source: &Source<'_>,
+    view: &View<'_>,
+) -> Result<VirtualMachineSnapshotContent, String> {
+    let vm = source.vm;
+    let classes = Classes::new(view);
+    let mut backups = Vec::new();
+    for (volume, name) in source.claims() {
+        let Some(claim) = classes::claim(view, vm.namespace(), name).filter(|claim| is_bound(claim)) else { continue };
+        let Some(class) = classes::storage_class(claim) else { continue };
+        if classes.of(class).map_err(|ambiguous| ambiguous.0)?.is_none() {
+            continue;
+        }
+        backups.push(VolumeBackup {
+            volume_name: volume.to_owned(),
+            persistent_volume_claim: SourceClaim {
+                metadata: simplified(&claim.metadata),
+                spec: claim.spec.clone().unwrap_or_default(),
+            },
+            volume_snapshot_name: Some(volume_snapshot_name(snapshot.uid(), volume)),
+        });
+    }
+    Ok(VirtualMachineSnapshotContent {
+        metadata: ObjectMeta {
+            name: Some(content_name(snapshot.uid())),
+            namespace: snapshot.metadata.namespace.clone(),
+            finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: VirtualMachineSnapshotContentSpec {
+            virtual_machine_snapshot_name: snapshot.metadata.name.clone(),
+            source: SourceSpec {
+                virtual_machine: Some(SourceVirtualMachine {
+                    metadata: Some(simplified(&vm.metadata)),
+                    spec: kept(source, view)?,
+                    status: None,
+                }),
+            },
+            volume_backups: backups,
+        },
+        status: None,
+    })
+}
+
+fn simplified(metadata: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta { managed_fields: None, ..metadata.clone() }
+}

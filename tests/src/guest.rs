@@ -1,0 +1,36 @@
+//! What is asked of a guest, by its agent.
+
+use crate::{Kubectl, eventually, eventually_true};
+
+/// How long a guest may take to boot, in seconds. There may be no KVM.
+const BOOT_S: u64 = 240;
+
+impl Kubectl<'_> {
+    /// Waits until the agent of an instance's guest answers.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn wait_agent(&self, name: &str) {
+        eventually_true(&format!("there is an instance {name}"), BOOT_S, || self.get("vmi", name).is_some());
+        let wait = ["wait", "--for=condition=AgentConnected", &format!("vmi/{name}"), "--timeout=240s"];
+        self.run(&wait).limit_s(BOOT_S + 10).done();
+    }
+
+    /// Waits until a line of the shell succeeds in an instance's guest.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn holds_in_guest(&self, name: &str, line: &str) {
+        let uid = self.field("vmi", name, "/metadata/uid");
+        let uid = uid.as_str().expect("a UID");
+        let pods = ["get", "pods", "-l", &format!("kubevirt.io/created-by={uid}"), "-o", "name"];
+        let pod = self.ok(&pods).trim().to_owned();
+        let probe =
+            ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", "20", "--", "/bin/sh", "-c"];
+        let exec = [["exec", &pod, "-c", "compute", "--"].as_slice(), &probe, &[line]].concat();
+        eventually(&format!("in the guest: {line}"), 60, || {
+            let output = self.run(&exec).output();
+            if output.code == Some(0) { Ok(()) } else { Err(output.to_string()) }
+        });
+    }
+}

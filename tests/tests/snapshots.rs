@@ -1,0 +1,243 @@
+//! Snapshots and restores of machines, with real guests and disks: what a guest wrote is there again, in the machine itself
+//! and in another, and nothing is left when all is deleted.
+#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use serde_json::json;
+
+fn example(name: &str) -> String {
+    fs::read_to_string(root().join("examples").join(name)).expect("the example")
+}
+
+fn status(kubectl: &Kubectl<'_>, kind: &str, name: &str) -> serde_json::Value {
+    kubectl.field(kind, name, "/status")
+}
+
+/// The disk with the diary's pages.
+const PAGES: &str = "for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = PAGES ] && dev=/dev/${d##*/}; done";
+
+fn write(kubectl: &Kubectl<'_>, name: &str, text: &str) {
+    kubectl.holds_in_guest(name, &format!("{PAGES}; echo {text} | dd of=$dev conv=fsync"));
+}
+
+fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
+    kubectl.holds_in_guest(name, &format!("{PAGES}; head -c {} $dev | grep -q '^{text}$'", text.len() + 1));
+}
+
+fn start(kubectl: &Kubectl<'_>, name: &str) {
+    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/start");
+    kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input("{}").done();
+    kubectl.wait_agent(name);
+}
+
+fn restore(kubectl: &Kubectl<'_>, name: &str, manifest: &str) {
+    kubectl.apply(manifest);
+    eventually(&format!("{name} is complete"), 120, || {
+        let now = status(kubectl, "vmrestore", name);
+        if now["complete"] == true { Ok(()) } else { Err(now.to_string()) }
+    });
+}
+
+fn names(kubectl: &Kubectl<'_>, kind: &str) -> Vec<String> {
+    kubectl.ok(&["get", kind, "-o", "name"]).lines().map(str::to_owned).collect()
+}
+
+fn files(sandbox: &Sandbox, directory: &str) -> Vec<PathBuf> {
+    let dir = fs::read_dir(sandbox.data_dir().join("storage").join(directory)).expect("listed");
+    dir.flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn a_machine_becomes_what_it_was_and_another_does() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let text = example("vm-snapshot.yaml");
+    let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
+    kubectl.apply(machine);
+    kubectl.wait_agent("diary");
+    write(&kubectl, "diary", "before");
+    let instance = kubectl.field("vmi", "diary", "/metadata/uid");
+    eventually("it is told what can be snapshotted", 30, || {
+        let told = kubectl.field("vm", "diary", "/status/volumeSnapshotStatuses");
+        let pages = told.as_array().and_then(|all| all.iter().find(|one| one["name"] == "pages"));
+        if pages.is_some_and(|one| one["enabled"] == true) { Ok(()) } else { Err(told.to_string()) }
+    });
+
+    // Taken while it runs; it never stopped, and is let go.
+    kubectl.apply(snapshot);
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-first", "--timeout=120s"]);
+    let taken = status(&kubectl, "vmsnapshot", "diary-first");
+    assert_eq!((&taken["phase"], &taken["readyToUse"]), (&json!("Succeeded"), &json!(true)), "{taken}");
+    assert_eq!(taken["indications"], json!(["GuestAgent", "Online"]), "{taken}");
+    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages"], "excludedVolumes": ["root"]}));
+    assert_eq!(taken["error"], json!(null), "{taken}");
+    assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
+    eventually_true("its source is let go", 30, || {
+        let vm = kubectl.get("vm", "diary").expect("a machine");
+        vm["status"]["snapshotInProgress"].is_null() && !vm.to_string().contains("snapshot-source-protection")
+    });
+    eventually_true("its guest is thawed", 30, || kubectl.field("vmi", "diary", "/status/fsFreezeStatus").is_null());
+    write(&kubectl, "diary", "after");
+    assert_contains(&kubectl.ok(&["get", "vmsnapshot"]), &["SOURCEKIND", "VirtualMachine", "Succeeded", "true"]);
+
+    // What must not change does not, and what makes no sense is refused.
+    let patch = r#"{"spec": {"failureDeadline": "1m"}}"#;
+    let said = kubectl.fails(&["patch", "vmsnapshot", "diary-first", "--type=merge", "-p", patch]);
+    assert_contains(&said, &["spec in immutable after creation"]);
+    let other = example("vm-restore.yaml");
+    let bad = other.replace("/spec/template/spec/hostname", "/metadata/name");
+    assert_contains(
+        &kubectl.run(&["apply", "-f", "-"]).input(bad.as_str()).fails(),
+        &["patching is valid only for elements under /spec/ only"],
+    );
+
+    // The machine itself: stopped, and what it was.
+    let uid = kubectl.field("vm", "diary", "/metadata/uid");
+    let itself = other
+        .replace("name: diary-again", "name: back")
+        .replace("name: diary-copy", "name: diary")
+        .replace("  patches:\n", "  targetReadinessPolicy: StopTarget\n  patches:\n");
+    restore(&kubectl, "back", &itself);
+    let vm = kubectl.get("vm", "diary").expect("a machine");
+    assert_eq!((&vm["metadata"]["uid"], &vm["status"]["restoreInProgress"]), (&uid, &json!(null)), "{vm}");
+    let claim = vm["spec"]["template"]["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"].clone();
+    let back = kubectl.field("vmrestore", "back", "/metadata/uid");
+    assert_eq!(claim, json!(format!("restore-{}-pages", back.as_str().expect("a UID"))));
+    start(&kubectl, "diary");
+    reads(&kubectl, "diary", "before");
+    write(&kubectl, "diary", "later");
+
+    // Another, beside it.
+    restore(&kubectl, "diary-again", &other);
+    assert_eq!(kubectl.field("vm", "diary-copy", "/spec/template/spec/hostname"), "diary-copy");
+    assert_eq!(kubectl.field("vm", "diary-copy", "/status/printableStatus"), "Stopped");
+    start(&kubectl, "diary-copy");
+    reads(&kubectl, "diary-copy", "before");
+    reads(&kubectl, "diary", "later");
+
+    // Nothing is left: in the API, and on the disk.
+    kubectl.ok(&["delete", "vm", "--all", "--timeout=120s"]);
+    kubectl.ok(&["delete", "vmrestore", "--all", "--timeout=60s"]);
+    kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
+    for kind in ["vmsnapshotcontents", "volumesnapshots", "volumesnapshotcontents"] {
+        assert_eq!(names(&kubectl, kind), Vec::<String>::new(), "{kind}");
+    }
+    kubectl.ok(&["delete", "pvc", "--all", "--timeout=90s"]);
+    eventually_true("no volume is left", 90, || {
+        names(&kubectl, "pv").is_empty() && files(&sandbox, "volumes").is_empty()
+    });
+    assert_eq!(files(&sandbox, "snapshots"), Vec::<PathBuf>::new());
+}
+
+/// A machine that is off, its disk, and a snapshot of it.
+fn still(name: &str) -> String {
+    let text = example("vm-snapshot.yaml").replace("diary-first", &format!("{name}-snapshot"));
+    text.replace("diary", name).replace("runStrategy: Always", "runStrategy: Halted")
+}
+
+fn to(target: &str, name: &str, snapshot: &str, more: &str) -> String {
+    format!(
+        "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineRestore\nmetadata: {{name: {name}}}\nspec:\n  \
+         target: {{apiGroup: kubevirt.io, kind: VirtualMachine, name: {target}}}\n  \
+         virtualMachineSnapshotName: {snapshot}\n{more}"
+    )
+}
+
+#[test]
+fn machines_that_are_off_and_what_goes_wrong() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let kubectl = sandbox.kubectl();
+    // Its claim is bound when a pod uses it: until then the snapshot waits, and says for what.
+    kubectl.apply(&still("still"));
+    eventually("it waits", 30, || {
+        let now = status(&kubectl, "vmsnapshot", "still-snapshot");
+        if now.to_string().contains("volume not bound: still") { Ok(()) } else { Err(now.to_string()) }
+    });
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: writer}\nspec:\n  restartPolicy: Never\n  containers:\n  - name: c\n    \
+         image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"echo kept >/data/word; sync\"]\n    volumeMounts: [{name: v, mountPath: /data}]\n  \
+         volumes: [{name: v, persistentVolumeClaim: {claimName: still}}]\n",
+    );
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/still-snapshot", "--timeout=120s"]);
+    let taken = status(&kubectl, "vmsnapshot", "still-snapshot");
+    assert_eq!(taken["indications"], json!(null), "{taken}");
+    kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
+
+    // In place: the claim has its name again, and is another.
+    let before = kubectl.field("pvc", "still", "/metadata/uid");
+    restore(&kubectl, "inplace", &to("still", "inplace", "still-snapshot", "  volumeRestorePolicy: InPlace\n"));
+    let after = kubectl.field("pvc", "still", "/metadata/uid");
+    assert!(before != after && !after.is_null(), "{before} {after}");
+    assert_eq!(kubectl.field("pvc", "still", "/metadata/ownerReferences/0/kind"), "VirtualMachine");
+    assert_eq!(kubectl.field("vm", "still", "/spec/template/spec/volumes/1/persistentVolumeClaim/claimName"), "still");
+
+    // A name that somebody else has ends it; what it made goes with it.
+    kubectl.apply(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: taken-pages}\nspec:\n  \
+         accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n",
+    );
+    let prefixed = "  volumeRestorePolicy: PrefixTargetName\n";
+    kubectl.apply(&to("taken", "refused", "still-snapshot", prefixed));
+    eventually("it fails", 30, || {
+        let now = status(&kubectl, "vmrestore", "refused");
+        let wanted = "PersistentVolumeClaim default/taken-pages exists and was not made by this restore";
+        if now.to_string().contains(wanted) { Ok(()) } else { Err(now.to_string()) }
+    });
+    assert_eq!(kubectl.get("vm", "taken"), None);
+    kubectl.ok(&["delete", "vmrestore", "refused", "--timeout=30s"]);
+    assert!(kubectl.get("pvc", "taken-pages").is_some());
+
+    // One of a snapshot that is not there waits for it; a second one of its target is refused.
+    kubectl.apply(&to("new", "early", "none", prefixed));
+    let second = to("new", "second", "still-snapshot", prefixed);
+    assert_contains(
+        &kubectl.run(&["apply", "-f", "-"]).input(second.as_str()).fails(),
+        &["VirtualMachineRestore \"early\" in progress"],
+    );
+    eventually("it says what it waits for", 30, || {
+        let now = status(&kubectl, "vmrestore", "early");
+        if now.to_string().contains("VMSnapshot default/none does not exist") { Ok(()) } else { Err(now.to_string()) }
+    });
+    kubectl.ok(&["delete", "vmrestore", "early", "--timeout=30s"]);
+
+    // A snapshot of a machine that is not there fails when its time is over, and holds nothing.
+    kubectl.apply(
+        "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineSnapshot\nmetadata: {name: nothing}\nspec:\n  \
+         failureDeadline: 3s\n  source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: nobody}\n",
+    );
+    eventually("it fails", 30, || {
+        let now = status(&kubectl, "vmsnapshot", "nothing");
+        if now["phase"] == "Failed" { Ok(()) } else { Err(now.to_string()) }
+    });
+    assert!(status(&kubectl, "vmsnapshot", "nothing").to_string().contains("snapshot deadline exceeded"));
+
+    // What is to stay stays, and goes when it is deleted itself.
+    let retained = "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineSnapshot\nmetadata: {name: retained}\n\
+                    spec:\n  deletionPolicy: Retain\n  source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: still}\n";
+    kubectl.apply(&prepared(&kubectl, retained));
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/retained", "--timeout=120s"]);
+    kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
+    assert_eq!((names(&kubectl, "vmsnapshotcontents").len(), names(&kubectl, "volumesnapshots").len()), (1, 1));
+    kubectl.ok(&["delete", "vmsnapshotcontents", "--all", "--timeout=60s"]);
+    kubectl.ok(&["delete", "vm,vmrestore,pvc", "--all", "--timeout=90s"]);
+    for kind in ["volumesnapshots", "volumesnapshotcontents", "vmsnapshotcontents"] {
+        assert_eq!(names(&kubectl, kind), Vec::<String>::new(), "{kind}");
+    }
+    eventually_true("no volume is left", 90, || {
+        names(&kubectl, "pv").is_empty() && files(&sandbox, "volumes").is_empty()
+    });
+    assert_eq!(files(&sandbox, "snapshots"), Vec::<PathBuf>::new());
+}
+
+/// The restored claim has its volume by then.
+fn prepared(kubectl: &Kubectl<'_>, manifest: &str) -> String {
+    eventually("the restored claim is bound", 60, || {
+        let claim = status(kubectl, "pvc", "still");
+        if claim["phase"] == "Bound" { Ok(()) } else { Err(claim.to_string()) }
+    });
+    manifest.to_owned()
+}
