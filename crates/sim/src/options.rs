@@ -289,7 +289,7 @@ impl Swarm {
             Some(Bug::StoredNominations) => nodes = 3,
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
             Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
-            Some(Bug::OneLine) => {
+            Some(Bug::OneLine | Bug::TwoForOne) => {
                 seats = 8;
                 intervals.flood = Some(Duration::from_secs(3));
             }

@@ -33,6 +33,7 @@ pub(crate) enum Bug {
     Traceless,
     StaleServer,
     OneLine,
+    TwoForOne,
     TimesTwice,
     ClaimsGo,
     ClaimsByName,
@@ -155,6 +156,12 @@ pub const PLANTS: &[Plant] = &[
         what: "all requests stand in one line for their seats, heartbeats behind a flood",
         found_by: crate::hall::OWN_SEATS,
         bug: Bug::OneLine,
+    },
+    Plant {
+        name: "two-for-one",
+        what: "a request that ends gives two seats back, so that more are served than there are seats",
+        found_by: crate::hall::BOUNDED,
+        bug: Bug::TwoForOne,
     },
     Plant {
         name: "times-twice",

@@ -255,7 +255,11 @@ impl World {
             count: swarm.servers,
             seats: swarm.seats,
             stale: bug == Some(Bug::StaleServer),
-            one_line: bug == Some(Bug::OneLine),
+            seats_fault: match bug {
+                Some(Bug::OneLine) => Some(crate::hall::Fault::OneLine),
+                Some(Bug::TwoForOne) => Some(crate::hall::Fault::TwoForOne),
+                _ => None,
+            },
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.machines && !options.on_hollow_nodes() {
