@@ -1,6 +1,5 @@
 //! A node's agent joins a cluster with a bootstrap token alone: it asks for its credentials, keeps them, and comes back
 //! with them.
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 
 use std::os::unix::fs::PermissionsExt as _;
 
