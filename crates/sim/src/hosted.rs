@@ -63,6 +63,8 @@ pub(crate) struct Settings {
     pub extender: Option<Verbs>,
     /// The extender misbehaves.
     pub faults: bool,
+    /// There are workloads.
+    pub workloads: bool,
     /// The scheduler asks the extender of GPUs.
     pub gpus: bool,
     pub bug: Option<Bug>,
@@ -109,7 +111,12 @@ impl Hosted {
             Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
             Role::GpuExtender => {
                 let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
-                let core = if settings.bug == Some(Bug::CacheForLedger) { core.with_planted_cache() } else { core };
+                let core = match settings.bug {
+                    Some(Bug::CacheForLedger) => core.with_planted(carrack_gpu_extender::Planted::Cache),
+                    Some(Bug::HastyRelease) => core.with_planted(carrack_gpu_extender::Planted::Haste),
+                    Some(Bug::ChosenBefore) => core.with_planted(carrack_gpu_extender::Planted::Predicated),
+                    _ => core,
+                };
                 Self::Gpus(Box::new(core), Effects::new())
             }
             Role::Controllers | Role::Standby => {
@@ -139,7 +146,11 @@ impl Hosted {
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Attacher => manager(Manager::new("attacher", rng).with(Attacher(rack.clone())), None, settings),
             Role::Hollow => {
-                let nodes = if settings.gpus { crate::gpu::nodes() } else { crate::controllers::nodes() };
+                let nodes = match (settings.workloads, settings.gpus) {
+                    (true, true) => crate::gpu::equip(crate::controllers::nodes()),
+                    (true, false) => crate::controllers::nodes(),
+                    (false, _) => crate::gpu::nodes(),
+                };
                 Self::Hollow(Box::new(HollowNodes::new(nodes, &rng)), Effects::new())
             }
             Role::Kubelet(node) => {
@@ -152,7 +163,10 @@ impl Hosted {
             }
             Role::LocalStorage(node) => {
                 let name = node_name(node);
-                let core = Provisioner::new(&name, rng);
+                let core = match settings.bug {
+                    Some(Bug::Traceless) => Provisioner::with_planted_traceless(&name, rng),
+                    _ => Provisioner::new(&name, rng),
+                };
                 Self::Storage(Box::new(core), Effects::new())
             }
             Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),

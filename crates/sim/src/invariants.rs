@@ -129,6 +129,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "No GPU is given out beyond its cores and its memory, and a pod with GPUs is bound only with a choice of them.",
     },
     Invariant {
+        name: "gpus-are-held",
+        sentence: "Whatever a pod that is bound has of GPUs, an extender that has seen all pods counts as in use on that node, from the binding's commit on.",
+    },
+    Invariant {
+        name: "annotations-hold-nobody-back",
+        sentence: "Once nothing fails any more, no pod waits for its GPUs though a node has them, for what its own annotations say.",
+    },
+    Invariant {
+        name: "volumes-leave-a-trace",
+        sentence: "What a driver has made is named by a PersistentVolume, or may be asked for by whoever sees the finalizer of the claim that it was made for.",
+    },
+    Invariant {
         name: "room-is-what-the-api-says",
         sentence: "Once a scheduler has heard of every change of pods and nodes, it counts on each node exactly the pods that are bound there and have not ended, and those of its own whose binding is on its way.",
     },

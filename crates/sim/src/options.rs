@@ -26,9 +26,9 @@ pub struct Options {
     pub keep_trace: bool,
     /// Whether virtual machines are part of the work.
     pub machines: bool,
-    /// Whether the work is Deployments and the other workloads alone, on nodes that only pretend.
+    /// Whether the work is Deployments and the other workloads, on nodes that only pretend.
     pub workloads: bool,
-    /// Whether the work is pods that share GPUs alone, on nodes that only pretend.
+    /// Whether the work is pods that share GPUs, on nodes that only pretend; beside workloads, where there are these too.
     pub gpus: bool,
 }
 
@@ -36,6 +36,29 @@ impl Options {
     /// Whether nodes only pretend.
     pub(crate) fn on_hollow_nodes(&self) -> bool {
         self.workloads || self.gpus
+    }
+
+    /// The command that plays a seed with these options again. Times are whole seconds.
+    #[must_use]
+    pub fn replay(&self, seed: u64) -> String {
+        let usual = Self::default();
+        let mut words = vec![format!("carrack sim --seed {seed}")];
+        words.extend(self.plant.map(|plant| format!("--plant {}", plant.name)));
+        let mut time = |flag: &str, own: Duration, usual: Duration| {
+            words.extend((own != usual).then(|| format!("{flag} {}", own.as_secs())));
+        };
+        time("--safety", self.safety, usual.safety);
+        time("--liveness", self.liveness, usual.liveness);
+        for (flag, set) in [
+            ("--workloads", self.workloads),
+            ("--gpus", self.gpus),
+            ("--no-machines", !self.machines),
+            ("--no-faults", !self.faults),
+        ] {
+            words.extend(set.then(|| flag.to_owned()));
+        }
+        words.push("--trace".to_owned());
+        words.join(" ")
     }
 }
 
@@ -265,7 +288,8 @@ impl Swarm {
             }
             Some(Bug::StoredNominations) => nodes = 3,
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
-            Some(Bug::OneLine) => {
+            Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
+            Some(Bug::OneLine | Bug::TwoForOne) => {
                 seats = 8;
                 intervals.flood = Some(Duration::from_secs(3));
             }
@@ -281,7 +305,9 @@ impl Swarm {
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach
                 | Bug::LeakedAssumptions
-                | Bug::DeafQueue,
+                | Bug::DeafQueue
+                | Bug::ChosenBefore
+                | Bug::Traceless,
             )
             | None => {}
         }

@@ -28,8 +28,12 @@ pub(crate) enum Bug {
     LostEvent,
     DesiredStateAlone,
     CacheForLedger,
+    HastyRelease,
+    ChosenBefore,
+    Traceless,
     StaleServer,
     OneLine,
+    TwoForOne,
     TimesTwice,
     ClaimsGo,
     ClaimsByName,
@@ -124,6 +128,24 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::CacheForLedger,
     },
     Plant {
+        name: "hasty-release",
+        what: "the GPU extender takes a binding without an answer for one that did not happen, and its GPUs for free",
+        found_by: "gpus-are-held",
+        bug: Bug::HastyRelease,
+    },
+    Plant {
+        name: "chosen-before",
+        what: "the GPU extender refuses a pod that bears a choice of GPUs already",
+        found_by: "annotations-hold-nobody-back",
+        bug: Bug::ChosenBefore,
+    },
+    Plant {
+        name: "traceless",
+        what: "a claim's volume is made without a trace of it on the claim",
+        found_by: "volumes-leave-a-trace",
+        bug: Bug::Traceless,
+    },
+    Plant {
         name: "stale-server",
         what: "one of several API servers answers reads from what it knew a while ago",
         found_by: "lists-are-newest",
@@ -134,6 +156,12 @@ pub const PLANTS: &[Plant] = &[
         what: "all requests stand in one line for their seats, heartbeats behind a flood",
         found_by: crate::hall::OWN_SEATS,
         bug: Bug::OneLine,
+    },
+    Plant {
+        name: "two-for-one",
+        what: "a request that ends gives two seats back, so that more are served than there are seats",
+        found_by: crate::hall::BOUNDED,
+        bug: Bug::TwoForOne,
     },
     Plant {
         name: "times-twice",
@@ -232,6 +260,6 @@ impl Bug {
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger)
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
     }
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use super::mounts;
 use crate::runtime::PodCgroup;
@@ -46,8 +46,10 @@ pub fn hierarchy(mountinfo: &str) -> Hierarchy {
     v2.map_or(Hierarchy::None, Hierarchy::V2)
 }
 
-fn here() -> Hierarchy {
-    fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t))
+/// This machine's; read once, since the list of mounts grows with every pod.
+fn here() -> &'static Hierarchy {
+    static HERE: OnceLock<Hierarchy> = OnceLock::new();
+    HERE.get_or_init(|| fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t)))
 }
 
 fn write(dir: &Path, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
@@ -112,8 +114,8 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
 pub fn parent(cgroup: &PodCgroup) -> String {
     static TOLD: Once = Once::new();
     let made = match here() {
-        Hierarchy::V1(mounts) => make_v1(&mounts, cgroup),
-        Hierarchy::V2(root) => make_v2(&root, cgroup),
+        Hierarchy::V1(mounts) => make_v1(mounts, cgroup),
+        Hierarchy::V2(root) => make_v2(root, cgroup),
         Hierarchy::None => Err(io::Error::other("no control groups are mounted")),
     };
     match made {
@@ -130,7 +132,7 @@ pub fn parent(cgroup: &PodCgroup) -> String {
 /// Removes a pod's control group with what is below it. What still holds processes stays.
 pub fn remove(path: &str) {
     let roots = match here() {
-        Hierarchy::V1(mounts) => mounts.into_iter().map(|(_, p)| p).collect(),
+        Hierarchy::V1(mounts) => mounts.iter().map(|(_, p)| p).collect(),
         Hierarchy::V2(root) => vec![root],
         Hierarchy::None => Vec::new(),
     };

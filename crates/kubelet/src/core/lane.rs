@@ -293,7 +293,7 @@ impl KubeletCore {
                 self.container_event(now, w, name, true, "Started", format!("Started container {name}"), fx);
                 w.waiting.remove(name);
                 match reply {
-                    Reply::Started(record) => self.changed_to(uid, w, fx, |runtime| {
+                    Reply::Started(record) => self.changed_to(now, uid, w, fx, |runtime| {
                         runtime.containers.retain(|c| c.id != record.id);
                         runtime.containers.push(*record);
                     }),

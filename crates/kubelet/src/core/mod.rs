@@ -7,6 +7,7 @@
 
 mod align;
 mod csi_node;
+mod forgotten;
 mod growth;
 mod kill;
 mod lane;
@@ -139,6 +140,9 @@ impl Checkpoint {
     }
 }
 
+/// How soon the runtime is listed when nobody waits for it: what was started may have ended at once.
+const RELIST_SOON: Duration = Duration::from_millis(100);
+
 /// The kubelet's core.
 pub struct KubeletCore {
     config: Arc<NodeConfig>,
@@ -152,6 +156,10 @@ pub struct KubeletCore {
     listed: Option<OpId>,
     relist_op: Option<OpId>,
     relist_again: bool,
+    /// When the runtime is listed next, if nothing calls for it before.
+    relist_at: Time,
+    /// The next listing is to follow soon on the one under way.
+    relist_hurry: bool,
     host: HostFacts,
     loaded: bool,
     started_at: Time,
@@ -189,6 +197,7 @@ pub struct KubeletCore {
     images_next: Time,
     node: NodeState,
     planted: Option<Planted>,
+    forgotten: forgotten::Forgotten,
     growths: growth::Growths,
     csi_node: CsiNodeState,
 }
@@ -209,6 +218,8 @@ impl KubeletCore {
             listed: None,
             relist_op: None,
             relist_again: false,
+            relist_at: Time::default(),
+            relist_hurry: false,
             host: HostFacts::default(),
             loaded: false,
             started_at: Time::default(),
@@ -240,6 +251,7 @@ impl KubeletCore {
             images_next: Time::default(),
             node: NodeState::default(),
             planted: None,
+            forgotten: forgotten::Forgotten::default(),
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
@@ -316,6 +328,17 @@ impl KubeletCore {
         }
     }
 
+    /// Lists the runtime in a moment, together with what else calls for it until then.
+    fn relist_soon(&mut self, now: Time) {
+        let at = now + RELIST_SOON;
+        if self.relist_op.is_some() {
+            self.relist_hurry = true;
+        } else if self.relist_at > at {
+            self.relist_at = at;
+            self.wake(at, Wake::Relist);
+        }
+    }
+
     /// Lists the runtime: now, or once the listing under way is back.
     fn relist(&mut self, fx: &mut Fx) {
         if self.relist_op.is_some() {
@@ -333,6 +356,8 @@ impl KubeletCore {
             }
             let Some((_, wake)) = self.wakes.pop_first() else { break };
             match wake {
+                // Another listing may have come between, which set its own time.
+                Wake::Relist if now < self.relist_at => {}
                 Wake::Relist => self.relist(fx),
                 Wake::Pod(uid) => {
                     self.dirty.insert(uid);
@@ -474,6 +499,7 @@ impl KubeletCore {
                 Err(error) => tracing::error!(%error, "starting with no device allocations"),
             }
         }
+        self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
         self.published_devices = u64::MAX;
@@ -538,7 +564,9 @@ impl KubeletCore {
         if self.relist_again {
             self.relist(fx);
         } else {
-            self.wake(now + self.config.relist_period, Wake::Relist);
+            let hurry = std::mem::take(&mut self.relist_hurry);
+            self.relist_at = now + if hurry { RELIST_SOON } else { self.config.relist_period };
+            self.wake(self.relist_at, Wake::Relist);
         }
     }
 
@@ -636,7 +664,9 @@ impl KubeletCore {
     /// Writes the device checkpoint if it is behind. What must be in it first waits for its version.
     fn save_checkpoint(&mut self, now: Time, fx: &mut Fx) {
         let behind = self.checkpoint.saved < self.checkpoint.version;
-        if !self.loaded || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
+        // The first one of all tells what plugins the node had; that is asked of the Node.
+        let open = !self.loaded || self.forgotten.open;
+        if open || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
             return;
         }
         let body = self.devices.checkpoint();
@@ -766,6 +796,9 @@ impl Core for KubeletCore {
 
     fn step(&mut self, now: Time, input: Input<In>, fx: &mut Fx) {
         self.route(now, input, fx);
+        if self.forgotten.is_due() {
+            self.suppose_devices();
+        }
         self.woken(now, fx);
         self.settle(now, fx);
         self.follow_mirrors(now, fx);

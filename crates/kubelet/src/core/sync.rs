@@ -581,14 +581,22 @@ impl KubeletCore {
     }
 
     /// The runtime was changed for this pod, and came back with what it made: that is known as if it had been listed.
-    pub(super) fn changed_to(&mut self, uid: &Uid, w: &mut Worker, fx: &mut Fx, take: impl FnOnce(&mut PodRuntime)) {
-        let fresh = self.is_fresh(w);
-        // The next listing may bring more: what was started may have ended.
-        self.changed(w, fx);
-        if fresh {
-            take(self.runtime.entry(uid.clone()).or_default());
-            w.shown = w.fresh_after;
+    pub(super) fn changed_to(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        fx: &mut Fx,
+        take: impl FnOnce(&mut PodRuntime),
+    ) {
+        if !self.is_fresh(w) {
+            self.changed(w, fx);
+            return;
         }
+        w.fresh_after = OpId(fx.fresh());
+        w.shown = w.fresh_after;
+        take(self.runtime.entry(uid.clone()).or_default());
+        self.relist_soon(now);
     }
 
     fn sandbox_done(&mut self, now: Time, uid: &Uid, w: &mut Worker, outcome: Outcome, fx: &mut Fx) {
@@ -596,7 +604,7 @@ impl KubeletCore {
         match outcome {
             Ok(Reply::Sandbox(made)) => {
                 w.sandbox_failures = 0;
-                self.changed_to(uid, w, fx, |runtime| {
+                self.changed_to(now, uid, w, fx, |runtime| {
                     runtime.sandboxes.retain(|s| s.id != made.id);
                     runtime.sandboxes.push(*made);
                 });

@@ -230,6 +230,18 @@ impl Devices {
         self.resources.contains_key(resource)
     }
 
+    /// Takes a resource for one that a plugin advertised here in a time that nobody remembers.
+    pub fn suppose(&mut self, resource: &str) {
+        self.resources.entry(resource.to_owned()).or_default();
+    }
+
+    /// Takes that back, unless a plugin has come for it.
+    pub fn unsuppose(&mut self, resource: &str) {
+        if self.resources.get(resource).is_some_and(|r| r.plugin.is_none() && r.devices.is_empty()) {
+            self.resources.remove(resource);
+        }
+    }
+
     /// Whether a plugin is registered for it and has listed its devices.
     #[must_use]
     pub fn registered(&self, resource: &str) -> bool {

@@ -46,7 +46,7 @@ fn hints_are_merged_as_upstream_merges_them() {
     // One resource, one node.
     let free = vec![hint(&[0], true), hint(&[1], true), hint(&[0, 1], false)];
     for policy in [best, strict, single] {
-        check(policy, two, &[free.clone()], (hint(&[0], true), true));
+        check(policy, two, std::slice::from_ref(&free), (hint(&[0], true), true));
         check(policy, two, &[free.clone(), vec![hint(&[1], true), hint(&[0, 1], false)]], (hint(&[1], true), true));
         check(policy, two, &[free.clone(), vec![Hint::ANY]], (hint(&[0], true), true));
     }

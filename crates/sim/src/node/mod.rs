@@ -27,7 +27,7 @@ pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
-pub(crate) use storage::{Storage, orphan};
+pub(crate) use storage::{Storage, orphan, traces};
 
 /// CPUs of a node.
 pub(crate) const CPUS: u32 = 4;

@@ -77,6 +77,14 @@ pub struct Failure {
     pub message: String,
     /// The last lines before, for a reader.
     pub timeline: String,
+    /// The command that plays this run again, line by line.
+    pub replay: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\n{} is broken: {}\nreplay: {}", self.timeline, self.invariant, self.message, self.replay)
+    }
 }
 
 /// Something that happens.
@@ -186,6 +194,8 @@ struct World {
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
     gpus: crate::gpu::Link,
+    /// Pods that wait though a node has GPUs for them.
+    waiting: crate::gpu::Waiting,
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
     breaches: Vec<Breach>,
@@ -205,7 +215,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Ok(world) => world,
         Err(why) => {
             let trace = Trace::new(BEGIN, false);
-            let failure = Failure { invariant: "liveness", message: why, timeline: String::new() };
+            let replay = options.replay(seed);
+            let failure = Failure { invariant: "liveness", message: why, timeline: String::new(), replay };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
             let end = BTreeMap::new();
             return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end };
@@ -224,7 +235,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let now = world.queue.now();
     let failure = world.breaches.first().cloned().map(|Breach { invariant, message }| {
         world.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
-        Failure { invariant, message, timeline: world.trace.timeline() }
+        Failure { invariant, message, timeline: world.trace.timeline(), replay: options.replay(seed) }
     });
     let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
     let end = crate::controllers::end(&world.observer);
@@ -244,7 +255,11 @@ impl World {
             count: swarm.servers,
             seats: swarm.seats,
             stale: bug == Some(Bug::StaleServer),
-            one_line: bug == Some(Bug::OneLine),
+            seats_fault: match bug {
+                Some(Bug::OneLine) => Some(crate::hall::Fault::OneLine),
+                Some(Bug::TwoForOne) => Some(crate::hall::Fault::TwoForOne),
+                _ => None,
+            },
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.machines && !options.on_hollow_nodes() {
@@ -285,6 +300,7 @@ impl World {
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
+            waiting: crate::gpu::Waiting::default(),
             servers_rng: root.fork("servers in use"),
             breaches: Vec::new(),
             pumping: false,
@@ -459,6 +475,7 @@ impl World {
         let settings = Settings {
             elect: self.swarm.elect,
             extender: self.swarm.extender,
+            workloads: self.options.workloads,
             gpus: self.options.gpus,
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
@@ -527,6 +544,9 @@ impl World {
         }
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
+        }
+        if let Hosted::Gpus(core, _) = &*hosted {
+            crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
         self.carry_out(role, effects);
     }

@@ -180,3 +180,65 @@ fn devices_lie_together_as_the_policy_wants() {
         w.assert_clean();
     }
 }
+
+/// The power is cut and the disk has forgotten the records and the checkpoint; the Node still offers the device.
+#[test]
+fn a_node_that_forgot_its_plugins_starts_nothing_without_its_device() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.edit_or_create_node();
+        w.plugin_up(&["a"]);
+        w.run(5);
+        w.create("p", vm("Always"));
+        w.run(5);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][KVM].clone();
+        assert_eq!(amount(&w), "1");
+
+        let now = w.now;
+        w.node.reboot(now, "boot-2");
+        w.node.records.clear();
+        w.node.checkpoint = None;
+        w.restart_kubelet();
+        w.create("q", vm("Always"));
+        w.run(60);
+        assert_eq!(amount(&w), "0", "seed {seed}");
+        for uid in ["uid-p", "uid-q"] {
+            assert!(w.node.running(uid).is_empty(), "seed {seed}: {uid} runs without its device");
+        }
+        assert!(!w.api.phases.iter().any(|p| p.ends_with("=Failed")), "{:?}", w.api.phases);
+        // A kubelet that is killed now still knows.
+        w.restart_kubelet();
+        w.run(10);
+        assert!(w.node.running("uid-p").is_empty());
+        w.plugin_up(&["a", "b"]);
+        w.run(30);
+        for uid in ["uid-p", "uid-q"] {
+            assert_eq!(w.node.running(uid).len(), 1, "seed {seed}: {uid}");
+        }
+    });
+}
+
+#[test]
+fn an_amount_that_somebody_wrote_is_believed_when_it_is_written_again() {
+    const PLAIN: &str = "example.com/dongle";
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    let write = |w: &mut World| {
+        w.edit("/api/v1/nodes/sim", json!({"status": {"allocatable": {PLAIN: "2"}, "capacity": {PLAIN: "2"}}}));
+    };
+    write(&mut w);
+    w.node.checkpoint = None;
+    w.restart_kubelet();
+    w.run(15);
+    let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][PLAIN].clone();
+    assert_eq!(amount(&w), "0");
+    write(&mut w);
+    w.run(30);
+    assert_eq!(amount(&w), "2");
+    let container = json!({"name": "c", "image": "busybox", "resources": {"limits": {PLAIN: "1"}}});
+    w.create("p", json!({"containers": [container]}));
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
+}

@@ -160,3 +160,17 @@ fn a_probe_that_hangs_has_failed() {
         assert!(w.api.events.iter().any(|e| e == "Unhealthy"), "{probe}: {:?}", w.api.events);
     }
 }
+
+#[test]
+fn the_runtime_is_listed_once_a_second_however_much_has_happened() {
+    let mut w = World::new(13);
+    w.edit_or_create_node();
+    for i in 0..10 {
+        w.create(&format!("p{i}"), plain());
+    }
+    w.run(10);
+    let before = w.saw(|op| matches!(op, Op::Relist).then_some(())).len();
+    w.run(20);
+    let listed = w.saw(|op| matches!(op, Op::Relist).then_some(())).len() - before;
+    assert!((15..=20).contains(&listed), "{listed} listings in 20 s");
+}
