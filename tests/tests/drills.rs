@@ -189,6 +189,18 @@ fn others_may_play_a_role() {
     run(&sandbox, "carrack drill gpu-extender", &["--scheduler", &scheduler]);
     let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
     assert_contains(&text, &["other-scheduler"]);
+
+    let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
+    let kubectl = sandbox.kubectl();
+    eventually_true("the API server is ready", 60, || {
+        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
+    });
+    let admin = sandbox.data_dir().join("kubeconfig.yaml").display().to_string();
+    let theirs = ["--apiserver", "https://127.0.0.1:6443", "--kubeconfig", &admin];
+    run(&sandbox, "carrack drill gpu-extender", &theirs);
+    assert_contains(&kubectl.ok(&["get", "deployments"]), &["wholes", "plain"]);
+    api.kill().and_then(|()| api.wait()).expect("it was ours");
+
     let all = std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all");
     if all {
         let kubelet = program(&sandbox, "other-kubelet", OTHER_KUBELET);

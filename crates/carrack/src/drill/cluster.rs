@@ -280,12 +280,20 @@ impl<'a> Cluster<'a> {
         power::switch_on(&self.places.node).context("the node stays switched off")
     }
 
-    /// Starts the control plane, and sees to KubeVirt's kinds.
+    /// Sees to KubeVirt's kinds.
+    ///
+    /// # Errors
+    /// They cannot be defined.
+    pub fn install_kubevirt(&self) -> anyhow::Result<()> {
+        self.stage.runtime.block_on(virt_controller::install(&**self.api.transport()))
+    }
+
+    /// Starts the control plane, with KubeVirt's kinds.
     ///
     /// # Errors
     /// Something does not start.
     pub fn start_control_plane(&self) -> anyhow::Result<()> {
-        self.stage.runtime.block_on(virt_controller::install(&**self.api.transport()))?;
+        self.install_kubevirt()?;
         for role in [Role::Controllers, Role::Scheduler, Role::VirtController] {
             self.start(role)?;
         }

@@ -1,14 +1,16 @@
-//! Stands between one role and the API server, and lets some of what passes fail.
+#![expect(clippy::disallowed_methods, reason = "shell: it holds replies back for a while")]
+//! Stands between one role and the API server, and lets some of what passes fail or come late.
 //!
 //! ```text
 //!   role ──HTTPS──► relay ──HTTPS, with the role's own certificate──► API server
-//!                     │ fault of the request's path: refused with 504
+//!                     │ fault of the request's path: refused with 504, or each piece of its reply held back
 //! ```
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -16,8 +18,8 @@ use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -27,6 +29,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use crate::roles::apiserver::now_unix_s;
@@ -36,6 +40,8 @@ use crate::roles::apiserver::now_unix_s;
 pub enum Fault {
     /// It is answered with 504, as by an API server that waited for its store in vain.
     TimesOut,
+    /// Each piece of its reply arrives this much later.
+    Late(Duration),
 }
 
 /// Chooses what becomes of a request by its path and query.
@@ -56,6 +62,7 @@ struct Shared {
     server: Uri,
     choice: Mutex<Choice>,
     refused: AtomicU64,
+    held_back: AtomicU64,
 }
 
 impl Relay {
@@ -77,6 +84,7 @@ impl Relay {
             server: target.server.parse().context("the server's address")?,
             choice: Mutex::new(|_| None),
             refused: AtomicU64::new(0),
+            held_back: AtomicU64::new(0),
         });
         // A certificate of the cluster's authority that no other server has.
         let own = Server::Kubelet { node: "relay".to_owned() };
@@ -101,6 +109,11 @@ impl Relay {
     /// How many requests were refused so far.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// How many pieces of replies were held back so far.
+    pub fn held_back(&self) -> u64 {
+        self.shared.held_back.load(Ordering::Relaxed)
     }
 }
 
@@ -127,7 +140,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared
     }
 }
 
-async fn pass(shared: &Shared, mut request: Request<Incoming>) -> Response<Body> {
+async fn pass(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let fault = (shared.choice.lock().unwrap_or_else(PoisonError::into_inner))(&path);
     if fault == Some(Fault::TimesOut) {
@@ -144,9 +157,31 @@ async fn pass(shared: &Shared, mut request: Request<Incoming>) -> Response<Body>
     request.headers_mut().remove(hyper::header::HOST);
     *request.version_mut() = hyper::Version::HTTP_11;
     match shared.client.request(request).await {
-        Ok(reply) => reply.map(BodyExt::boxed_unsync),
+        Ok(reply) => match fault {
+            Some(Fault::Late(by)) => reply.map(|body| late(body, by, shared.clone())),
+            _ => reply.map(BodyExt::boxed_unsync),
+        },
         Err(error) => failure(StatusCode::BAD_GATEWAY, "ServiceUnavailable", &carrack_engine::causes(&error)),
     }
+}
+
+/// Each piece of a body arrives later by the same time: a stream lags, and is not slowed down.
+fn late(mut body: Incoming, by: Duration, shared: Arc<Shared>) -> Body {
+    let (to, from) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(frame) = body.frame().await {
+            shared.held_back.fetch_add(1, Ordering::Relaxed);
+            if to.send((Instant::now() + by, frame)).is_err() {
+                return;
+            }
+        }
+    });
+    let pieces = futures::stream::unfold(from, |mut from: mpsc::UnboundedReceiver<_>| async move {
+        let (due, frame): (Instant, Result<Frame<Bytes>, hyper::Error>) = from.recv().await?;
+        tokio::time::sleep_until(due).await;
+        Some((frame, from))
+    });
+    StreamBody::new(pieces).boxed_unsync()
 }
 
 fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
