@@ -7,21 +7,41 @@ use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true};
 use serde_json::{Value, json};
 
 /// What kubeadm makes in a new cluster: who may ask for a node's certificate, and for another of its own.
-const BINDINGS: &str = "
-{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: bootstrap},
- roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system:node-bootstrapper'},
- subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]}
+const BINDINGS: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bootstrap}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system:node-bootstrapper'}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]
 ---
-{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: bootstrap-approve},
- roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole,
-   name: 'system:certificates.k8s.io:certificatesigningrequests:nodeclient'},
- subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bootstrap-approve}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: 'system:certificates.k8s.io:certificatesigningrequests:nodeclient'
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]
 ---
-{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token,
- metadata: {name: bootstrap-token-abcdef, namespace: kube-system},
- stringData: {token-id: abcdef, token-secret: 0123456789abcdef, usage-bootstrap-authentication: 'true',
-   auth-extra-groups: 'system:bootstrappers:new'}}
+apiVersion: v1
+kind: Secret
+type: bootstrap.kubernetes.io/token
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+stringData:
+  token-id: abcdef
+  token-secret: 0123456789abcdef
+  usage-bootstrap-authentication: 'true'
+  auth-extra-groups: 'system:bootstrappers:new'
 ";
+
+/// Ends with the test, however that ends.
+struct Agent(std::process::Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait().map(drop)).unwrap_or_default();
+    }
+}
 
 #[test]
 fn an_agent_joins_with_a_bootstrap_token_alone() {
@@ -57,9 +77,9 @@ fn an_agent_joins_with_a_bootstrap_token_alone() {
         if bootstrap {
             arguments.extend(["--bootstrap-kubeconfig", &token]);
         }
-        sandbox.carrack(&arguments).spawn()
+        Agent(sandbox.carrack(&arguments).spawn())
     };
-    let mut agent = start(true);
+    let agent = start(true);
 
     // Nobody believes the token yet, and nobody may ask; the agent asks again.
     assert!(kubectl.get("node", "joined").is_none());
@@ -107,13 +127,12 @@ fn an_agent_joins_with_a_bootstrap_token_alone() {
     });
 
     // A restart needs no token, and asks for nothing.
-    agent.kill().and_then(|()| agent.wait()).expect("it was ours");
+    drop(agent);
     kubectl.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
     kubectl.ok(&["delete", "node", "joined"]);
-    let mut agent = start(false);
+    let _agent = start(false);
     eventually_true("the node is there again", 60, || kubectl.get("node", "joined").is_some());
     eventually_true("the agent serves", 60, || healthz().code == Some(0));
     let after: Value = serde_json::from_str(&requests()).expect("JSON");
     assert_eq!(after["items"].as_array().map(Vec::len), Some(2), "{after}");
-    agent.kill().and_then(|()| agent.wait()).expect("it was ours");
 }

@@ -7,7 +7,8 @@ pub enum Planted {
     FinalRejection,
     /// A volume leaves the node when no pod is known to want it, whatever is still mounted (kubernetes #120150).
     DesiredStateAlone,
-    /// Whether a pod may be on this node is asked anew after each restart (kubernetes #123980, #124586).
+    /// Whether a pod may be on this node is asked anew after each restart, and whether its devices are there, although it
+    /// runs (kubernetes #123980, #124586, and #118635).
     JudgedAgain,
     /// What a plugin granted before a reboot counts as granted.
     StaleGrants,

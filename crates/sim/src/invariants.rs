@@ -63,7 +63,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "wanted-containers-are-not-killed",
-        sentence: "No container that runs is killed while its pod is wanted, whatever agents die or cannot reach.",
+        sentence: "No container that runs is killed while its pod is wanted, nor its pod rejected, whatever agents die or cannot reach.",
     },
     Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
     Invariant {
@@ -348,6 +348,15 @@ impl Checker {
                 if terminal(old) && text(old, "/status/phase") != text(new, "/status/phase") {
                     let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
                     breaches.push(Breach::new("pod-end-is-final", format!("{name} was {was} and is {is:?}")));
+                }
+                let fails = text(new, "/status/phase") == "Failed" && !terminal(old);
+                if fails && text(new, "/status/message").starts_with("Pod was rejected") {
+                    for node in nodes.values() {
+                        if let Some(alive) = node.runtime.alive_of(id) {
+                            let what = format!("{name} is rejected while {alive} of it runs on node{}", node.number);
+                            breaches.push(Breach::new("wanted-containers-are-not-killed", what));
+                        }
+                    }
                 }
                 let reason = text(new, "/status/reason");
                 let admission = reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError";

@@ -101,8 +101,7 @@ fn refused_under_pressure(i: &Inputs<'_>) -> Option<&'static str> {
 /// Decides.
 #[must_use]
 pub fn decide(i: &Inputs<'_>) -> Decision {
-    if i.planted == Some(Planted::FinalRejection)
-        && !i.runs
+    if (i.planted == Some(Planted::FinalRejection) && !i.runs || i.planted == Some(Planted::JudgedAgain))
         && let Some(r) = pod::requests(i.pod).keys().find(|r| i.devices.ever_advertised(r) && !i.devices.registered(r))
     {
         let message = format!("Allocate failed due to cannot allocate unregistered device {r}, which is unexpected");
