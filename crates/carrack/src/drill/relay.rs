@@ -1,16 +1,14 @@
-#![expect(clippy::disallowed_methods, reason = "shell: it holds replies back for a while")]
-//! Stands between one role and the API server, and lets some of what passes fail or come late.
+//! Stands between one role and the API server, and lets some of what passes fail.
 //!
 //! ```text
 //!   role ──HTTPS──► relay ──HTTPS, with the role's own certificate──► API server
-//!                     │ fault of the request's path: refused with 504, or each piece of its reply held back
+//!                     │ fault of the request's path: refused with 504
 //! ```
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -18,8 +16,8 @@ use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -29,8 +27,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use crate::roles::apiserver::now_unix_s;
@@ -40,8 +36,6 @@ use crate::roles::apiserver::now_unix_s;
 pub enum Fault {
     /// It is answered with 504, as by an API server that waited for its store in vain.
     TimesOut,
-    /// Each piece of its reply arrives this much later.
-    Late(Duration),
 }
 
 /// Chooses what becomes of a request by its path and query.
@@ -62,7 +56,6 @@ struct Shared {
     server: Uri,
     choice: Mutex<Choice>,
     refused: AtomicU64,
-    held_back: AtomicU64,
 }
 
 impl Relay {
@@ -84,7 +77,6 @@ impl Relay {
             server: target.server.parse().context("the server's address")?,
             choice: Mutex::new(|_| None),
             refused: AtomicU64::new(0),
-            held_back: AtomicU64::new(0),
         });
         // A certificate of the cluster's authority that no other server has.
         let own = Server::Kubelet { node: "relay".to_owned() };
@@ -109,11 +101,6 @@ impl Relay {
     /// How many requests were refused so far.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
-    }
-
-    /// How many pieces of replies were held back so far.
-    pub fn held_back(&self) -> u64 {
-        self.shared.held_back.load(Ordering::Relaxed)
     }
 }
 
@@ -140,7 +127,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared
     }
 }
 
-async fn pass(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Response<Body> {
+async fn pass(shared: &Shared, mut request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let fault = (shared.choice.lock().unwrap_or_else(PoisonError::into_inner))(&path);
     if fault == Some(Fault::TimesOut) {
@@ -157,31 +144,9 @@ async fn pass(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Response<
     request.headers_mut().remove(hyper::header::HOST);
     *request.version_mut() = hyper::Version::HTTP_11;
     match shared.client.request(request).await {
-        Ok(reply) => match fault {
-            Some(Fault::Late(by)) => reply.map(|body| late(body, by, shared.clone())),
-            _ => reply.map(BodyExt::boxed_unsync),
-        },
+        Ok(reply) => reply.map(BodyExt::boxed_unsync),
         Err(error) => failure(StatusCode::BAD_GATEWAY, "ServiceUnavailable", &carrack_engine::causes(&error)),
     }
-}
-
-/// Each piece of a body arrives later by the same time: a stream lags, and is not slowed down.
-fn late(mut body: Incoming, by: Duration, shared: Arc<Shared>) -> Body {
-    let (to, from) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(frame) = body.frame().await {
-            shared.held_back.fetch_add(1, Ordering::Relaxed);
-            if to.send((Instant::now() + by, frame)).is_err() {
-                return;
-            }
-        }
-    });
-    let pieces = futures::stream::unfold(from, |mut from: mpsc::UnboundedReceiver<_>| async move {
-        let (due, frame): (Instant, Result<Frame<Bytes>, hyper::Error>) = from.recv().await?;
-        tokio::time::sleep_until(due).await;
-        Some((frame, from))
-    });
-    StreamBody::new(pieces).boxed_unsync()
 }
 
 fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {

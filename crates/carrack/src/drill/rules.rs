@@ -60,30 +60,6 @@ pub const LAUNCHER_ALONE: Rule = Rule {
     name: "launchers-follow-one-another",
     own_sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
 };
-/// Incident 3.
-pub const CHILD_ONCE: Rule = Rule {
-    mark: "C1",
-    name: "clones-make-once",
-    own_sentence: "A clone makes one snapshot and one restore in all its life.",
-};
-/// Incident 3.
-pub const CHILD_KNOWN: Rule = Rule {
-    mark: "C2",
-    name: "clones-name-their-own",
-    own_sentence: "What a clone's status names as its snapshot or restore was made by it.",
-};
-/// Incident 3.
-pub const NOTHING_LEFT: Rule = Rule {
-    mark: "C3",
-    name: "clones-leave-nothing",
-    own_sentence: "Of a clone that has succeeded neither snapshot nor restore is left.",
-};
-/// Incident 3.
-pub const CLONES_SUCCEED: Rule = Rule {
-    mark: "C5",
-    name: "clones-succeed-under-lag",
-    own_sentence: "However late its controller hears of what it wrote, and wherever it dies, a clone ends with its target.",
-};
 /// Incident 4.
 pub const NOMINATIONS: Rule = Rule {
     mark: "S2",

@@ -1,7 +1,6 @@
 //! The stories: what is played, what must hold, and what can be broken on purpose.
 
 mod api_outage;
-mod clone_under_lag;
 mod gpu_extender;
 mod kill_9;
 mod node_death;
@@ -41,14 +40,8 @@ pub struct Story {
 }
 
 /// All drills.
-pub const STORIES: &[Story] = &[
-    node_reboot::STORY,
-    node_death::STORY,
-    clone_under_lag::STORY,
-    gpu_extender::STORY,
-    api_outage::STORY,
-    kill_9::STORY,
-];
+pub const STORIES: &[Story] =
+    &[node_reboot::STORY, node_death::STORY, gpu_extender::STORY, api_outage::STORY, kill_9::STORY];
 
 /// The machine of the stories.
 const MACHINE: &str = "demo";
