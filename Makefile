@@ -3,11 +3,12 @@
 #   make up      a cluster with a running demo guest, from nothing
 #   make down    stop it, leave nothing of it on the machine
 #   make test    all checks and tests
+#   make soak    simulated clusters for a night (SOAK_SECONDS)
 #
 # CARRACK_DATA_DIR chooses where the cluster lives (/var/lib/carrack). UP_FLAGS are handed to `carrack up`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test build fmt lint unit e2e bench
+.PHONY: help up down test build fmt lint unit e2e bench soak
 
 CARRACK := target/release/carrack
 export CARRACK_DATA_DIR ?= /var/lib/carrack
@@ -51,3 +52,8 @@ bench:
 	@scripts/install-deps build run
 	@scripts/build --release
 	@$(CARRACK) bench all
+
+soak:
+	@scripts/install-deps build
+	@scripts/build --release
+	@scripts/soak $(CARRACK) $(SOAK_SECONDS)

@@ -159,6 +159,18 @@ impl Sandbox {
         self.enter(|| TcpStream::connect(("127.0.0.1", port)))
     }
 
+    /// Runs a program's future in the sandbox's network, with all that it starts.
+    ///
+    /// # Panics
+    /// There is no runtime to be had, or the program panics.
+    pub fn run<T: Send>(&self, program: impl Future<Output = T> + Send) -> T {
+        self.enter(|| {
+            // Threads that it starts inherit the network of the one that starts them.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(runtime.block_on(program))
+        })
+    }
+
     /// The process that runs `carrack up`.
     ///
     /// # Panics

@@ -79,6 +79,9 @@ fn a_machine_becomes_what_it_was_and_another_does() {
         let vm = kubectl.get("vm", "diary").expect("a machine");
         vm["status"]["snapshotInProgress"].is_null() && !vm.to_string().contains("snapshot-source-protection")
     });
+    // Where the node writes down whom it is to thaw: it was frozen, and is not any more.
+    let frozen = fs::read_dir(sandbox.data_dir().join("virt/frozen")).expect("a guest was frozen");
+    assert_eq!(frozen.count(), 0);
     eventually_true("its guest is thawed", 30, || kubectl.field("vmi", "diary", "/status/fsFreezeStatus").is_null());
     write(&kubectl, "diary", "after");
     assert_contains(&kubectl.ok(&["get", "vmsnapshot"]), &["SOURCEKIND", "VirtualMachine", "Succeeded", "true"]);

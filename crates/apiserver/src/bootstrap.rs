@@ -19,7 +19,8 @@ use crate::{admission, aggregate, crd, flow, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
-const NAMESPACES: [&str; 5] = ["default", "kube-system", "kube-public", "kube-node-lease", "kubevirt-node-lease"];
+const NAMESPACES: [&str; 6] =
+    ["default", "kube-system", "kube-public", "kube-node-lease", "kubevirt", "kubevirt-node-lease"];
 /// Priority classes of every cluster, with their values.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     (

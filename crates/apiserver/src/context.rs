@@ -1,5 +1,6 @@
 //! One request for a resource: what every handler of the registry needs to know.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_auth::Caller;
@@ -36,6 +37,8 @@ pub(crate) struct Cx<'a> {
     pub warnings: Vec<String>,
     /// More of them, by those who see the request only.
     pub notes: Mutex<Vec<String>>,
+    /// What the audit log says of the request beside who made it.
+    pub annotations: Mutex<BTreeMap<String, String>>,
 }
 
 impl Cx<'_> {
@@ -45,6 +48,18 @@ impl Cx<'_> {
         if !notes.contains(&text) {
             notes.push(text);
         }
+    }
+
+    /// Whether anybody reads what [`Self::annotate`] is told.
+    pub(crate) fn is_audited(&self) -> bool {
+        self.server.audit.is_some()
+    }
+
+    /// Adds an annotation to the request's audit event. What is already there stays: upstream never overwrites one
+    /// (`k8s.io/apiserver/pkg/audit/context.go`, `AddAuditAnnotation`).
+    pub(crate) fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
+        let mut annotations = self.annotations.lock().unwrap_or_else(PoisonError::into_inner);
+        annotations.entry(key.into()).or_insert_with(|| value.into());
     }
 
     pub(crate) fn version(&self) -> &Version {

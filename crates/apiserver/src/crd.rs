@@ -135,6 +135,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 version_index,
                 warnings: Vec::new(),
                 notes: std::sync::Mutex::default(),
+                annotations: std::sync::Mutex::default(),
             };
             match remove_at(&cx, &instance.key, &memo.name, &DeleteOptions::default()).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}

@@ -364,7 +364,7 @@ impl Request<'_> {
             self.known.store(response.status() != StatusCode::NOT_FOUND, Ordering::Relaxed);
             return Ok(response);
         }
-        self.resource(resource, &caller).await
+        self.resource(resource, &caller, notes).await
     }
 
     /// The other server that the request is for, if it is for one.
@@ -410,7 +410,12 @@ impl Request<'_> {
         Err(status)
     }
 
-    async fn resource(&self, request: &ResourceRequest, caller: &Caller) -> Result<Response, Status> {
+    async fn resource(
+        &self,
+        request: &ResourceRequest,
+        caller: &Caller,
+        audited: &mut Notes,
+    ) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         let catalog = inner.catalog().await?;
         let row = catalog.find(&request.group, &request.resource).ok_or_else(Status::no_such_path)?;
@@ -433,9 +438,14 @@ impl Request<'_> {
             version_index,
             warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
             notes: Mutex::default(),
+            annotations: Mutex::default(),
         };
+        if row.versions[version_index].deprecation_warning.is_some() {
+            cx.annotate("k8s.io/deprecated", "true");
+        }
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
+        audited.annotations = std::mem::take(&mut *cx.annotations.lock().unwrap_or_else(PoisonError::into_inner));
         let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for warning in cx.warnings.iter().chain(&notes) {
             let text: String =

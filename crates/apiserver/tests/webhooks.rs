@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use carrack_apiserver::audit::{Audit, AuditSink, Policy};
 use carrack_apiserver::serve::Outbound;
 use carrack_apiserver::{ApiServer, Config};
 use carrack_auth::Caller;
@@ -48,6 +49,7 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
         "/deny" => {
             json!({"uid": uid, "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "not today"}})
         }
+        "/annotate" => json!({"uid": uid, "allowed": true, "auditAnnotations": {"why": "it looked well"}}),
         "/deny-silently" => json!({"uid": uid, "allowed": false}),
         "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "webhook"}}])),
         "/color" => {
@@ -101,6 +103,9 @@ fn convert(review: &Value) -> Value {
 
 impl World {
     async fn new() -> World {
+        World::with(|_| {}).await
+    }
+    async fn with(adjust: impl FnOnce(&mut Config)) -> World {
         let directory = tempfile::tempdir().expect("temporary directory");
         #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
         let now_s = jiff::Timestamp::now().as_second();
@@ -134,7 +139,9 @@ impl World {
         let other = tempfile::tempdir().expect("temporary directory");
         let stranger = Pki::open_or_create(other.path(), now_s).expect("pki");
         let env = TestEnv::new(Outbound::new(stranger.ca_pem(), None));
-        let api = ApiServer::new(Config::new(Arc::new(MemStore::default()), Arc::new(env)));
+        let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(env));
+        adjust(&mut config);
+        let api = ApiServer::new(config);
         api.bootstrap().await.expect("bootstrap");
         World { api, address, ca: STANDARD.encode(pki.ca_pem()), seen, _directory: directory }
     }
@@ -463,4 +470,52 @@ async fn webhooks_see_who_owns_what_and_do_not_decide_it() {
     };
     assert_eq!((managers(0, "object"), managers(0, "oldObject")), (vec!["me".to_owned()], vec![]));
     assert_eq!((managers(1, "object").len(), managers(1, "oldObject")), (2, vec!["me".to_owned()]));
+}
+
+#[derive(Default)]
+struct Lines(Mutex<Vec<Value>>);
+
+impl AuditSink for Lines {
+    fn write(&self, line: &str) {
+        self.0.lock().expect("lock").push(serde_json::from_str(line).expect("JSON"));
+    }
+}
+
+/// What webhooks say for the audit log, and what became of them, is in the event of the request.
+#[tokio::test]
+async fn webhooks_annotate_the_audit_event() {
+    let lines = Arc::new(Lines::default());
+    let policy =
+        Policy::parse(b"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]").expect("a policy");
+    let world = World::with(|config| {
+        config.audit = Some(Audit { policy: Arc::new(policy), sink: lines.clone() });
+    })
+    .await;
+    let careless = |path: &str| {
+        let mut hook = world.hook(path);
+        hook["failurePolicy"] = "Ignore".into();
+        hook
+    };
+    world.install("Mutating", &[world.hook("/label"), careless("/error")]).await;
+    world.install("Validating", &[world.hook("/annotate"), careless("/not-json")]).await;
+    lines.0.lock().expect("lock").clear();
+    assert_eq!(world.post(CONFIG_MAPS, &config_map("m")).await.0, 201);
+    let lines = lines.0.lock().expect("lock");
+    let event = lines.iter().find(|line| line["stage"] == "ResponseComplete" && line["verb"] == "create").expect("one");
+    let annotations = event["annotations"].as_object().expect("annotations");
+    let expected = [
+        ("annotate.hooks.example.com/why", "it looked well"),
+        ("failed-open.mutating.webhook.admission.k8s.io/round_0_index_1", "error.hooks.example.com"),
+        ("failed-open.validating.webhook.admission.k8s.io/round_0_index_1", "not-json.hooks.example.com"),
+        (
+            "mutation.webhook.admission.k8s.io/round_0_index_0",
+            r#"{"configuration":"test","mutated":true,"webhook":"label.hooks.example.com"}"#,
+        ),
+    ];
+    let said: Vec<_> = annotations
+        .iter()
+        .filter(|(key, _)| !key.starts_with("authorization.k8s.io/"))
+        .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
+        .collect();
+    assert_eq!(said, expected);
 }

@@ -72,7 +72,7 @@ fn certified_key(pair: &KeyPairPem) -> Result<CertifiedKey, TlsError> {
 
 /// A certificate in use, which can be exchanged: new connections take the new one.
 #[derive(Debug)]
-pub struct Reloadable(RwLock<Arc<CertifiedKey>>);
+pub struct Reloadable(RwLock<Option<Arc<CertifiedKey>>>);
 
 impl Reloadable {
     /// Starts with this certificate.
@@ -80,7 +80,13 @@ impl Reloadable {
     /// # Errors
     /// When certificate and key do not fit together or cannot be read.
     pub fn new(pair: &KeyPairPem) -> Result<Arc<Self>, TlsError> {
-        Ok(Arc::new(Self(RwLock::new(Arc::new(certified_key(pair)?)))))
+        Ok(Arc::new(Self(RwLock::new(Some(Arc::new(certified_key(pair)?))))))
+    }
+
+    /// Starts with none: until there is one, a server refuses handshakes and a client shows nothing.
+    #[must_use]
+    pub fn none() -> Arc<Self> {
+        Arc::new(Self(RwLock::new(None)))
     }
 
     /// Exchanges the certificate.
@@ -89,28 +95,34 @@ impl Reloadable {
     /// As [`Self::new`]; the old one then stays in use.
     pub fn replace(&self, pair: &KeyPairPem) -> Result<(), TlsError> {
         let new = Arc::new(certified_key(pair)?);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         Ok(())
     }
 
-    fn current(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The certificate in use, without what signed it.
+    #[must_use]
+    pub fn leaf(&self) -> Option<CertificateDer<'static>> {
+        self.current()?.cert.first().cloned()
     }
 }
 
 impl ResolvesServerCert for Reloadable {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+        self.current()
     }
 }
 
 impl ResolvesClientCert for Reloadable {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
+        self.current()
     }
 
     fn has_certs(&self) -> bool {
-        true
+        self.current().is_some()
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod bench;
+pub mod drill;
 pub mod explain;
 pub mod node;
 pub mod roles;
@@ -67,6 +68,8 @@ pub enum Command {
     Bench(bench::BenchArgs),
     /// Play clusters in the simulator
     Sim(sim::SimArgs),
+    /// Play an incident on real processes, and judge how it went
+    Drill(Box<drill::DrillArgs>),
     /// Back up, restore and check a cluster's objects
     Store(store::StoreCommandArgs),
     /// Run the role apiserver: the Kubernetes API on the embedded store

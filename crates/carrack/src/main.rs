@@ -3,7 +3,7 @@
 //! ```text
 //!   up, down ──► node runtime (containerd, pod network) and all roles in one process
 //!   <role>   ──► one role in this process, over HTTPS
-//!   console, kubeconfig, version, image, bench, sim, store ──► tools for a person
+//!   console, kubeconfig, version, image, bench, sim, drill, store ──► tools for a person
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
@@ -13,6 +13,7 @@ mod bench;
 mod cli;
 mod console;
 mod down;
+mod drill;
 mod explain;
 mod image;
 mod kubeconfig;
@@ -75,6 +76,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Sim(args) => sim::run(args),
+        Command::Drill(args) => drill::run(&args),
         Command::Store(args) => block_on(store::run(args)),
         Command::Apiserver(args) => serve(roles::apiserver::alone(args)),
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),

@@ -40,6 +40,14 @@ impl Progress {
         self.step = Some((text, Instant::now()));
     }
 
+    /// Says something in between; the step goes on.
+    pub fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(format!("  {text}")),
+            None => eprintln!("  {text}"),
+        }
+    }
+
     /// Ends the step with success.
     pub fn done(&mut self) {
         if let (Some((text, began)), Some(bar)) = (self.step.take(), &self.bar) {

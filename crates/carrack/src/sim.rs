@@ -1,8 +1,9 @@
 //! `carrack sim`: simulated clusters under seeds.
 
 use std::io::Write as _;
+use std::time::Duration;
 
-use carrack_sim::{Request, simulate};
+use carrack_sim::{Options, Request, simulate};
 
 use crate::cli::sim::SimArgs;
 
@@ -11,21 +12,68 @@ use crate::cli::sim::SimArgs;
 /// # Errors
 /// When an invariant broke, or a name is unknown.
 pub fn run(args: SimArgs) -> anyhow::Result<()> {
-    let request = Request {
+    let mut out = std::io::stdout().lock();
+    let held = simulate(&request(args), &mut out)?;
+    out.flush()?;
+    anyhow::ensure!(held, "an invariant broke");
+    Ok(())
+}
+
+fn request(args: SimArgs) -> Request {
+    let usual = Options::default();
+    let options = Options {
+        safety: args.safety.map_or(usual.safety, Duration::from_secs),
+        liveness: args.liveness.map_or(usual.liveness, Duration::from_secs),
+        faults: !args.no_faults,
+        workloads: args.workloads,
+        gpus: args.gpus,
+        machines: !args.no_machines,
+        clones: args.clones,
+        keep_trace: args.trace,
+        ..usual
+    };
+    Request {
         seed: args.seed,
         runs: args.runs,
         plant: args.plant,
         list_plants: args.list_plants,
         list_invariants: args.list_invariants,
-        trace: args.trace,
-        faults: !args.no_faults,
-        workloads: args.workloads,
-        gpus: args.gpus,
-        clones: args.clones,
-    };
-    let mut out = std::io::stdout().lock();
-    let held = simulate(&request, &mut out)?;
-    out.flush()?;
-    anyhow::ensure!(held, "an invariant broke");
-    Ok(())
+        options,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_sim::{plants, run};
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// What a failure's command prints is the run that failed, to the letter.
+    #[test]
+    fn the_command_of_a_failure_replays_it() {
+        let short = Options { safety: Duration::from_secs(45), keep_trace: true, ..Options::default() };
+        for (name, options) in [
+            ("stale-reads", Options { machines: false, ..short.clone() }),
+            ("cache-for-ledger", Options { gpus: true, ..short.clone() }),
+        ] {
+            let options = Options { plant: plants::find(name), ..options };
+            let failed = (1..40).map(|seed| run(seed, &options)).find(|outcome| outcome.failure.is_some());
+            let outcome = failed.expect("the planted bug is found");
+            let command = &outcome.failure.as_ref().expect("it failed").replay;
+            let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(command.split(' ')) else {
+                panic!("{command} is no command");
+            };
+            let mut printed = Vec::new();
+            assert!(!simulate(&request(args), &mut printed).expect("it is printed"), "{command}");
+            let printed = String::from_utf8(printed).expect("text");
+            let lines = printed.lines().zip(outcome.trace.text().lines());
+            for (again, first) in lines {
+                assert_eq!(again, first, "{command}");
+            }
+            assert!(printed.starts_with(outcome.trace.text()), "{command}: there are lines left");
+            assert!(printed.ends_with(&format!("replay: {command}\n")), "{command}");
+        }
+    }
 }

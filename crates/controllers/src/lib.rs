@@ -14,6 +14,8 @@
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
 //!   [`AttachDetach`]: claims and volumes.
 
+#[cfg(test)]
+mod barrier;
 mod custom;
 mod disruption;
 mod endpoints;

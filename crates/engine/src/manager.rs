@@ -105,6 +105,7 @@ pub struct Manager {
     elector: Option<LeaderElector>,
     wake: Option<(TimerId, Time)>,
     barrier: bool,
+    premises: bool,
 }
 
 impl Manager {
@@ -121,6 +122,7 @@ impl Manager {
             elector: None,
             wake: None,
             barrier: true,
+            premises: true,
         }
     }
     /// Plants the bug that the barrier exists against: keys are reconciled on caches that may not show
@@ -128,6 +130,13 @@ impl Manager {
     #[must_use]
     pub fn with_planted_stale_reads(mut self) -> Self {
         self.barrier = false;
+        self
+    }
+    /// Plants the bug that premises exist against: writes are sent without what they rest on, and made whatever has become of
+    /// that. For simulators, which must find it; never for a real process.
+    #[must_use]
+    pub fn with_planted_baseless_writes(mut self) -> Self {
+        self.premises = false;
         self
     }
     /// Adds a controller.
@@ -346,7 +355,7 @@ impl Manager {
         let run = Run {
             writes: plan.writes.into(),
             done: 0,
-            premises: plan.premises,
+            premises: if self.premises { plan.premises } else { Vec::new() },
             told: told.into(),
             barriers: Vec::new(),
             pending: 0,
@@ -419,6 +428,7 @@ impl Manager {
                 Ok(true) => self.next_write_after(now, i, &key, fx),
                 Ok(false) => {
                     tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
+                    self.wait_for_what_was_read(i, &key, &write, &result);
                     self.fail(now, i, &key);
                 }
                 Err(error) => {
@@ -552,6 +562,17 @@ impl Manager {
             run.writes.clear();
         }
         self.try_finish(now, i, key);
+    }
+
+    /// A live read has shown what a cache did not. Until the cache shows it too, the same would be decided and read again.
+    fn wait_for_what_was_read(&mut self, i: usize, key: &Key, read: &Write, result: &Result<ApiResponse, ApiError>) {
+        let revision =
+            result.as_ref().ok().and_then(|reply| reply.json::<PartialObject>().ok()).map_or(0, |o| o.revision());
+        let sources = self.sources_of(i, read).into_iter().filter(|source| source.selector.is_all());
+        let barriers: Vec<Barrier> = sources.map(|source| Barrier::AtLeast(source, revision)).collect();
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.barriers.extend(barriers);
+        }
     }
 
     /// Asks for a revision that is newer than anything a lost request can have done before now.

@@ -31,7 +31,7 @@ pub mod place;
 pub mod serve;
 pub mod wire;
 
-pub use core::{Call, Config, GpuExtender, Reply, Verb};
+pub use core::{Call, Config, GpuExtender, Planted, Reply, Verb};
 pub use ledger::{Entry, Ledger, Stage};
 pub use names::{CORES, DEFAULT_PREFIX, Names};
 pub use node::{Gpu, Shape};

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use carrack_auth::tls::Reloadable;
 use k8s_openapi::api::core::v1::Taint;
 
 /// What decisions rest on: values, no files and no sockets.
@@ -61,6 +63,10 @@ pub struct NodeConfig {
     pub log_max_files: usize,
     /// How often logs are looked at.
     pub log_monitor_period: Duration,
+    /// Kernel settings that pods may change besides the safe ones; a `*` at the end stands for anything.
+    pub allowed_sysctls: Vec<String>,
+    /// Whether devices must lie together on NUMA nodes, and those of what.
+    pub topology: (crate::topology::Policy, crate::topology::Scope),
     /// How long a pod that is bound here waits for a resource that is not there, before it is rejected.
     pub resource_wait: Duration,
     /// Version to report.
@@ -95,6 +101,8 @@ impl Default for NodeConfig {
             log_max_bytes: 10 << 20,
             log_max_files: 5,
             log_monitor_period: Duration::from_secs(10),
+            allowed_sysctls: Vec::new(),
+            topology: Default::default(),
             resource_wait: Duration::from_secs(300),
             version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
         }
@@ -117,10 +125,8 @@ impl NodeConfig {
 /// How the kubelet's server identifies itself, and whom it believes.
 #[derive(Clone)]
 pub struct ServingTls {
-    /// Certificate chain, PEM.
-    pub cert_pem: String,
-    /// Private key, PEM.
-    pub key_pem: String,
+    /// The certificate, which may be exchanged.
+    pub certificate: Arc<Reloadable>,
     /// Certificates of the authorities whose clients are believed, PEM.
     pub client_ca_pem: String,
     /// Common names that may use everything, besides members of `system:masters`: the API server's.

@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crate::config::NodeConfig;
 use crate::eviction::{Least, Signal, Thresholds};
+use crate::topology::{Policy, Scope};
 
 /// Upstream's other fields, which have no effect here.
 const NO_EFFECT: &[&str] = &[
-    "allowedUnsafeSysctls",
     "authorization",
     "cgroupDriver",
     "cgroupsPerQOS",
@@ -86,12 +86,10 @@ const NO_EFFECT: &[&str] = &[
     "reservedMemory",
     "reservedSystemCPUs",
     "resolvConf",
-    "rotateCertificates",
     "runOnce",
     "runtimeRequestTimeout",
     "seccompDefault",
     "serializeImagePulls",
-    "serverTLSBootstrap",
     "showHiddenMetricsForVersion",
     "shutdownGracePeriod",
     "shutdownGracePeriodByPodPriority",
@@ -106,9 +104,7 @@ const NO_EFFECT: &[&str] = &[
     "tlsCipherSuites",
     "tlsCurvePreferences",
     "tlsMinVersion",
-    "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
-    "topologyManagerScope",
     "tracing",
     "userNamespaces",
     "volumePluginDir",
@@ -130,6 +126,11 @@ pub struct Configuration {
     pub tls_cert_file: String,
     /// Its key.
     pub tls_private_key_file: String,
+    /// Whether a client certificate is exchanged before it ends.
+    pub rotate_certificates: bool,
+    /// Whether the certificate to serve with is asked for by a certificate request.
+    #[serde(rename = "serverTLSBootstrap")]
+    pub server_tls_bootstrap: bool,
     authentication: Authentication,
     cluster_domain: String,
     #[serde(rename = "clusterDNS")]
@@ -159,6 +160,9 @@ pub struct Configuration {
     system_reserved: BTreeMap<String, String>,
     kube_reserved: BTreeMap<String, String>,
     register_with_taints: Option<Vec<Taint>>,
+    allowed_unsafe_sysctls: Vec<String>,
+    topology_manager_policy: String,
+    topology_manager_scope: String,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
 }
@@ -351,6 +355,13 @@ impl Configuration {
         if let Some(taints) = &self.register_with_taints {
             node.taints.clone_from(taints);
         }
+        node.allowed_sysctls.extend(self.allowed_unsafe_sysctls.iter().map(|name| name.replace('/', ".")));
+        let bad = |what: &str, name: &str| format!("{name:?} is no {what} that is known here");
+        let (policy, scope) = (&self.topology_manager_policy, &self.topology_manager_scope);
+        node.topology = (
+            Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
+            Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
+        );
         Ok(())
     }
 
@@ -387,13 +398,17 @@ mod tests {
              evictionSoft: {{memory.available: 1Gi}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n\
              systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
              authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
-             nodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
+             rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
+             topologyManagerScope: pod\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
         assert_eq!(without, ["logging", "syncFrequency"]);
         assert_eq!(c.client_ca_file(), "/ca.crt");
+        assert!(c.rotate_certificates && c.server_tls_bootstrap);
         let mut n = NodeConfig::default();
         c.apply(&mut n).unwrap();
+        assert_eq!(n.allowed_sysctls, ["kernel.msg*"]);
+        assert_eq!(n.topology, (Policy::Restricted, Scope::Pod));
         assert_eq!(n.static_pod_path.as_deref(), Some("/etc/kubernetes/manifests"));
         assert_eq!((n.max_pods, n.log_max_bytes, n.log_max_files), (50, 5 << 20, 3));
         assert_eq!((n.file_check_period.as_secs(), n.status_period.as_secs(), n.lease_period.as_secs()), (90, 5, 10));
@@ -425,6 +440,8 @@ mod tests {
             (&format!("{HEAD}imageGCHighThresholdPercent: 50\n"), "must be above"),
             (&format!("{HEAD}containerLogMaxFiles: 1\n"), "at least 2"),
             (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
+            (&format!("{HEAD}topologyManagerPolicy: strict\n"), "no topologyManagerPolicy"),
+            (&format!("{HEAD}topologyManagerScope: node\n"), "no topologyManagerScope"),
             (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
             (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),
         ] {

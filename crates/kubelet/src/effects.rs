@@ -10,7 +10,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::devices::AllocateReply;
-use crate::runtime::{ContainerSpec, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxSpec, Uid};
+use crate::runtime::{
+    ContainerRecord, ContainerSpec, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord, SandboxSpec,
+    Uid,
+};
 use crate::volumes::staged::StageInputs;
 use crate::volumes::{CsiNodeInfo, Published, Staging, VolumeSetup};
 
@@ -258,8 +261,12 @@ pub enum Reply {
     Images(Vec<ImageRecord>),
     /// Of [`Op::FindImage`]: none when the node surely lacks it. Of [`Op::PullImage`].
     Image(Option<ImageRecord>),
-    /// Of [`Op::RunSandbox`] and [`Op::CreateContainer`]: an id.
+    /// Of [`Op::CreateContainer`]: an id. Of [`Op::RunSandbox`], where no more is known of it.
     Made(String),
+    /// Of [`Op::RunSandbox`]: what was made, as the runtime lists it.
+    Sandbox(Box<SandboxRecord>),
+    /// Of [`Op::StartContainer`]: what was started, as the runtime lists it, where that is known.
+    Started(Box<ContainerRecord>),
     /// Of [`Op::StageVolume`].
     Staged {
         /// The device, if there is one.

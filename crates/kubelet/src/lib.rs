@@ -14,6 +14,7 @@
 mod adapters;
 pub mod admission;
 pub mod amount;
+pub mod certificates;
 mod config;
 pub mod configuration;
 mod core;
@@ -21,6 +22,7 @@ pub mod devices;
 mod effects;
 pub mod eviction;
 pub mod images;
+mod planted;
 pub mod pods;
 pub mod probes;
 pub mod records;
@@ -30,9 +32,11 @@ mod shell;
 pub mod sim;
 pub mod spec;
 pub mod status;
+pub mod topology;
 pub mod volumes;
 
 pub use config::*;
 pub use core::KubeletCore;
 pub use effects::*;
+pub use planted::Planted;
 pub use shell::{KubeletError, run};

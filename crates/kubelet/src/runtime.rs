@@ -453,6 +453,8 @@ pub struct HostFacts {
     pub hostname: String,
     /// CPUs online.
     pub cpus: u32,
+    /// NUMA nodes online.
+    pub numa_nodes: Vec<u32>,
     /// Memory in bytes.
     pub memory_bytes: u64,
     /// Memory that can be had without swapping, in bytes.

@@ -115,11 +115,11 @@ async fn carry_out(
         Op::FindImage(name) => Reply::Image(cri.image(&name).await?),
         Op::PullImage { image, auths } => Reply::Image(cri.pull(&image, auths).await?),
         Op::RotateLogs { logs, max_bytes, max_files } => done(logs::rotate(&cri, logs, max_bytes, max_files).await)?,
-        Op::RunSandbox(spec) => Reply::Made(cri.run_sandbox(&spec).await?),
+        Op::RunSandbox(spec) => cri.run_sandbox(&spec).await?,
         Op::StopSandbox(id) => done(cri.stop_sandbox(&id).await)?,
         Op::RemoveSandbox(id) => done(cri.remove_sandbox(&id).await)?,
         Op::CreateContainer(sandbox, spec) => Reply::Made(cri.create(&sandbox, &spec).await?),
-        Op::StartContainer(id) => done(cri.start(&id).await)?,
+        Op::StartContainer(id) => cri.start(&id).await?,
         Op::StopContainer { id, timeout_s } => done(cri.stop(&id, timeout_s).await)?,
         Op::RemoveContainer(id) => done(cri.remove(&id).await)?,
         Op::Exec { id, command, timeout_s } => {

@@ -63,6 +63,8 @@ pub struct SimRuntime {
     pub plugins: BTreeMap<String, SimPlugin>,
     /// Exit codes of commands run in containers, by container name; 0 by default.
     pub exec_codes: BTreeMap<String, i32>,
+    /// Containers in which commands never end.
+    pub exec_hangs: BTreeSet<String>,
     /// Exit code of a container that is told to stop.
     pub stop_code: i32,
     /// While set, the runtime answers nothing.
@@ -111,6 +113,7 @@ impl SimRuntime {
             staged: BTreeSet::new(),
             plugins: BTreeMap::new(),
             exec_codes: BTreeMap::new(),
+            exec_hangs: BTreeSet::new(),
             stop_code: 143,
             runtime_down: false,
             started: BTreeMap::new(),
@@ -215,9 +218,9 @@ impl SimRuntime {
                     created_at: now,
                     ips: if spec.network == Sharing::Node { Vec::new() } else { vec![ip] },
                 };
-                self.sandboxes.insert(id.clone(), record);
+                self.sandboxes.insert(id, record.clone());
                 self.sandbox_handlers.push(spec.runtime_handler.clone());
-                Reply::Made(id)
+                Reply::Sandbox(Box::new(record))
             }
             Op::StopSandbox(id) => {
                 let Some(s) = self.sandboxes.get_mut(id) else { return Err(OpError::NotFound(id.clone())) };
@@ -268,7 +271,7 @@ impl SimRuntime {
                 c.record.state = ContainerState::Running;
                 c.record.started_at = Some(now);
                 self.started.insert(c.record.pod.uid.clone(), now);
-                Reply::Done
+                Reply::Started(Box::new(c.record.clone()))
             }
             Op::StopContainer { id, .. } => {
                 if !self.containers.contains_key(id) {
@@ -282,10 +285,13 @@ impl SimRuntime {
                 self.containers.remove(id);
                 Reply::Done
             }
-            Op::Exec { id, .. } => {
+            Op::Exec { id, timeout_s, .. } => {
                 let Some(c) = self.containers.get(id).filter(|c| c.record.may_run()) else {
                     return Err(OpError::NotFound(id.clone()));
                 };
+                if self.exec_hangs.contains(&c.record.name) {
+                    return Err(OpError::TimedOut(u64::try_from(*timeout_s).unwrap_or(1)));
+                }
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }

@@ -126,3 +126,6 @@ fn change(refusal: &Refusal, pod: &Arc<PodInfo>, node: &NodeInfo, decider: &Deci
         _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

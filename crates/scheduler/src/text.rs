@@ -69,12 +69,12 @@ mod tests {
     fn upstreams_words() {
         let refusals = BTreeMap::from([
             (Refusal::resolvable(Plugin::NodeResourcesFit, "Insufficient cpu"), 2),
-            (Refusal::unresolvable(Plugin::TaintToleration, "node(s) had untolerated taint {k: v}"), 3),
+            (Refusal::unresolvable(Plugin::TaintToleration, "node(s) had untolerated taint(s)"), 3),
         ]);
         let error = FitError { nodes: 5, refusals, preemption: "preemption: x".into(), ..FitError::default() };
         assert_eq!(
             error.to_string(),
-            "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint {k: v}. preemption: x"
+            "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s). preemption: x"
         );
         assert_eq!(FitError::default().to_string(), "no nodes available to schedule pods");
         let everywhere = Some("pod has unbound immediate PersistentVolumeClaims".to_owned());

@@ -1,21 +1,37 @@
-//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [--trace] [--no-faults] [--workloads] [--gpus] [--clones]`.
+//! Plays seeds: `cargo run -p carrack-sim --example sim -- SEED RUNS [PLANT] [FLAGS]`, with flags of `carrack sim`; those with a
+//! value are written `--safety=90`.
 
-use carrack_sim::{Request, simulate};
+use std::time::Duration;
+
+use carrack_sim::{Options, Request, simulate};
 
 fn main() -> std::io::Result<()> {
     let (flags, words): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a.starts_with("--"));
     let number = |n: usize| words.get(n).and_then(|w| w.parse().ok()).unwrap_or(1);
+    let has = |flag: &str| flags.iter().any(|f| f == flag);
+    let seconds = |flag: &str, usual: Duration| {
+        let value = flags.iter().find_map(|f| f.strip_prefix(flag)?.strip_prefix('=')?.parse().ok());
+        value.map_or(usual, Duration::from_secs)
+    };
+    let usual = Options::default();
+    let options = Options {
+        safety: seconds("--safety", usual.safety),
+        liveness: seconds("--liveness", usual.liveness),
+        workloads: has("--workloads"),
+        gpus: has("--gpus"),
+        clones: has("--clones"),
+        machines: !has("--no-machines"),
+        faults: !has("--no-faults"),
+        keep_trace: has("--trace"),
+        ..usual
+    };
     let request = Request {
         seed: number(0),
         runs: number(1),
         plant: words.get(2).cloned(),
-        workloads: flags.iter().any(|f| f == "--workloads"),
-        clones: flags.iter().any(|f| f == "--clones"),
-        gpus: flags.iter().any(|f| f == "--gpus"),
-        trace: flags.iter().any(|f| f == "--trace"),
-        faults: !flags.iter().any(|f| f == "--no-faults"),
-        list_invariants: flags.iter().any(|f| f == "--list-invariants"),
-        list_plants: flags.iter().any(|f| f == "--list-plants"),
+        list_invariants: has("--list-invariants"),
+        list_plants: has("--list-plants"),
+        options,
     };
     std::process::exit(i32::from(!simulate(&request, &mut std::io::stdout())?));
 }

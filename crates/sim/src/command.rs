@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::invariants::INVARIANTS;
 use crate::options::Options;
 use crate::plants::{self, PLANTS};
-use crate::world::{Outcome, run};
+use crate::world::run;
 
 /// What `carrack sim` was asked for.
 #[derive(Clone, Debug)]
@@ -22,32 +22,13 @@ pub struct Request {
     pub list_plants: bool,
     /// Print the invariants, and do nothing else.
     pub list_invariants: bool,
-    /// Print every line of the trace.
-    pub trace: bool,
-    /// Whether anything fails.
-    pub faults: bool,
-    /// Play workloads on nodes that only pretend, instead of machines and pods on whole ones.
-    pub workloads: bool,
-    /// Play pods that share GPUs on nodes that only pretend.
-    pub gpus: bool,
-    /// Play snapshots and clones of machines.
-    pub clones: bool,
+    /// What each run is like, but for its plant. Kept traces are printed.
+    pub options: Options,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self {
-            seed: 1,
-            runs: 1,
-            plant: None,
-            list_plants: false,
-            list_invariants: false,
-            trace: false,
-            faults: true,
-            workloads: false,
-            gpus: false,
-            clones: false,
-        }
+        Self { seed: 1, runs: 1, plant: None, list_plants: false, list_invariants: false, options: Options::default() }
     }
 }
 
@@ -75,30 +56,22 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             std::io::Error::other(format!("there is no planted bug {name:?}; there are: {}", known.join(", ")))
         })?),
     };
-    let options = Options {
-        plant,
-        keep_trace: request.trace,
-        faults: request.faults,
-        workloads: request.workloads,
-        gpus: request.gpus,
-        clones: request.clones,
-        ..Options::default()
-    };
+    let options = Options { plant, ..request.options.clone() };
     let begun = Instant::now();
     let (mut simulated, mut steps) = (Duration::ZERO, 0);
     for seed in (0..request.runs).map(|n| request.seed.wrapping_add(n)) {
         let outcome = run(seed, &options);
         simulated += outcome.simulated;
         steps += outcome.steps;
-        if request.trace {
+        if options.keep_trace {
             out.write_all(outcome.trace.text().as_bytes())?;
         }
         if let Some(failure) = &outcome.failure {
-            if !request.trace {
+            if !options.keep_trace {
                 out.write_all(failure.timeline.as_bytes())?;
             }
             writeln!(out, "\nseed {seed}: {} is broken: {}", failure.invariant, failure.message)?;
-            writeln!(out, "replay: {}", replay(&outcome, request))?;
+            writeln!(out, "replay: {}", failure.replay)?;
             return Ok(false);
         }
         writeln!(
@@ -118,25 +91,4 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
         simulated.as_secs()
     )?;
     Ok(true)
-}
-
-/// The command that plays a run again.
-fn replay(outcome: &Outcome, request: &Request) -> String {
-    let mut command = format!("carrack sim --seed {} --trace", outcome.seed);
-    if let Some(plant) = &request.plant {
-        command.push_str(&format!(" --plant {plant}"));
-    }
-    if request.workloads {
-        command.push_str(" --workloads");
-    }
-    if request.gpus {
-        command.push_str(" --gpus");
-    }
-    if request.clones {
-        command.push_str(" --clones");
-    }
-    if !request.faults {
-        command.push_str(" --no-faults");
-    }
-    command
 }

@@ -24,13 +24,22 @@ pub(crate) struct Hall {
     /// Who is served, by level.
     served: BTreeMap<String, usize>,
     waiting: BTreeMap<FlightId, Class>,
-    /// Everybody stands in one line: the planted bug.
-    one_line: bool,
+    /// The planted bug, if it is one of these.
+    fault: Option<Fault>,
+}
+
+/// What a planted bug does to the seats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Everybody stands in one line.
+    OneLine,
+    /// Who goes gives two seats back.
+    TwoForOne,
 }
 
 impl Hall {
-    pub(crate) fn new(total: usize, one_line: bool) -> Self {
-        Self { total, one_line, ..Self::default() }
+    pub(crate) fn new(total: usize, fault: Option<Fault>) -> Self {
+        Self { total, fault, ..Self::default() }
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -39,7 +48,7 @@ impl Hall {
 
     /// The level in whose line a request stands.
     fn line<'a>(&self, class: &'a Class) -> &'a str {
-        if self.one_line { "global-default" } else { &class.level }
+        if self.fault == Some(Fault::OneLine) { "global-default" } else { &class.level }
     }
 
     /// Other levels. Who is served now.
@@ -78,7 +87,10 @@ impl Hall {
         if let Some(count) = self.served.get_mut(&class.level) {
             *count = count.saturating_sub(1);
         }
-        let next = self.seats.leave(self.line(class));
+        let mut next = self.seats.leave(self.line(class));
+        if self.fault == Some(Fault::TwoForOne) {
+            next.extend(self.seats.leave(self.line(class)));
+        }
         self.seated(&next);
         next
     }

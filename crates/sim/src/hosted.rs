@@ -4,6 +4,7 @@ use carrack_controllers::Planted;
 use carrack_engine::{Core, Effect, Effects, Input, LeaderElector, Manager, Never, Rng, Time};
 use carrack_gpu_extender::GpuExtender;
 use carrack_hollow::HollowNodes;
+use carrack_kubelet::topology::{Policy, Scope};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
 use carrack_scheduler::{Config, In, Out, Scheduler};
@@ -64,6 +65,8 @@ pub(crate) struct Settings {
     pub extender: Option<Verbs>,
     /// The extender misbehaves.
     pub faults: bool,
+    /// There are workloads.
+    pub workloads: bool,
     /// The scheduler asks the extender of GPUs.
     pub gpus: bool,
     /// Storage is that of clones.
@@ -77,8 +80,9 @@ impl Hosted {
     /// The core of a role, in its how-manieth life.
     pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
+        let identity = format!("{role}-{life}");
         let elector =
-            |name: &str| settings.elect.then(|| LeaderElector::new("kube-system", name, format!("{role}-{life}")));
+            |namespace: &str, name: &str| settings.elect.then(|| LeaderElector::new(namespace, name, &identity));
         Some(match role {
             // People are made by the workload.
             Role::User | Role::Flooder => return None,
@@ -105,7 +109,7 @@ impl Hosted {
                     Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
                     _ => core,
                 };
-                let core = match elector("kube-scheduler") {
+                let core = match elector("kube-system", "kube-scheduler") {
                     Some(elector) => core.with_elector(elector),
                     None => core,
                 };
@@ -114,7 +118,12 @@ impl Hosted {
             Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
             Role::GpuExtender => {
                 let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
-                let core = if settings.bug == Some(Bug::CacheForLedger) { core.with_planted_cache() } else { core };
+                let core = match settings.bug {
+                    Some(Bug::CacheForLedger) => core.with_planted(carrack_gpu_extender::Planted::Cache),
+                    Some(Bug::HastyRelease) => core.with_planted(carrack_gpu_extender::Planted::Haste),
+                    Some(Bug::ChosenBefore) => core.with_planted(carrack_gpu_extender::Planted::Predicated),
+                    _ => core,
+                };
                 Self::Gpus(Box::new(core), Effects::new())
             }
             Role::Controllers | Role::Standby => {
@@ -131,7 +140,7 @@ impl Hosted {
                 };
                 let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
-                manager(core, elector("kube-controller-manager"), settings)
+                manager(core, elector("kube-system", "kube-controller-manager"), settings)
             }
             Role::VirtController | Role::StandbyVirt | Role::Cloner => {
                 let config = carrack_virt::controllers::Config {
@@ -145,7 +154,9 @@ impl Hosted {
                     (_, true) => carrack_virt::controllers::without_clones(&config, rng),
                     (_, false) => carrack_virt::controllers::with_clones(&config, rng, clones),
                 };
-                manager(core, elector(if role == Role::Cloner { "cloner" } else { "virt-controller" }), settings)
+                // The only namespace where they may make a Lease.
+                let elector = elector("kubevirt", if role == Role::Cloner { "cloner" } else { "virt-controller" });
+                manager(core, elector, settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
             Role::Storage if settings.clones => manager(crate::clones::storage(rng), None, settings),
@@ -153,22 +164,27 @@ impl Hosted {
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
             Role::Attacher => manager(Manager::new("attacher", rng).with(Attacher(rack.clone())), None, settings),
             Role::Hollow => {
-                let nodes = if settings.gpus { crate::gpu::nodes() } else { crate::controllers::nodes() };
+                let nodes = match (settings.workloads, settings.gpus) {
+                    (true, true) => crate::gpu::equip(crate::controllers::nodes()),
+                    (true, false) => crate::controllers::nodes(),
+                    (false, _) => crate::gpu::nodes(),
+                };
                 Self::Hollow(Box::new(HollowNodes::new(nodes, &rng)), Effects::new())
             }
             Role::Kubelet(node) => {
-                let config = NodeConfig { node_name: node_name(node), ..NodeConfig::default() };
-                let core = KubeletCore::new(config, &rng);
-                let core = match settings.bug {
-                    Some(Bug::FinalRejection) => core.with_planted_final_rejection(),
-                    Some(Bug::DesiredStateAlone) => core.with_planted_desired_state_alone(),
-                    _ => core,
-                };
+                // What is there of a widget always suffices for this policy: it lays pods out and refuses none.
+                let scope = if node % 2 == 0 { Scope::Pod } else { Scope::Container };
+                let topology = (Policy::Restricted, scope);
+                let config = NodeConfig { node_name: node_name(node), topology, ..NodeConfig::default() };
+                let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));
                 Self::Kubelet(Box::new(core), Effects::new())
             }
             Role::LocalStorage(node) => {
                 let name = node_name(node);
-                let core = Provisioner::new(&name, rng);
+                let core = match settings.bug {
+                    Some(Bug::Traceless) => Provisioner::with_planted_traceless(&name, rng),
+                    _ => Provisioner::new(&name, rng),
+                };
                 Self::Storage(Box::new(core), Effects::new())
             }
             Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),

@@ -50,6 +50,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod that holds devices does not fail because their plugin is not there.",
     },
     Invariant {
+        name: "devices-are-of-this-boot",
+        sentence: "A container starts with as many devices as it asks for, and its plugin has granted them to it since the node booted.",
+    },
+    Invariant {
         name: "nodes-are-not-overcommitted",
         sentence: "The pods bound to a node ask for no more of a resource than the node has ever offered.",
     },
@@ -59,7 +63,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "wanted-containers-are-not-killed",
-        sentence: "No container that runs is killed while its pod is wanted, whatever agents die or cannot reach.",
+        sentence: "No container that runs is killed while its pod is wanted, nor its pod rejected, whatever agents die or cannot reach.",
     },
     Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
     Invariant {
@@ -73,6 +77,14 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "gone-means-stopped",
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
+    },
+    Invariant {
+        name: "gone-means-disconnected",
+        sentence: "A pod's object goes only after the runtime has acknowledged that its sandboxes gave their addresses back, and no sandbox is forgotten before.",
+    },
+    Invariant {
+        name: "deleted-pods-go",
+        sentence: "A pod that is to be deleted and of which nothing is left on its node is gone soon, once nothing fails any more.",
     },
     Invariant {
         name: "rollouts-keep-their-bounds",
@@ -115,6 +127,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "gpus-within-bounds",
         sentence: "No GPU is given out beyond its cores and its memory, and a pod with GPUs is bound only with a choice of them.",
+    },
+    Invariant {
+        name: "gpus-are-held",
+        sentence: "Whatever a pod that is bound has of GPUs, an extender that has seen all pods counts as in use on that node, from the binding's commit on.",
+    },
+    Invariant {
+        name: "annotations-hold-nobody-back",
+        sentence: "Once nothing fails any more, no pod waits for its GPUs though a node has them, for what its own annotations say.",
+    },
+    Invariant {
+        name: "volumes-leave-a-trace",
+        sentence: "What a driver has made is named by a PersistentVolume, or may be asked for by whoever sees the finalizer of the claim that it was made for.",
     },
     Invariant {
         name: "room-is-what-the-api-says",
@@ -186,6 +210,8 @@ pub(crate) struct Checker {
     /// UIDs of pods that somebody deleted by force: their objects go before they have stopped.
     pub forced: BTreeSet<String>,
     bounds: Bounds,
+    /// Since when nothing is left of a pod that is to go.
+    leaving: BTreeMap<String, Time>,
     /// When each node last renewed its Lease.
     renewed: BTreeMap<String, Time>,
     /// When the API server was away: from when to when, if it came back.
@@ -198,6 +224,10 @@ const SILENT: Duration = Duration::from_secs(30);
 /// For how long no node at all must have renewed its Lease for it to be the control plane that is cut off: longer than what
 /// the controllers hear may lag.
 const ALL_SILENT: Duration = Duration::from_secs(75);
+
+/// How long a pod of which nothing is left may stay once nothing fails: what unmounting and three writes may take, with
+/// the slowest of delays.
+const LEAVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a pod asks for.
 fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
@@ -273,6 +303,39 @@ impl Checker {
         }
     }
 
+    /// Pods that are to go, looked at from time to time while nothing fails.
+    pub(crate) fn leaving(
+        &mut self,
+        now: Time,
+        observer: &Observer,
+        nodes: &BTreeMap<u8, Node>,
+        breaches: &mut Vec<Breach>,
+    ) {
+        let left = |pod: &Value| {
+            let node = nodes.values().find(|n| crate::role::node_name(n.number) == text(pod, "/spec/nodeName"));
+            let finalizers =
+                pod.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty());
+            finalizers
+                || node.is_none_or(|n| {
+                    !n.up || n.runtime.alive_of(uid(pod)).is_some() || n.runtime.sandbox_of(uid(pod)).is_some()
+                })
+        };
+        let going: BTreeMap<String, String> = observer
+            .all("pod")
+            .filter(|pod| deleting(pod) && !left(pod))
+            .map(|pod| (uid(pod).to_owned(), key_of(pod)))
+            .collect();
+        self.leaving.retain(|id, _| going.contains_key(id));
+        for (id, name) in going {
+            let since = *self.leaving.entry(id).or_insert(now);
+            if now.since(since) > LEAVES_WITHIN {
+                let what =
+                    format!("nothing is left of {name} for {} s, and it is still there", now.since(since).as_secs());
+                breaches.push(Breach::new("deleted-pods-go", what));
+            }
+        }
+    }
+
     fn node(&mut self, node: &Value) {
         let offered = self.offered.entry(text(node, "/metadata/name").to_owned()).or_default();
         for (resource, amount) in node.pointer("/status/allocatable").and_then(Value::as_object).into_iter().flatten() {
@@ -298,6 +361,15 @@ impl Checker {
                 if terminal(old) && text(old, "/status/phase") != text(new, "/status/phase") {
                     let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
                     breaches.push(Breach::new("pod-end-is-final", format!("{name} was {was} and is {is:?}")));
+                }
+                let fails = text(new, "/status/phase") == "Failed" && !terminal(old);
+                if fails && text(new, "/status/message").starts_with("Pod was rejected") {
+                    for node in nodes.values() {
+                        if let Some(alive) = node.runtime.alive_of(id) {
+                            let what = format!("{name} is rejected while {alive} of it runs on node{}", node.number);
+                            breaches.push(Breach::new("wanted-containers-are-not-killed", what));
+                        }
+                    }
                 }
                 let reason = text(new, "/status/reason");
                 let admission = reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError";
@@ -335,6 +407,12 @@ impl Checker {
                         let what =
                             format!("{name} ({id}) is gone from the API, and {left} still runs on node{}", node.number);
                         breaches.push(Breach::new("gone-means-stopped", what));
+                    } else if let Some(left) = node.runtime.connected(id) {
+                        let what = format!(
+                            "{name} ({id}) is gone from the API, and nobody knows that {left} on node{} gave its addresses back",
+                            node.number
+                        );
+                        breaches.push(Breach::new("gone-means-disconnected", what));
                     }
                 }
             }

@@ -27,9 +27,9 @@ pub struct Options {
     pub keep_trace: bool,
     /// Whether virtual machines are part of the work.
     pub machines: bool,
-    /// Whether the work is Deployments and the other workloads alone, on nodes that only pretend.
+    /// Whether the work is Deployments and the other workloads, on nodes that only pretend.
     pub workloads: bool,
-    /// Whether the work is pods that share GPUs alone, on nodes that only pretend.
+    /// Whether the work is pods that share GPUs, on nodes that only pretend; beside workloads, where there are these too.
     pub gpus: bool,
     /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
     pub clones: bool,
@@ -49,6 +49,31 @@ impl Options {
     /// Whether there are no nodes at all.
     pub(crate) fn without_nodes(&self) -> bool {
         self.clones
+    }
+
+    /// The command that plays a seed with these options again. Times are whole seconds. Tests alone choose scenes and mishaps of
+    /// clones, and where their controller runs: there are no flags for these.
+    #[must_use]
+    pub fn replay(&self, seed: u64) -> String {
+        let usual = Self::default();
+        let mut words = vec![format!("carrack sim --seed {seed}")];
+        words.extend(self.plant.map(|plant| format!("--plant {}", plant.name)));
+        let mut time = |flag: &str, own: Duration, usual: Duration| {
+            words.extend((own != usual).then(|| format!("{flag} {}", own.as_secs())));
+        };
+        time("--safety", self.safety, usual.safety);
+        time("--liveness", self.liveness, usual.liveness);
+        for (flag, set) in [
+            ("--workloads", self.workloads),
+            ("--gpus", self.gpus),
+            ("--clones", self.clones),
+            ("--no-machines", !self.machines),
+            ("--no-faults", !self.faults),
+        ] {
+            words.extend(set.then(|| flag.to_owned()));
+        }
+        words.push("--trace".to_owned());
+        words.join(" ")
     }
 }
 
@@ -262,12 +287,12 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::FinalRejection) => {
+            Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
@@ -286,7 +311,8 @@ impl Swarm {
             }
             Some(Bug::StoredNominations) => nodes = 3,
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
-            Some(Bug::OneLine) => {
+            Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
+            Some(Bug::OneLine | Bug::TwoForOne) => {
                 seats = 8;
                 intervals.flood = Some(Duration::from_secs(3));
             }
@@ -304,6 +330,8 @@ impl Swarm {
                 | Bug::CarelessDetach
                 | Bug::LeakedAssumptions
                 | Bug::DeafQueue
+                | Bug::ChosenBefore
+                | Bug::Traceless
                 | Bug::AdoptsAnything
                 | Bug::RestoreNotCreatedYet
                 | Bug::CacheMissIsTerminal

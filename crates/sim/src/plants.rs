@@ -28,14 +28,22 @@ pub(crate) enum Bug {
     LostEvent,
     DesiredStateAlone,
     CacheForLedger,
+    HastyRelease,
+    ChosenBefore,
+    Traceless,
     StaleServer,
     OneLine,
+    TwoForOne,
     TimesTwice,
     ClaimsGo,
     ClaimsByName,
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
+    JudgedAgain,
+    StaleGrants,
+    ForgottenDeletions,
+    ForgottenNetworks,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
@@ -126,6 +134,24 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::CacheForLedger,
     },
     Plant {
+        name: "hasty-release",
+        what: "the GPU extender takes a binding without an answer for one that did not happen, and its GPUs for free",
+        found_by: "gpus-are-held",
+        bug: Bug::HastyRelease,
+    },
+    Plant {
+        name: "chosen-before",
+        what: "the GPU extender refuses a pod that bears a choice of GPUs already",
+        found_by: "annotations-hold-nobody-back",
+        bug: Bug::ChosenBefore,
+    },
+    Plant {
+        name: "traceless",
+        what: "a claim's volume is made without a trace of it on the claim",
+        found_by: "volumes-leave-a-trace",
+        bug: Bug::Traceless,
+    },
+    Plant {
         name: "stale-server",
         what: "one of several API servers answers reads from what it knew a while ago",
         found_by: "lists-are-newest",
@@ -136,6 +162,12 @@ pub const PLANTS: &[Plant] = &[
         what: "all requests stand in one line for their seats, heartbeats behind a flood",
         found_by: crate::hall::OWN_SEATS,
         bug: Bug::OneLine,
+    },
+    Plant {
+        name: "two-for-one",
+        what: "a request that ends gives two seats back, so that more are served than there are seats",
+        found_by: crate::hall::BOUNDED,
+        bug: Bug::TwoForOne,
     },
     Plant {
         name: "times-twice",
@@ -172,6 +204,30 @@ pub const PLANTS: &[Plant] = &[
         what: "guests run on when their node can renew its lease no more (incident 2)",
         found_by: "failed-on-proof",
         bug: Bug::BrokenPromise,
+    },
+    Plant {
+        name: "judged-again",
+        what: "a restarted kubelet asks anew whether its pods may be on the node, and rejects those that run (incident 1)",
+        found_by: "wanted-containers-are-not-killed",
+        bug: Bug::JudgedAgain,
+    },
+    Plant {
+        name: "stale-grants",
+        what: "a container starts with devices that its plugin granted before the node rebooted",
+        found_by: "devices-are-of-this-boot",
+        bug: Bug::StaleGrants,
+    },
+    Plant {
+        name: "forgotten-deletions",
+        what: "a pod that is to go when the kubelet starts is not looked after (incident 1, the other half)",
+        found_by: "deleted-pods-go",
+        bug: Bug::ForgottenDeletions,
+    },
+    Plant {
+        name: "forgotten-networks",
+        what: "a sandbox that a reboot ended is forgotten without giving its addresses back",
+        found_by: "gone-means-disconnected",
+        bug: Bug::ForgottenNetworks,
     },
     Plant {
         name: "random-clone-names",
@@ -218,6 +274,19 @@ pub fn find(name: &str) -> Option<&'static Plant> {
 }
 
 impl Bug {
+    /// What it is for a kubelet.
+    pub(crate) fn of_kubelet(self) -> Option<carrack_kubelet::Planted> {
+        use carrack_kubelet::Planted;
+        Some(match self {
+            Self::FinalRejection => Planted::FinalRejection,
+            Self::DesiredStateAlone => Planted::DesiredStateAlone,
+            Self::JudgedAgain => Planted::JudgedAgain,
+            Self::StaleGrants => Planted::StaleGrants,
+            Self::ForgottenDeletions => Planted::ForgottenDeletions,
+            Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            _ => return None,
+        })
+    }
     /// Whether it is one of controllers of workloads.
     pub(crate) fn is_of_workloads(self) -> bool {
         matches!(
@@ -246,6 +315,6 @@ impl Bug {
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger)
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
     }
 }

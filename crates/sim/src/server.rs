@@ -167,8 +167,8 @@ pub(crate) struct Settings {
     pub seats: usize,
     /// The last of them answers reads from what it knew a while ago: a planted bug.
     pub stale: bool,
-    /// All requests stand in one line for their seats: a planted bug.
-    pub one_line: bool,
+    /// What is wrong with the seats: a planted bug.
+    pub seats_fault: Option<crate::hall::Fault>,
     /// What is done to clones.
     pub clones: CloneAdmission,
 }
@@ -252,7 +252,7 @@ impl Servers {
         config.plugins.push(Box::new(self.settings.clones));
         if let (Some(api), Some(hall)) = (self.apis.get_mut(server), self.halls.get_mut(server)) {
             *api = Some(ApiServer::new(config));
-            *hall = Hall::new(self.settings.seats, self.settings.one_line);
+            *hall = Hall::new(self.settings.seats, self.settings.seats_fault);
         }
         if let Some(life) = self.lives.get_mut(server) {
             *life += 1;

@@ -60,16 +60,19 @@ impl User {
     /// People whose work the seed chooses.
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
-        if options.gpus {
-            return Self::with(crate::gpu::acts(&mut rng.fork("gpus"), options.safety));
+        if options.on_hollow_nodes() {
+            if options.gpus {
+                acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
+            }
+            if options.workloads {
+                let bug = options.plant.map(|plant| plant.bug);
+                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));
+            }
+            return Self::with(acts);
         }
         if options.clones {
             let bug = options.plant.map(|plant| plant.bug);
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
-        }
-        if options.workloads {
-            let bug = options.plant.map(|plant| plant.bug);
-            return Self::with(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));
         }
         parents(&mut rng.fork("parents"), options.safety, &mut acts);
         namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);

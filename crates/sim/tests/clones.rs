@@ -9,10 +9,7 @@ use carrack_sim::{Mishap, Options, Outcome, Scene, run};
 
 fn must_hold(what: &str, outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
-        panic!(
-            "{}\n{what}: {} is broken: {}\nreplay: carrack sim --clones --seed {} --trace",
-            failure.timeline, failure.invariant, failure.message, outcome.seed
-        );
+        panic!("{what}: {failure}");
     }
 }
 

@@ -10,10 +10,7 @@ fn options(faults: bool) -> Options {
 
 fn must_hold(outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
-        panic!(
-            "{}\nseed {}: {} is broken: {}\nreplay: carrack sim --gpus --seed {} --trace",
-            failure.timeline, outcome.seed, failure.invariant, failure.message, outcome.seed
-        );
+        panic!("{failure}");
     }
 }
 
@@ -23,5 +20,14 @@ fn gpus_are_neither_given_out_twice_nor_lost() {
     let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(12);
     for seed in 1..=seeds {
         must_hold(&run(seed, &options(true)));
+    }
+}
+
+/// Beside Deployments and all the others, on nodes that lose their power or are taken out of the cluster.
+#[test]
+fn gpus_are_neither_given_out_twice_nor_lost_beside_workloads() {
+    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    for seed in 1..=seeds {
+        must_hold(&run(seed, &Options { workloads: true, ..options(true) }));
     }
 }

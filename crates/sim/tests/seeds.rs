@@ -13,10 +13,7 @@ fn options() -> Options {
 
 fn must_hold(outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
-        panic!(
-            "{}\nseed {}: {} is broken: {}\nreplay: carrack sim --seed {} --trace",
-            failure.timeline, outcome.seed, failure.invariant, failure.message, outcome.seed
-        );
+        panic!("{failure}");
     }
 }
 
@@ -51,7 +48,7 @@ fn finds(part: usize, parts: usize) {
     for plant in plants::PLANTS.iter().skip(part).step_by(parts) {
         let options = Options { plant: Some(plant), ..options() };
         let found = (1..40).map(|seed| run(seed, &options)).find(|outcome| outcome.failure.is_some());
-        let about = |o: &Outcome| o.failure.as_ref().map(|f| format!("{}\nseed {}: {}", f.timeline, o.seed, f.message));
+        let about = |o: &Outcome| o.failure.as_ref().map(ToString::to_string);
         let broken = found.as_ref().and_then(|o| Some(o.failure.as_ref()?.invariant));
         let told = found.as_ref().and_then(about).unwrap_or_default();
         assert_eq!(broken, Some(plant.found_by), "{}: {}\n{told}", plant.name, plant.what);

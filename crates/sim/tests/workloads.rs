@@ -11,10 +11,7 @@ fn options(faults: bool) -> Options {
 
 fn must_hold(outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
-        panic!(
-            "{}\nseed {}: {} is broken: {}\nreplay: carrack sim --workloads --seed {} --trace",
-            failure.timeline, outcome.seed, failure.invariant, failure.message, outcome.seed
-        );
+        panic!("{failure}");
     }
 }
 

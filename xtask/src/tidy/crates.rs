@@ -7,12 +7,13 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 25] = [
+const LAYERS: [(&str, u8); 26] = [
     ("types", 0),
     ("cel", 1),
     ("csi", 0),
     ("disks", 0),
     ("deviceplugin", 0),
+    ("plot", 0),
     ("schema", 2),
     ("store", 1),
     ("images", 1),

@@ -1,4 +1,4 @@
-//! Documents: what README and ARCHITECTURE tell a reader to type or to open exists.
+//! Documents: what README, ARCHITECTURE and the pages in `docs/` tell a reader to type or to open exists.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
     let targets = make_targets(tree.get("Makefile").map_or("", String::as_str));
     let commands = commands(tree.get("crates/carrack/src/cli.rs").map_or("", String::as_str));
     let mut complaints = Vec::new();
-    for document in DOCUMENTS {
+    let pages = tree.keys().map(String::as_str).filter(|path| path.starts_with("docs/") && path.ends_with(".md"));
+    for document in DOCUMENTS.into_iter().chain(pages) {
         let Some(text) = tree.get(document) else {
             complaints.push(format!("{document}: is missing"));
             continue;
@@ -42,7 +43,8 @@ fn problems(code: &str, tree: &Tree, targets: &BTreeSet<&str>, commands: &BTreeS
     }
     for word in words {
         let path = word.trim_start_matches("./").trim_matches(['`', ',', '.', ':', '/']);
-        let ours = ["crates/", "examples/", "scripts/", "tests/", "xtask/"].iter().any(|dir| path.starts_with(dir));
+        let ours =
+            ["crates/", "examples/", "scripts/", "tests/", "xtask/", "docs/"].iter().any(|dir| path.starts_with(dir));
         let is_pattern = path.contains(['*', '{', '<', '$']);
         let exists = || tree.contains_key(path) || tree.keys().any(|file| file.starts_with(&format!("{path}/")));
         if ours && !is_pattern && !exists() {
@@ -119,6 +121,13 @@ mod tests {
         );
         verdict("`kubectl apply -f examples/vm.yaml`, `examples/*`, `examples/`\n", &[]);
         verdict("`examples/no.yaml`\n", &["README.md:1: examples/no.yaml does not exist"]);
+    }
+
+    #[test]
+    fn pages_are_looked_at_too() {
+        let files =
+            [("README.md", ""), ("ARCHITECTURE.md", ""), ("docs/a/b.md", "`make go`\n"), ("docs/c.txt", "`make go`\n")];
+        assert_eq!(complaints(super::check, &files), ["docs/a/b.md:1: the Makefile has no target go"]);
     }
 
     #[test]

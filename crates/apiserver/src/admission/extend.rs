@@ -134,6 +134,15 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// Has the plugins of the server's own say what the audit log is to know.
+pub(crate) fn annotate(cx: &Cx<'_>, attributes: &Attributes<'_>, found: &Found) {
+    if cx.is_audited() {
+        for (key, value) in cx.server.plugins.iter().flat_map(|plugin| plugin.annotations(attributes, found)) {
+            cx.annotate(key, value);
+        }
+    }
+}
+
 /// Lets those change the object who may.
 pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: &Found) -> Result<(), Status> {
     let any = |hooks: &Hooks| !hooks.mutating.is_empty() || !hooks.mutating_policies.is_empty();

@@ -183,6 +183,11 @@ pub trait AdmissionPlugin: Send + Sync {
         let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
         Vec::new()
     }
+    /// What the audit log says of a write, whether it goes through or not. Asked only where there is one.
+    fn annotations(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<(String, String)> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Vec::new()
+    }
     /// Which other objects change with the write, in one transaction. Asked last, about the object as
     /// it will be stored.
     ///

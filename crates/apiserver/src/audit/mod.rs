@@ -6,6 +6,7 @@
 
 mod policy;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_auth::Caller;
@@ -47,6 +48,8 @@ pub(crate) struct Notes {
     pub impersonated: Option<Caller>,
     /// Whether it was allowed, and why.
     pub allowed: Option<(bool, String)>,
+    /// What admission says of it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A request that is being noted.
@@ -125,12 +128,14 @@ impl Record<'_> {
         if let Some(other) = &notes.impersonated {
             self.event.insert("impersonatedUser".to_owned(), user(other));
         }
+        let mut annotations = json!(notes.annotations);
         if let Some((allowed, reason)) = &notes.allowed {
             let decision = if *allowed { "allow" } else { "forbid" };
-            self.event.insert(
-                "annotations".to_owned(),
-                json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason}),
-            );
+            annotations["authorization.k8s.io/decision"] = decision.into();
+            annotations["authorization.k8s.io/reason"] = reason.as_str().into();
+        }
+        if annotations.as_object().is_some_and(|annotations| !annotations.is_empty()) {
+            self.event.insert("annotations".to_owned(), annotations);
         }
         let stage = match response.body() {
             Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Stage::ResponseStarted,

@@ -189,6 +189,7 @@ async fn admit(
     if !errors.is_empty() {
         return Err(meta::invalid(cx, name, &errors));
     }
+    extend::annotate(cx, &attributes, &found);
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }

@@ -211,6 +211,7 @@ async fn admit(
     if !errors.is_empty() {
         return Err(meta::invalid(cx, cx.name(), &errors));
     }
+    extend::annotate(cx, &attributes, &found);
     for plugin in &server.plugins {
         plugin.validate(&attributes, &found)?;
     }

@@ -8,6 +8,18 @@ use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Cluster, config_map};
 
+/// A cluster that notes everything in full, but what the server asks for itself.
+fn noting(lines: &Arc<Lines>) -> Cluster {
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+                  - {level: None, users: ['system:apiserver']}\n- {level: RequestResponse}\n";
+    let cluster = Cluster::with(|config| {
+        let policy = Arc::new(Policy::parse(policy.as_bytes()).expect("a policy"));
+        config.audit = Some(Audit { policy, sink: lines.clone() });
+    });
+    lines.0.lock().expect("no panic").clear();
+    cluster
+}
+
 #[derive(Default)]
 struct Lines(Mutex<Vec<Value>>);
 
@@ -20,13 +32,7 @@ impl AuditSink for Lines {
 #[test]
 fn requests_are_noted_and_secrets_are_not() {
     let lines = Arc::new(Lines::default());
-    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
-                  - {level: None, users: ['system:apiserver']}\n- {level: RequestResponse}\n";
-    let cluster = Cluster::with(|config| {
-        let policy = Arc::new(Policy::parse(policy.as_bytes()).expect("a policy"));
-        config.audit = Some(Audit { policy, sink: lines.clone() });
-    });
-    lines.0.lock().expect("no panic").clear();
+    let cluster = noting(&lines);
     cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
     cluster.post("/api/v1/namespaces/default/secrets", &secret).expect(201);
@@ -61,4 +67,71 @@ fn requests_are_noted_and_secrets_are_not() {
         (&json!("x"), &json!("x"))
     );
     assert!(!lines[1].to_string().contains("hunter2") && lines[1]["level"] == "Metadata", "{}", lines[1]);
+}
+
+/// What admission finds and lets through is in the event's annotations.
+#[test]
+fn admission_annotates_the_events() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let annotations = || {
+        let lines = std::mem::take(&mut *lines.0.lock().expect("no panic"));
+        let of = |event: &Value| event["annotations"].as_object().cloned().unwrap_or_default();
+        let mut all: Vec<(String, String)> = lines
+            .iter()
+            .flat_map(of)
+            .filter(|(key, _)| !key.starts_with("authorization.k8s.io/"))
+            .map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()))
+            .collect();
+        all.sort();
+        all
+    };
+
+    let policy = json!({
+        "metadata": {"name": "short"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]},
+            "validations": [
+                {"expression": "true"},
+                {"expression": "object.data.v.size() < 3", "message": "too long"}],
+            "auditAnnotations": [
+                {"key": "length", "valueExpression": "string(object.data.v.size())"},
+                {"key": "silent", "valueExpression": "null"}],
+        },
+    });
+    let bases = "/apis/admissionregistration.k8s.io/v1";
+    cluster.post(&format!("{bases}/validatingadmissionpolicies"), &policy).expect(201);
+    let binding =
+        json!({"metadata": {"name": "short"}, "spec": {"policyName": "short", "validationActions": ["Audit"]}});
+    cluster.post(&format!("{bases}/validatingadmissionpolicybindings"), &binding).expect(201);
+    annotations();
+    cluster.post(CONFIG_MAPS, &config_map("good", "ab")).expect(201);
+    assert_eq!(annotations(), [("short/length".to_owned(), "2".to_owned())]);
+    cluster.post(CONFIG_MAPS, &config_map("long", "abcdef")).expect(201);
+    let found = annotations();
+    assert_eq!(found[0], ("short/length".to_owned(), "6".to_owned()));
+    assert_eq!(found[1].0, "validation.policy.admission.k8s.io/validation_failure");
+    let failures: Value = serde_json::from_str(&found[1].1).expect("JSON");
+    let expected = json!([{"message": "too long", "policy": "short", "binding": "short", "expressionIndex": 1,
+        "validationActions": ["Audit"]}]);
+    assert_eq!((failures, found.len()), (expected, 2));
+
+    let labels = json!({"pod-security.kubernetes.io/audit": "baseline"});
+    cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "watched", "labels": labels}})).expect(201);
+    cluster.post("/api/v1/namespaces/watched/serviceaccounts", &json!({"metadata": {"name": "default"}})).expect(201);
+    annotations();
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}});
+    cluster.post("/api/v1/namespaces/watched/pods", &pod).expect(201);
+    assert_eq!(
+        annotations(),
+        [
+            (
+                "pod-security.kubernetes.io/audit-violations".to_owned(),
+                "would violate PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)".to_owned()
+            ),
+            ("pod-security.kubernetes.io/enforce-policy".to_owned(), "privileged:latest".to_owned()),
+        ]
+    );
 }

@@ -16,6 +16,8 @@ const APP: (&str, &str) = ("kubevirt.io", "");
 const KUBEVIRT: &[&str] = &["kubevirt.io"];
 const SUBRESOURCES: &[&str] = &["subresources.kubevirt.io"];
 const NAMESPACE: &str = "kubevirt";
+/// Where the Leases of the nodes' guests are.
+pub(crate) const NODE_LEASE_NAMESPACE: &str = "kubevirt-node-lease";
 
 const MACHINES: &str = "virtualmachines virtualmachineinstances virtualmachineinstancepresets \
                         virtualmachineinstancereplicasets virtualmachineinstancemigrations";
@@ -176,16 +178,17 @@ fn agents(b: &mut Builder) {
             // Whether there are kinds of volume snapshots.
             rule(READ, &["apiextensions.k8s.io"], "customresourcedefinitions"),
             rule("get list watch create delete", APPS, "controllerrevisions"),
-            // Its own Lease, and those of the nodes, which it marks when they have run out.
-            rule("get list watch create update patch", &["coordination.k8s.io"], "leases"),
+            rule(READ, &["coordination.k8s.io"], "leases"),
             events(),
         ],
     );
-    b.bind(
-        "kubevirt-controller",
-        "kubevirt-controller",
-        &[To::User(USER_VIRT_CONTROLLER), To::ServiceAccount(NAMESPACE, "kubevirt-controller")],
-    );
+    let controller = [To::User(USER_VIRT_CONTROLLER), To::ServiceAccount(NAMESPACE, "kubevirt-controller")];
+    b.bind("kubevirt-controller", "kubevirt-controller", &controller);
+    // Its own Lease, and those of the nodes, which it marks when they have run out.
+    for (namespace, verbs) in [(NAMESPACE, "create update patch"), (NODE_LEASE_NAMESPACE, "update patch")] {
+        b.role(namespace, "kubevirt-controller", vec![rule(verbs, &["coordination.k8s.io"], "leases")]);
+        b.bind_role(namespace, "kubevirt-controller", "kubevirt-controller", &controller);
+    }
     b.labelled(
         "kubevirt-handler",
         &[APP],

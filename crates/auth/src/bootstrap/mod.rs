@@ -16,6 +16,8 @@ mod storage;
 mod tests;
 mod user_facing;
 
+pub(crate) use kubevirt::NODE_LEASE_NAMESPACE;
+
 use serde_json::{Map, Value, json};
 
 pub use node::node_rules;

@@ -131,6 +131,16 @@ fn who_may_do_what() {
     check(&virt, at("get", "", "secrets").in_namespace("ns").named("x"), false);
     check(&virt, at("create", "", "pods").with_subresource("exec").in_namespace("ns"), false);
     check(&virt, at("delete", "", "nodes").named("n1"), false);
+    for (verb, namespace, allowed) in [
+        ("create", "kubevirt", true),
+        ("patch", "kubevirt-node-lease", true),
+        ("create", "kubevirt-node-lease", false),
+        ("update", "kube-node-lease", false),
+        ("patch", "kube-system", false),
+    ] {
+        let leases = at(verb, "coordination.k8s.io", "leases").in_namespace(namespace).named("n1");
+        check(&virt, leases, allowed);
+    }
     let handler = Caller::virt_handler("n1");
     check(&handler, at("patch", "", "nodes").named("n1"), true);
     check(

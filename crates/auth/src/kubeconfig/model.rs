@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::{KubeconfigError, io, read_bounded};
+use super::{KubeconfigError, Target, io, read_bounded};
 use crate::pki::KeyPairPem;
 use crate::secret::Secret;
 
@@ -165,6 +165,22 @@ impl Kubeconfig {
     pub fn for_token(cluster: &str, user: &str, server: &str, ca_pem: &str, token: &Secret) -> Self {
         let auth = AuthInfo { token: Some(token.clone()), ..AuthInfo::default() };
         Self::single(cluster, user, server, ca_pem, auth)
+    }
+
+    /// For a user whose certificate and key are in one file, which is exchanged from time to time: what a kubelet
+    /// writes once it has joined.
+    #[must_use]
+    pub fn for_certificate_file(cluster: &str, user: &str, target: &Target, pair: &Path) -> Self {
+        let pair = Some(pair.to_string_lossy().into_owned());
+        let auth = AuthInfo { client_certificate: pair.clone(), client_key: pair, ..AuthInfo::default() };
+        let mut config =
+            Self::single(cluster, user, &target.server, target.ca_pem.as_deref().unwrap_or_default(), auth);
+        for NamedCluster { cluster, .. } in &mut config.clusters {
+            cluster.certificate_authority_data = cluster.certificate_authority_data.take().filter(|_| !target.insecure);
+            cluster.insecure_skip_tls_verify = target.insecure.then_some(true);
+            cluster.tls_server_name.clone_from(&target.tls_server_name);
+        }
+        config
     }
 
     fn single(cluster: &str, user: &str, server: &str, ca_pem: &str, auth: AuthInfo) -> Self {

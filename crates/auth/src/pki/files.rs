@@ -146,7 +146,10 @@ fn write_beside(temporary: &Path, text: &str) -> std::io::Result<File> {
 }
 
 /// Writes a private file (0600) atomically: a temporary file beside it, flushed, then renamed.
-pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+///
+/// # Errors
+/// What the disk says.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("."));
     let temporary = beside(path);
     let result = write_then_rename(&temporary, path, text);

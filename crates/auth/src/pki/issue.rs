@@ -40,7 +40,7 @@ pub(super) struct Leaf {
     pub sans: Option<Sans>,
 }
 
-fn making(what: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
+pub(super) fn making(what: &str) -> impl FnOnce(rcgen::Error) -> PkiError {
     let what = what.to_owned();
     move |source| PkiError::Issue { what, source }
 }
@@ -70,7 +70,7 @@ pub(super) fn self_signed(common_name: &str, sans: &Sans, now_unix_s: i64) -> Re
     Ok(KeyPairPem { certificate, key: Secret::new(key_pair.serialize_pem()) })
 }
 
-fn alternatives(sans: &Sans) -> Result<Vec<SanType>, PkiError> {
+pub(super) fn alternatives(sans: &Sans) -> Result<Vec<SanType>, PkiError> {
     let name = |name: &String| {
         let dns = name.as_str().try_into().map_err(|_| PkiError::Name { name: name.clone() })?;
         Ok(SanType::DnsName(dns))
@@ -299,7 +299,7 @@ impl Facts {
     }
 }
 
-fn sans(certificate: &X509Certificate<'_>) -> Result<Sans, String> {
+pub(super) fn sans(certificate: &X509Certificate<'_>) -> Result<Sans, String> {
     let mut names = BTreeSet::new();
     let mut addresses = BTreeSet::new();
     let extension = certificate.subject_alternative_name().map_err(|e| e.to_string())?;

@@ -15,6 +15,7 @@
 //! A certificate is written after its key: a crash between the two leaves a key alone, which an
 //! authority goes on with and which is replaced elsewhere. Two processes that share the directory take turns by a lock on `pki/.lock`.
 
+mod ask;
 mod files;
 mod identity;
 mod issue;
@@ -24,8 +25,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use ask::{CertificateFacts, PairError, Subject, key_fingerprint, new_key, new_request};
 use files::Directory;
-pub(crate) use files::write_private;
+pub use files::write_private;
 pub use identity::{Identity, Sans, Server};
 use issue::{Authority, Leaf};
 pub use request::{

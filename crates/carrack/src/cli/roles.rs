@@ -198,13 +198,30 @@ pub struct AgentArgs {
 Runs the pods of one node on a containerd that is there already.
 
 Examples:
+  # With certificates that were made for it
   carrack kubelet --kubeconfig kubelet.yaml --node-name n1 \\
       --container-runtime-endpoint /run/containerd/containerd.sock \\
-      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt")]
+      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt
+
+  # Joining with a bootstrap token alone: the credentials are asked for, and written to --kubeconfig
+  carrack kubelet --bootstrap-kubeconfig token.yaml --kubeconfig kubelet.yaml --rotate-certificates \\
+      --rotate-server-certificates")]
 pub struct KubeletArgs {
-    /// What every agent takes
+    /// What every role takes
     #[command(flatten)]
-    pub agent: AgentArgs,
+    pub role: RoleArgs,
+    /// Where the node's state lives
+    #[command(flatten)]
+    pub data_dir: DataDir,
+    /// Name of this node; the host's name without it
+    #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Certificates, or how to come by them
+    #[command(flatten)]
+    pub certificates: KubeletCertificateArgs,
     /// Upstream's configuration file: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -223,6 +240,32 @@ pub struct KubeletArgs {
     /// File that tells the boot's id instead of the kernel, for power cuts in tests
     #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
     pub boot_id_file: Option<PathBuf>,
+}
+
+/// Flags of upstream's kubelet about certificates.
+#[derive(Debug, Clone, Args)]
+pub struct KubeletCertificateArgs {
+    /// Kubeconfig with which a client certificate is asked for while --kubeconfig has no good one
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Where certificates that were asked for are kept; pki in the kubelet's directory without it
+    #[arg(long, value_name = "DIR")]
+    pub cert_dir: Option<PathBuf>,
+    /// Exchange the client certificate before it ends
+    #[arg(long)]
+    pub rotate_certificates: bool,
+    /// Ask for the certificate to serve with, and exchange it before it ends
+    #[arg(long, conflicts_with = "tls_cert_file")]
+    pub rotate_server_certificates: bool,
+    /// Certificate to serve with, in PEM; one that nobody else has signed without it
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Certificate authority of the API server's client certificate, in PEM; that of --kubeconfig without it
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
 }
 
 /// `carrack virt-handler`

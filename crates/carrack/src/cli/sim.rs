@@ -39,15 +39,24 @@ pub struct SimArgs {
     /// Print every line of the trace
     #[arg(long)]
     pub trace: bool,
+    /// For how long anything may fail, in simulated time
+    #[arg(long, value_name = "SECONDS")]
+    pub safety: Option<u64>,
+    /// How long the cluster then has to settle, in simulated time
+    #[arg(long, value_name = "SECONDS")]
+    pub liveness: Option<u64>,
     /// Deployments and the other workloads on hollow nodes, instead of machines and pods on whole ones
     #[arg(long)]
     pub workloads: bool,
     /// Pods that share GPUs on hollow nodes, through the GPU extender
-    #[arg(long, conflicts_with = "workloads")]
+    #[arg(long)]
     pub gpus: bool,
     /// Snapshots and clones of machines, with storage that only pretends
     #[arg(long, conflicts_with_all = ["workloads", "gpus"])]
     pub clones: bool,
+    /// Leave virtual machines out
+    #[arg(long)]
+    pub no_machines: bool,
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,

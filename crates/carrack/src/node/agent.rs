@@ -145,7 +145,7 @@ fn agents(
         boot_id_file: Some(carrack_noderuntime::power::boot_id(layout).context("the node has no boot's id")?),
     };
     let api: Arc<dyn Transport> = roles::https(&told.kubelet.kubeconfig)?;
-    let (token, place, tls) = (stop.clone(), layout.clone(), serving(&told.kubelet));
+    let (token, place, tls) = (stop.clone(), layout.clone(), serving(&told.kubelet).served()?);
     tasks.spawn(keep("kubelet", stop.clone(), move || {
         let (api, token, place, node, tls) = (api.clone(), token.clone(), place.clone(), node.clone(), tls.clone());
         async move { kubelet::run(&place, node, tls, api, token).await }

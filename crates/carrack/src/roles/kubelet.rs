@@ -1,5 +1,7 @@
 //! The kubelet: the pods of one node.
 
+mod certificates;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,15 +9,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use carrack_auth::pki::Identity;
+use carrack_auth::pki::{Identity, KeyPairPem};
+use carrack_auth::tls::Reloadable;
 use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::{KubeletConfig, NodeConfig, ServingTls};
 use carrack_noderuntime::Layout;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::roles::{AgentArgs, KubeletArgs};
-use crate::network;
+use crate::{logging, network};
+
+/// What a node's kubelet serves with, and whom it believes.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// The certificate, which may be exchanged.
+    pub certificate: Arc<Reloadable>,
+    /// The authority of clients, PEM.
+    pub client_ca_pem: String,
+}
+
+impl Serving {
+    /// For as long as the process lives.
+    ///
+    /// # Errors
+    /// Certificate and key cannot be used.
+    pub fn served(&self) -> anyhow::Result<Served> {
+        let pair = KeyPairPem { certificate: self.cert_pem.clone(), key: self.key_pem.clone().into() };
+        let certificate = Reloadable::new(&pair).context("the kubelet's certificate cannot be used")?;
+        Ok(Served { certificate, client_ca_pem: self.client_ca_pem.clone() })
+    }
+}
 
 /// What a node's agent serves with, and whom it believes.
 #[derive(Debug, Clone)]
@@ -58,7 +83,7 @@ pub struct Node {
 pub async fn run(
     layout: &Layout,
     node: Node,
-    serving: Serving,
+    served: Served,
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -79,9 +104,8 @@ pub async fn run(
         runtime_endpoint: node.runtime_endpoint,
         listen: Some(node.listen),
         serving: Some(ServingTls {
-            cert_pem: serving.cert_pem,
-            key_pem: serving.key_pem,
-            client_ca_pem: serving.client_ca_pem,
+            certificate: served.certificate,
+            client_ca_pem: served.client_ca_pem,
             allowed_names: vec![Identity::ApiserverKubeletClient.user()],
         }),
         boot_id_file: node.boot_id_file,
@@ -95,30 +119,42 @@ pub async fn run(
 /// `carrack kubelet`
 ///
 /// # Errors
-/// As for [`run`].
+/// As for [`run`], or it cannot come by its certificates.
 pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
-    let layout = args.agent.data_dir.layout()?;
-    let serving = serving(&args.agent)?;
+    logging::start(args.role.log.filter())?;
+    let stop = super::until_signal()?;
+    let layout = args.data_dir.layout()?;
     let configuration = args.config.as_deref().map(configuration).transpose()?;
     let (address, port, runtime) = configuration.as_ref().map_or((None, None, None), |c| {
         let runtime = c.container_runtime_endpoint.trim_start_matches("unix://");
         (c.address, c.port, Some(runtime).filter(|r| !r.is_empty()).map(PathBuf::from))
     });
     let node = Node {
-        name: super::node_name(args.agent.node_name.as_deref())?,
+        name: super::node_name(args.node_name.as_deref())?,
         address: args.node_ip.unwrap_or_else(network::own_address),
         labels: BTreeMap::new(),
         api_server: None,
-        listen: SocketAddr::new(address.unwrap_or(args.agent.bind_address), port.unwrap_or(args.port)),
+        listen: SocketAddr::new(address.unwrap_or(args.bind_address), port.unwrap_or(args.port)),
         runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
         configuration,
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file,
     };
-    super::alone("kubelet", &args.agent.role, |transport, stop| async move {
-        run(&layout, node, serving, transport, stop).await
-    })
-    .await
+    let wanted = certificates::Wishes::new(&args.certificates, &args.role.kubeconfig, &layout, &node);
+    if !wanted.join(&stop).await? {
+        return Ok(());
+    }
+    let mut keepers = JoinSet::new();
+    let (served, transport) = wanted.keep(&mut keepers, &stop)?;
+    tokio::select! {
+        result = run(&layout, node, served, transport, stop.clone()) => result,
+        Some(ended) = keepers.join_next() => match ended {
+            Ok(Err(why)) => Err(anyhow::anyhow!("a certificate is not seen to any more: {why}")),
+            // They end by themselves only when the kubelet does.
+            Ok(Ok(())) => Ok(()),
+            Err(error) => Err(error).context("a certificate is not seen to any more"),
+        },
+    }
 }
 
 /// Reads a configuration file of upstream's kubelet.

@@ -348,7 +348,7 @@ fn start_agents(
         boot_id_file: args.boot_id_file.clone(),
     };
     let (api, token, layout) = (client(server, Caller::node(name)), stop.clone(), machine.layout.clone());
-    let tls = serving(Server::Kubelet { node: name.clone() })?;
+    let tls = serving(Server::Kubelet { node: name.clone() })?.served()?;
     tasks.spawn(keep("kubelet", stop.clone(), move || {
         let (api, token, layout, node, tls) = (api.clone(), token.clone(), layout.clone(), node.clone(), tls.clone());
         async move { kubelet::run(&layout, node, tls, api, token).await }

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
 use super::claim::index;
-use super::{DaemonSetController, DeploymentController, JobController, ReplicaSets, StatefulSetController};
+use super::{
+    DaemonSetController, DeploymentController, JobController, ReplicaSets, StatefulSetController, TtlController,
+};
 use crate::testing::{of, words};
 
 /// What a plan does: its writes and the reasons of its events.
@@ -134,4 +136,32 @@ fn a_clock_that_goes_back_is_waited_for() {
     let plan = JobController::default().reconcile(&Key::new("ns", "job"), &caches.view(), now);
     assert!(words(&plan).iter().any(|w| w.starts_with("create pods")), "{:?}", words(&plan));
     assert!(plan.requeue_after.is_none_or(|after| after.as_secs() <= 60), "{:?}", plan.requeue_after);
+}
+
+/// What has ended, or become ready, tomorrow: it counts from now on for as long as it would have.
+#[test]
+fn what_is_to_happen_some_time_after_tomorrow_is_not_looked_for_all_the_time() {
+    let now = Time::parse("2026-01-01T00:00:00Z").expect("a time");
+    let tomorrow = "2026-01-02T00:00:00Z";
+    let condition = |kind: &str| json!([{"type": kind, "status": "True", "lastTransitionTime": tomorrow}]);
+    let labels = json!({"app": "web"});
+    let mut job = object("job", &json!({"ttlSecondsAfterFinished": 100}), &Value::Null, &labels);
+    job["status"] = json!({"conditions": condition("Complete")});
+    let caches = Caches::new().with::<Job>([of(job)]);
+    let plan = TtlController.reconcile(&Key::new("ns", "job"), &caches.view(), now);
+    assert_eq!((words(&plan), plan.requeue_after.map(|after| after.as_secs())), (Vec::new(), Some(100)));
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "replicaset", "uid": "replicaset", "controller": true}]);
+    let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": labels, "ownerReferences": owner},
+        "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running", "conditions": condition("Ready")}});
+    let set = object(
+        "replicaset",
+        &json!({"replicas": 1, "minReadySeconds": 30}),
+        &json!({ "matchLabels": labels }),
+        &labels,
+    );
+    let caches =
+        Caches::new().with_index("controller", index::<Pod>).with::<Pod>([of(pod)]).with::<ReplicaSet>([of(set)]);
+    let plan = ReplicaSets::default().reconcile(&Key::new("ns", "replicaset"), &caches.view(), now);
+    assert_eq!(words(&plan), ["update ns/replicaset/status"], "it is ready, and not yet available");
+    assert_eq!(plan.requeue_after.map(|after| after.as_secs()), Some(30));
 }

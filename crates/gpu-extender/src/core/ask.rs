@@ -7,7 +7,8 @@ use carrack_engine::Time;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::GpuExtender;
+use super::{GpuExtender, Planted};
+use crate::annotations;
 use crate::demand::{self, Demand};
 use crate::ledger::{Entry, Stage};
 use crate::place::{self, Places, Refusal};
@@ -33,8 +34,12 @@ impl GpuExtender {
                 return Ok(args.answer(&filtered));
             }
         };
+        if self.planted == Some(Planted::Predicated) && !annotations::keys(self.names(), pod).is_empty() {
+            return Err(format!("pod {} had been predicated!", pod.name()));
+        }
+        let believes_cache = self.planted == Some(Planted::Cache);
         // Asked again: the same answer, as long as it is one.
-        if let Some(entry) = self.ledger.get(uid).filter(|_| !self.planted_cache) {
+        if let Some(entry) = self.ledger.get(uid).filter(|_| !believes_cache) {
             let node = entry.node.clone();
             let offered = args.names.contains(&node);
             match entry.stage {
@@ -71,7 +76,7 @@ impl GpuExtender {
         }
         if let Some(((_, node), places)) = best {
             let node = node.clone();
-            if !self.planted_cache {
+            if !believes_cache {
                 self.offer(now, pod, &node, Some((&demand, places)));
             }
             filtered = chosen(&args.names, &node, filtered);
@@ -97,21 +102,57 @@ impl GpuExtender {
         Ok(scores(&list))
     }
 
-    /// Keeps the nodes on which the pod has a place once the victims are gone. It proposes no victims of its own: it knows
-    /// nothing of what else they mean to anybody.
+    /// Keeps the nodes on which the pod has a place once the victims are gone, or more of those that hold GPUs there.
+    ///
+    /// The scheduler sees sums: half of one GPU and half of another are no whole one. So an extender may answer with other
+    /// victims than it was shown (extender.go, `ProcessPreemption`). This one only adds some, since it cannot know what
+    /// else the scheduler chose the others for.
     pub(super) fn preempt(&mut self, mut asked: Preemption) -> Result<Bytes, String> {
-        let uid = asked.pod.uid().to_owned();
         match demand::of(&asked.pod, self.names()) {
             Ok(demand) if demand.is_empty() => {}
-            Ok(demand) => asked.victims.retain(|node, (victims, _)| {
-                let Some(shape) = self.shape(node) else { return false };
-                let mut gone: Vec<&str> = victims.iter().map(String::as_str).collect();
-                gone.push(&uid);
-                place::place(shape, &self.in_use(node, &gone), &demand).is_ok()
+            Ok(demand) => asked.victims.retain(|node, (victims, violations)| {
+                let Some(more) = self.more_victims(&asked.pod, node, victims, &demand) else { return false };
+                // Whether a budget allows it the scheduler alone knows. Where it need not be asked is better.
+                *violations += i64::try_from(more.len()).unwrap_or(i64::MAX);
+                victims.extend(more);
+                true
             }),
             Err(_) => asked.victims.clear(),
         }
         Ok(Preemption::answer(&asked.victims))
+    }
+
+    /// Who has to go from a node besides these for a pod to have its place: as few as possible, the least important first.
+    /// None when that is not enough.
+    fn more_victims(&self, pod: &Pod, node: &str, victims: &[String], demand: &Demand) -> Option<Vec<String>> {
+        let shape = self.shape(node)?;
+        let fits = |more: &[&str]| {
+            let gone: Vec<&str> =
+                victims.iter().map(String::as_str).chain([pod.uid()]).chain(more.iter().copied()).collect();
+            place::place(shape, &self.in_use(node, &gone), demand).is_ok()
+        };
+        if fits(&[]) {
+            return Some(Vec::new());
+        }
+        // Who is being bound is about to come, and cannot be deleted for another yet.
+        let held = self.ledger.iter().filter(|(_, entry)| entry.node == node && entry.stage == Stage::Held);
+        let mut less: Vec<(i32, &str)> = held
+            .filter(|(uid, _)| !victims.iter().any(|victim| victim == uid))
+            .filter_map(|(uid, entry)| Some((priority(self.pod(&entry.namespace, &entry.name, uid)?), uid)))
+            .filter(|(of, _)| *of < priority(pod))
+            .collect();
+        less.sort_unstable();
+        let mut more: Vec<&str> = less.iter().map(|(_, uid)| *uid).collect();
+        if !fits(&more) {
+            return None;
+        }
+        for (_, spared) in less.iter().rev() {
+            let without: Vec<&str> = more.iter().copied().filter(|uid| uid != spared).collect();
+            if fits(&without) {
+                more = without;
+            }
+        }
+        Some(more.into_iter().map(str::to_owned).collect())
     }
 
     /// A pod's place on a node beside all others, and how good it is.
@@ -155,7 +196,7 @@ impl GpuExtender {
     /// A place for a pod on the node that somebody chose: the one that was offered, or one found now.
     pub(super) fn reserve(&mut self, pod: &Pod, node: &str, demand: &Demand) -> Result<(), String> {
         let uid = pod.uid();
-        if let Some(entry) = self.ledger.get(uid).filter(|e| e.node == node && !self.planted_cache) {
+        if let Some(entry) = self.ledger.get(uid).filter(|e| e.node == node && self.planted != Some(Planted::Cache)) {
             let places = entry.places.clone();
             self.count(pod, node, demand, places, Stage::Binding);
             return Ok(());
@@ -164,6 +205,10 @@ impl GpuExtender {
         self.count(pod, node, demand, places, Stage::Binding);
         Ok(())
     }
+}
+
+fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
 }
 
 type Rank = (std::cmp::Reverse<usize>, u64, u64);

@@ -20,7 +20,7 @@ use carrack_types::resource::{Kind as _, Object as _, PartialObject};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
-use super::{GpuExtender, Reply, Verb, is_over, node_of};
+use super::{GpuExtender, Planted, Reply, Verb, is_over, node_of};
 use crate::ledger::Stage;
 use crate::wire::{self, Bind};
 use crate::{annotations, demand};
@@ -362,7 +362,7 @@ impl GpuExtender {
             (Step::Binding, Ok(_)) => self.bound(now, uid, fx),
             (Step::Binding, Err(error)) if error.is_unknown() || error.is_conflict() => {
                 tracing::warn!(uid, %error, "whether a pod is bound is not known");
-                if self.planted_haste && error.is_unknown() {
+                if self.planted == Some(Planted::Haste) && error.is_unknown() {
                     self.end(uid, &Err(error.to_string()), fx);
                     self.ledger.remove(uid);
                     return;

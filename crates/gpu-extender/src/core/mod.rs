@@ -110,10 +110,19 @@ pub struct GpuExtender {
     calls: BTreeMap<CallId, String>,
     timers: BTreeMap<TimerId, String>,
     metrics: Metrics,
-    /// The bug of gpu-admission, for the simulator: what is in use is what a cache shows.
-    planted_cache: bool,
-    /// Another one: GPUs are free as soon as somebody says that a binding failed.
-    planted_haste: bool,
+    planted: Option<Planted>,
+}
+
+/// Bugs that can be put in on purpose, for the simulator, which must find them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// gpu-admission's: it believes its cache, and remembers nothing of what it has said.
+    Cache,
+    /// A binding without an answer counts as one that did not happen, and its GPUs as free.
+    Haste,
+    /// gpu-admission's again: a pod with a choice of GPUs in its annotations is refused, since it was chosen for before
+    /// ("had been predicated").
+    Predicated,
 }
 
 impl GpuExtender {
@@ -131,20 +140,13 @@ impl GpuExtender {
             calls: BTreeMap::new(),
             timers: BTreeMap::new(),
             metrics: Metrics::default(),
-            planted_cache: false,
-            planted_haste: false,
+            planted: None,
         }
     }
-    /// With gpu-admission's bug: it believes its cache, and remembers nothing of what it has said.
+    /// Puts in a bug that the simulator must find.
     #[must_use]
-    pub fn with_planted_cache(mut self) -> Self {
-        self.planted_cache = true;
-        self
-    }
-    /// With another bug: a binding without an answer counts as one that did not happen.
-    #[must_use]
-    pub fn with_planted_haste(mut self) -> Self {
-        self.planted_haste = true;
+    pub fn with_planted(mut self, bug: Planted) -> Self {
+        self.planted = Some(bug);
         self
     }
     /// Who holds what.
@@ -179,7 +181,7 @@ impl GpuExtender {
 
     /// What all pods but these hold of a node's GPUs.
     fn in_use(&self, node: &str, except: &[&str]) -> Uses {
-        if !self.planted_cache {
+        if self.planted != Some(Planted::Cache) {
             return self.ledger.in_use(node, except);
         }
         let mut uses = Uses::new();

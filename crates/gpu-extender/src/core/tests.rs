@@ -392,7 +392,7 @@ fn victims_must_help() {
 #[test]
 fn the_planted_cache_gives_one_gpu_twice() {
     let mut b = Bench::fresh();
-    b.core = GpuExtender::new(Config::default(), &Rng::new(1)).with_planted_cache();
+    b.core = GpuExtender::new(Config::default(), &Rng::new(1)).with_planted(Planted::Cache);
     b.give(Input::Start);
     b.answer("/nodes", Ok(json!({"metadata": {"resourceVersion": "5"}, "items": [node("n1", 1)]})));
     b.answer("/pods", Ok(json!({"metadata": {"resourceVersion": "5"}, "items": []})));
@@ -405,4 +405,44 @@ fn requests_are_what_the_role_may_send() {
     let mut b = Bench::started(&[pod("a", 100)], &[node("n1", 1)]);
     b.bind("a", "n1");
     assert!(b.calls.iter().all(|(_, r)| r.method == Method::Patch && !r.path.contains("/status")), "{:?}", b.calls);
+}
+
+/// A GPU pod with a priority, on a node with two GPUs that four others share; whom the extender would have go.
+fn check_victims(shown: &[&str], cores: u32, priority: i32, expected: Option<(&[&str], i64)>) {
+    let there = [("a", "0", 1), ("b", "0", 5), ("c", "1", 2), ("d", "1", 9)];
+    let pods: Vec<Value> = there
+        .iter()
+        .zip(20..)
+        .map(|((name, gpu, priority), revision)| {
+            let mut pod = bound(pod(name, 50), "n", gpu, revision);
+            pod["spec"]["priority"] = (*priority).into();
+            pod
+        })
+        .collect();
+    let mut b = Bench::started(&pods, &[node("n", 2)]);
+    let mut asking = pod("x", cores);
+    asking["spec"]["priority"] = priority.into();
+    let shown: Vec<Value> = shown.iter().map(|name| json!({"UID": format!("u-{name}")})).collect();
+    let asked = json!({"Pod": asking, "NodeNameToMetaVictims": {"n": {"Pods": shown, "NumPDBViolations": 0}}});
+    let answer = b.said(Verb::Preempt, &asked)["NodeNameToMetaVictims"]["n"].clone();
+    let case = format!("{asked}: {answer}");
+    let Some((victims, violations)) = expected else { return assert_eq!(answer, Value::Null, "{case}") };
+    let uids: Vec<&str> = answer["Pods"].as_array().into_iter().flatten().filter_map(|p| p["UID"].as_str()).collect();
+    let victims: Vec<String> = victims.iter().map(|name| format!("u-{name}")).collect();
+    assert_eq!(uids, victims, "{case}");
+    assert_eq!(answer["NumPDBViolations"], violations, "{case}");
+}
+
+#[test]
+fn victims_are_as_many_as_free_a_place_and_no_more() {
+    // Half a GPU is free once one of them goes.
+    check_victims(&["a"], 50, 10, Some((&["a"], 0)));
+    // The sum is enough, and no GPU is whole: the less important of the two that are in the way goes too.
+    check_victims(&["a", "c"], 100, 10, Some((&["a", "c", "b"], 1)));
+    check_victims(&["a", "b"], 100, 10, Some((&["a", "b"], 0)));
+    // Nobody who is as important goes.
+    check_victims(&["a", "c"], 100, 5, None);
+    check_victims(&["a", "c"], 100, 6, Some((&["a", "c", "b"], 1)));
+    check_victims(&["a", "c"], 200, 10, Some((&["a", "c", "b", "d"], 2)));
+    check_victims(&["a", "c"], 300, 10, None);
 }

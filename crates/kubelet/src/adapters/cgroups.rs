@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use super::mounts;
 use crate::runtime::PodCgroup;
@@ -46,8 +46,10 @@ pub fn hierarchy(mountinfo: &str) -> Hierarchy {
     v2.map_or(Hierarchy::None, Hierarchy::V2)
 }
 
-fn here() -> Hierarchy {
-    fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t))
+/// This machine's; read once, since the list of mounts grows with every pod.
+fn here() -> &'static Hierarchy {
+    static HERE: OnceLock<Hierarchy> = OnceLock::new();
+    HERE.get_or_init(|| fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t)))
 }
 
 fn write(dir: &Path, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
@@ -112,8 +114,8 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
 pub fn parent(cgroup: &PodCgroup) -> String {
     static TOLD: Once = Once::new();
     let made = match here() {
-        Hierarchy::V1(mounts) => make_v1(&mounts, cgroup),
-        Hierarchy::V2(root) => make_v2(&root, cgroup),
+        Hierarchy::V1(mounts) => make_v1(mounts, cgroup),
+        Hierarchy::V2(root) => make_v2(root, cgroup),
         Hierarchy::None => Err(io::Error::other("no control groups are mounted")),
     };
     match made {
@@ -130,7 +132,7 @@ pub fn parent(cgroup: &PodCgroup) -> String {
 /// Removes a pod's control group with what is below it. What still holds processes stays.
 pub fn remove(path: &str) {
     let roots = match here() {
-        Hierarchy::V1(mounts) => mounts.into_iter().map(|(_, p)| p).collect(),
+        Hierarchy::V1(mounts) => mounts.iter().map(|(_, p)| p).collect(),
         Hierarchy::V2(root) => vec![root],
         Hierarchy::None => Vec::new(),
     };
@@ -177,6 +179,46 @@ mod tests {
             ("", Hierarchy::None),
         ] {
             assert_eq!(hierarchy(text), expected);
+        }
+    }
+
+    #[test]
+    fn limits_are_written_for_either_hierarchy() {
+        let resources = crate::runtime::Resources {
+            cpu_period_us: 100_000,
+            cpu_quota_us: 50_000,
+            cpu_shares: 512,
+            memory_limit_bytes: 64 << 20,
+            ..crate::runtime::Resources::default()
+        };
+        let limited = PodCgroup { path: "/kubepods/burstable/podu".into(), resources };
+        let free = PodCgroup { path: "/kubepods/podv".into(), resources: crate::runtime::Resources::default() };
+        let dir = tempfile::tempdir().unwrap();
+        let v1 = |name: &str| (name.to_owned(), dir.path().join("v1").join(name));
+        let (root, mounts) = (dir.path().join("v2"), vec![v1("cpu"), v1("memory"), v1("pids")]);
+        fs::create_dir_all(&root).unwrap();
+        for cgroup in [&limited, &free] {
+            make_v1(&mounts, cgroup).unwrap();
+            make_v2(&root, cgroup).unwrap();
+        }
+        let read = |path: &str| fs::read_to_string(dir.path().join(path)).ok();
+        for (path, want) in [
+            ("v1/cpu/kubepods/burstable/podu/cpu.shares", Some("512")),
+            ("v1/cpu/kubepods/burstable/podu/cpu.cfs_quota_us", Some("50000")),
+            ("v1/memory/kubepods/burstable/podu/memory.limit_in_bytes", Some("67108864")),
+            ("v1/cpu/kubepods/podv/cpu.shares", Some("2")),
+            ("v1/cpu/kubepods/podv/cpu.cfs_quota_us", None),
+            ("v1/memory/kubepods/podv/memory.limit_in_bytes", None),
+            ("v2/kubepods/burstable/podu/cpu.weight", Some("20")),
+            ("v2/kubepods/burstable/podu/cpu.max", Some("50000 100000")),
+            ("v2/kubepods/burstable/podu/memory.max", Some("67108864")),
+            ("v2/kubepods/podv/cpu.weight", Some("1")),
+            ("v2/kubepods/podv/memory.max", None),
+            // Controllers are passed on at every level above the pod.
+            ("v2/kubepods/burstable/cgroup.subtree_control", Some("+hugetlb")),
+            ("v2/kubepods/burstable/podu/cgroup.subtree_control", None),
+        ] {
+            assert_eq!(read(path).as_deref(), want, "{path}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use carrack_engine::Time;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
@@ -16,7 +17,7 @@ use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{cgroups, convert, io_error, oom, termination, volumes};
-use crate::effects::{OpError, RegistryAuth};
+use crate::effects::{OpError, RegistryAuth, Reply};
 use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord,
     SandboxSpec, Sharing, labels,
@@ -26,11 +27,15 @@ use crate::runtime::{
 const MAX_MESSAGE: usize = 16 << 20;
 const QUICK: Duration = Duration::from_secs(20);
 const SLOW: Duration = Duration::from_secs(240);
+/// How many questions of one listing are asked at the same time.
+const AT_ONCE: usize = 16;
 
 /// What never changes of a container or sandbox once it is known.
 #[derive(Default)]
 struct Known {
     sandbox_ips: BTreeMap<String, Vec<IpAddr>>,
+    /// Made in this life, and not started yet.
+    made: BTreeMap<String, ContainerRecord>,
     running: BTreeMap<String, ContainerRecord>,
     exited: BTreeMap<String, ContainerRecord>,
 }
@@ -119,44 +124,47 @@ impl Cri {
     /// When the runtime does not answer.
     pub async fn snapshot(&self) -> Result<RuntimeSnapshot, OpError> {
         let mut client = self.runtime.clone();
-        let sandboxes =
-            within(QUICK, client.list_pod_sandbox(request(v1::ListPodSandboxRequest::default(), QUICK))).await?.items;
-        let containers = within(QUICK, client.list_containers(request(v1::ListContainersRequest::default(), QUICK)))
-            .await?
-            .containers;
-        let mut out = RuntimeSnapshot::default();
-        for s in &sandboxes {
-            let Some(pod) = convert::pod_ref(&s.labels) else { continue };
-            let ready = s.state == i32::from(v1::PodSandboxState::SandboxReady);
-            let ips = match self.ips(&s.id) {
-                Some(ips) => ips,
-                None if !ready => Vec::new(),
-                None => match self.read_ips(&s.id).await {
-                    Ok(ips) => ips,
-                    // Removed between the two calls.
-                    Err(OpError::NotFound(_)) => continue,
-                    Err(e) => return Err(e),
-                },
-            };
-            out.sandboxes.push(SandboxRecord {
-                id: s.id.clone(),
-                pod,
-                attempt: s.metadata.as_ref().map_or(0, |m| m.attempt),
-                ready,
-                created_at: Time(s.created_at),
-                ips,
-            });
-        }
-        for c in &containers {
-            match self.container(c).await {
-                Ok(Some(record)) => out.containers.push(record),
-                Ok(None) => {}
-                Err(OpError::NotFound(_)) => {}
-                Err(e) => return Err(e),
-            }
-        }
+        let mut other = self.runtime.clone();
+        let (sandboxes, containers) = tokio::try_join!(
+            within(QUICK, client.list_pod_sandbox(request(v1::ListPodSandboxRequest::default(), QUICK))),
+            within(QUICK, other.list_containers(request(v1::ListContainersRequest::default(), QUICK))),
+        )?;
+        let (sandboxes, containers) = (sandboxes.items, containers.containers);
+        // What the listing does not say is asked for side by side.
+        let listed: Vec<_> = sandboxes.iter().map(|s| self.sandbox(s)).collect();
+        let ran: Vec<_> = containers.iter().map(|c| self.container(c)).collect();
+        let (listed, ran) = tokio::try_join!(
+            stream::iter(listed).buffered(AT_ONCE).try_collect::<Vec<_>>(),
+            stream::iter(ran).buffered(AT_ONCE).try_collect::<Vec<_>>(),
+        )?;
         self.forget(&sandboxes, &containers);
-        Ok(out)
+        Ok(RuntimeSnapshot {
+            sandboxes: listed.into_iter().flatten().collect(),
+            containers: ran.into_iter().flatten().collect(),
+        })
+    }
+
+    /// A sandbox as listed, with its addresses; none for one that is no pod's or was removed meanwhile.
+    async fn sandbox(&self, s: &v1::PodSandbox) -> Result<Option<SandboxRecord>, OpError> {
+        let Some(pod) = convert::pod_ref(&s.labels) else { return Ok(None) };
+        let ready = s.state == i32::from(v1::PodSandboxState::SandboxReady);
+        let ips = match self.ips(&s.id) {
+            Some(ips) => ips,
+            None if !ready => Vec::new(),
+            None => match self.sandbox_status(&s.id).await {
+                Ok(status) => self.read_ips(&status),
+                Err(OpError::NotFound(_)) => return Ok(None),
+                Err(e) => return Err(e),
+            },
+        };
+        Ok(Some(SandboxRecord {
+            id: s.id.clone(),
+            pod,
+            attempt: s.metadata.as_ref().map_or(0, |m| m.attempt),
+            ready,
+            created_at: Time(s.created_at),
+            ips,
+        }))
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -168,12 +176,14 @@ impl Cri {
         self.known().sandbox_ips.get(id).cloned()
     }
 
-    async fn read_ips(&self, id: &str) -> Result<Vec<IpAddr>, OpError> {
+    async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus, OpError> {
         let mut client = self.runtime.clone();
         let r = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        let Some(status) = within(QUICK, client.pod_sandbox_status(request(r, QUICK))).await?.status else {
-            return Ok(Vec::new());
-        };
+        let reply = within(QUICK, client.pod_sandbox_status(request(r, QUICK))).await?;
+        reply.status.ok_or_else(|| OpError::NotFound(format!("sandbox {id}")))
+    }
+
+    fn read_ips(&self, status: &v1::PodSandboxStatus) -> Vec<IpAddr> {
         let mut ips: Vec<IpAddr> = Vec::new();
         if let Some(n) = &status.network {
             ips.extend(n.ip.parse::<IpAddr>());
@@ -185,11 +195,12 @@ impl Cri {
             .and_then(|l| l.namespaces.as_ref()?.options.as_ref())
             .is_some_and(|o| o.network == i32::from(v1::NamespaceMode::Node));
         if !ips.is_empty() || on_node {
-            self.known().sandbox_ips.insert(id.to_owned(), ips.clone());
+            self.known().sandbox_ips.insert(status.id.clone(), ips.clone());
         }
-        Ok(ips)
+        ips
     }
 
+    /// A container as listed, with what only its status says; none for one that is no pod's or was removed meanwhile.
     async fn container(&self, c: &v1::Container) -> Result<Option<ContainerRecord>, OpError> {
         let Some(pod) = convert::pod_ref(&c.labels) else { return Ok(None) };
         let state = v1::ContainerState::try_from(c.state).unwrap_or(v1::ContainerState::ContainerUnknown);
@@ -223,7 +234,16 @@ impl Cri {
         if state == v1::ContainerState::ContainerCreated {
             return Ok(Some(record));
         }
-        let status = self.status(&c.id).await?;
+        match self.complete(&mut record).await {
+            Ok(()) => Ok(Some(record)),
+            Err(OpError::NotFound(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Adds what only a container's status says.
+    async fn complete(&self, record: &mut ContainerRecord) -> Result<(), OpError> {
+        let status = self.status(&record.id).await?;
         record.started_at = convert::time(status.started_at);
         record.image_ref.clone_from(&status.image_ref);
         if let Some(image) = status.image.as_ref().map(|i| i.image.clone()).filter(|i| !i.is_empty()) {
@@ -234,7 +254,7 @@ impl Cri {
             v1::ContainerState::ContainerCreated => {}
             v1::ContainerState::ContainerRunning => {
                 record.state = ContainerState::Running;
-                self.known().running.insert(c.id.clone(), record.clone());
+                self.known().running.insert(record.id.clone(), record.clone());
             }
             v1::ContainerState::ContainerExited => {
                 record.state = ContainerState::Exited {
@@ -244,12 +264,13 @@ impl Cri {
                     finished_at: Time(status.finished_at),
                 };
                 let mut known = self.known();
-                known.running.remove(&c.id);
-                known.exited.insert(c.id.clone(), record.clone());
+                known.running.remove(&record.id);
+                known.exited.insert(record.id.clone(), record.clone());
             }
             v1::ContainerState::ContainerUnknown => record.state = ContainerState::Unknown,
         }
-        Ok(Some(record))
+        record.created_at = Time(status.created_at);
+        Ok(())
     }
 
     fn forget(&self, sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
@@ -283,11 +304,11 @@ impl Cri {
         Ok(all)
     }
 
-    /// Runs a sandbox; returns its id.
+    /// Runs a sandbox, and says what it is like: no listing has to be waited for.
     ///
     /// # Errors
     /// What the runtime or the network says.
-    pub async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<String, OpError> {
+    pub async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Reply, OpError> {
         let dir = spec.log_directory.clone();
         tokio::fs::create_dir_all(&dir).await.map_err(io_error(format!("creating {dir}")))?;
         let mut client = self.runtime.clone();
@@ -295,7 +316,16 @@ impl Cri {
             config: Some(convert::sandbox(spec, cgroups::parent(&spec.cgroup))),
             runtime_handler: spec.runtime_handler.clone(),
         };
-        Ok(within(SLOW, client.run_pod_sandbox(request(r, SLOW))).await?.pod_sandbox_id)
+        let id = within(SLOW, client.run_pod_sandbox(request(r, SLOW))).await?.pod_sandbox_id;
+        let Ok(status) = self.sandbox_status(&id).await else { return Ok(Reply::Made(id)) };
+        Ok(Reply::Sandbox(Box::new(SandboxRecord {
+            ready: status.state() == v1::PodSandboxState::SandboxReady,
+            pod: spec.pod.clone(),
+            attempt: spec.attempt,
+            created_at: Time(status.created_at),
+            ips: self.read_ips(&status),
+            id,
+        })))
     }
 
     /// Stops a sandbox.
@@ -333,17 +363,39 @@ impl Cri {
             config: Some(oom::clamped(convert::container(spec, sandbox))),
             sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent(&sandbox.cgroup))),
         };
-        Ok(within(SLOW, client.create_container(request(r, SLOW))).await?.container_id)
+        let id = within(SLOW, client.create_container(request(r, SLOW))).await?.container_id;
+        let record = ContainerRecord {
+            id: id.clone(),
+            sandbox_id: spec.sandbox_id.clone(),
+            pod: spec.pod.clone(),
+            name: spec.name.clone(),
+            attempt: spec.attempt,
+            state: ContainerState::Created,
+            // Its status says.
+            created_at: Time::default(),
+            started_at: None,
+            image: spec.image.clone(),
+            image_ref: spec.image_ref.clone(),
+            hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        };
+        self.known().made.insert(id.clone(), record);
+        Ok(id)
     }
 
-    /// Starts a container.
+    /// Starts a container, and says what it is like where it was made in this life: no listing has to be waited for.
     ///
     /// # Errors
     /// What the runtime says.
-    pub async fn start(&self, id: &str) -> Result<(), OpError> {
+    pub async fn start(&self, id: &str) -> Result<Reply, OpError> {
         let mut client = self.runtime.clone();
         let r = v1::StartContainerRequest { container_id: id.to_owned() };
-        within(SLOW, client.start_container(request(r, SLOW))).await.map(drop)
+        let made = self.known().made.remove(id);
+        within(SLOW, client.start_container(request(r, SLOW))).await?;
+        let Some(mut record) = made else { return Ok(Reply::Done) };
+        Ok(match self.complete(&mut record).await {
+            Ok(()) => Reply::Started(Box::new(record)),
+            Err(_) => Reply::Done,
+        })
     }
 
     /// Stops a container.
@@ -364,6 +416,7 @@ impl Cri {
     pub async fn remove(&self, id: &str) -> Result<(), OpError> {
         let mut client = self.runtime.clone();
         let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
+        self.known().made.remove(id);
         within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop)
     }
 

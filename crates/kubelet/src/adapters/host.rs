@@ -34,14 +34,13 @@ fn system_uuid() -> String {
         .unwrap_or_default()
 }
 
-/// How many CPUs a list such as `0-3,8` names.
-fn cpu_count(list: &str) -> u32 {
-    list.split(',')
-        .filter_map(|part| match part.split_once('-') {
-            Some((a, b)) => Some(b.parse::<u32>().ok()?.checked_sub(a.parse().ok()?)? + 1),
-            None => part.parse::<u32>().ok().map(|_| 1),
-        })
-        .sum()
+/// The numbers that a list such as `0-3,8` names.
+fn numbers(list: &str) -> Vec<u32> {
+    let range = |part: &str| match part.split_once('-') {
+        Some((a, b)) => Some(a.parse::<u32>().ok()?..=b.parse().ok()?),
+        None => part.parse::<u32>().ok().map(|n| n..=n),
+    };
+    list.split(',').filter_map(range).flatten().collect()
 }
 
 fn hugepages() -> BTreeMap<u64, u64> {
@@ -156,9 +155,9 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         .map(|v| v.trim_matches('"').to_owned())
         .unwrap_or_default();
     let disk = rustix::fs::statvfs(dir).map_err(|e| OpError::Failed(format!("statvfs of {}: {e}", dir.display())))?;
-    let online = cpu_count(&line("/sys/devices/system/cpu/online"));
+    let online = numbers(&line("/sys/devices/system/cpu/online")).len();
     let cpus = if online > 0 {
-        online
+        u32::try_from(online).unwrap_or(u32::MAX)
     } else {
         std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
     };
@@ -178,6 +177,7 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         },
         hostname: text(uname.nodename()),
         cpus,
+        numa_nodes: numbers(&line("/sys/devices/system/node/online")),
         memory_bytes: meminfo(&memory, "MemTotal"),
         memory_available_bytes: meminfo(&memory, "MemAvailable"),
         hugepages_bytes: hugepages(),
@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn texts_of_the_kernel_read() {
-        assert_eq!(cpu_count("0-3,8,10-11"), 7);
+        assert_eq!(numbers("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers(""), Vec::<u32>::new());
         assert_eq!(meminfo("MemTotal:  10 kB\nMemAvailable: 5 kB\n", "MemAvailable"), 5120);
         let trie = "  |-- 10.0.0.0\n   /24 link UNICAST\n  |-- 10.0.0.5\n     /32 host LOCAL\n  |-- 127.0.0.1\n   /32 host LOCAL\n";
         assert_eq!(local_addresses(trie), vec![IpAddr::from([10, 0, 0, 5])]);

@@ -204,6 +204,22 @@ mod tests {
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Exited { code: 1, .. })));
     }
 
+    #[tokio::test]
+    async fn a_server_that_hangs_is_given_up_on() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let host = || "127.0.0.1".to_owned();
+        for action in [
+            NetAction::Http { https: false, host: host(), port, path: "/".into(), headers: Vec::new() },
+            NetAction::Http { https: true, host: host(), port, path: "/".into(), headers: Vec::new() },
+            NetAction::Grpc { host: host(), port, service: String::new() },
+        ] {
+            // It takes connections and says nothing.
+            let outcome = act(action.clone(), 1).await;
+            assert!(matches!(outcome, Err(OpError::TimedOut(1))), "{action:?}: {outcome:?}");
+        }
+    }
+
     /// A server of the health protocol that says the same of every service.
     #[derive(Clone)]
     struct Health(i32);

@@ -163,7 +163,7 @@ mod tests {
             "spec": {"containers": [{"name": "c"}, {"name": "d"}]}}))
         .unwrap();
         let listed = |id: &str, healthy| Device { id: id.into(), healthy, numa_nodes: vec![1] };
-        let allocation = Allocation { ids: BTreeSet::from(["a".to_owned()]), reply: None };
+        let allocation = Allocation { ids: BTreeSet::from(["a".to_owned()]), ..Allocation::default() };
         let view = DeviceView {
             held: BTreeMap::from([(
                 "u".into(),

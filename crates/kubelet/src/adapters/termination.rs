@@ -64,4 +64,45 @@ mod tests {
         let long = format!("t stdout F {}\n", "ü".repeat(2000));
         assert_eq!(log_end(&long).len(), MAX_LOG);
     }
+
+    #[tokio::test]
+    async fn last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let log = write("log", "t stdout F first\nt stderr F last\n");
+        let (said, silent) = (write("said", "bad luck"), write("silent", ""));
+        let long = write("long", &"x".repeat(9000));
+        let missing = dir.path().join("missing").display().to_string();
+        for (file, policy, code, want) in [
+            (&said, "File", 0, "bad luck"),
+            (&said, "FallbackToLogsOnError", 1, "bad luck"),
+            (&silent, "File", 1, "of the runtime"),
+            (&silent, "FallbackToLogsOnError", 1, "first\nlast"),
+            // Nothing went wrong: logs are no message.
+            (&silent, "FallbackToLogsOnError", 0, "of the runtime"),
+            (&missing, "FallbackToLogsOnError", 2, "first\nlast"),
+            (&missing, "File", 2, "of the runtime"),
+            (&long, "File", 0, &"x".repeat(4096)),
+        ] {
+            let annotations =
+                [(labels::TERMINATION_PATH, "/dev/termination-log"), (labels::TERMINATION_POLICY, policy)];
+            let status = v1::ContainerStatus {
+                exit_code: code,
+                message: "of the runtime".into(),
+                log_path: log.clone(),
+                annotations: annotations.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+                mounts: vec![v1::Mount {
+                    container_path: "/dev/termination-log".into(),
+                    host_path: file.clone(),
+                    ..v1::Mount::default()
+                }],
+                ..v1::ContainerStatus::default()
+            };
+            assert_eq!(message(&status).await, want, "{file} {policy} {code}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::amount::{self, Amounts};
 use crate::devices::{Devices, is_extended};
+use crate::planted::Planted;
 use crate::spec::pod::{self, spec};
 use crate::spec::sandbox::forbidden_sysctl;
 
@@ -58,11 +59,14 @@ pub struct Inputs<'a> {
     pub host_ports: &'a BTreeSet<HostPort>,
     /// Devices.
     pub devices: &'a Devices,
+    /// Kernel settings that the node allows besides the safe ones.
+    pub allowed_sysctls: &'a [String],
     /// What the node is low on.
     pub pressure: crate::eviction::Pressure,
-    /// The historical behaviour (kubernetes #125579), which the simulator must find: a device plugin that is not there
-    /// yet rejects for good.
-    pub planted_final_rejection: bool,
+    /// A container of it runs, or may.
+    pub runs: bool,
+    /// Historical behaviour.
+    pub planted: Option<Planted>,
 }
 
 fn reject(reason: &str, message: impl Into<String>) -> Decision {
@@ -97,13 +101,14 @@ fn refused_under_pressure(i: &Inputs<'_>) -> Option<&'static str> {
 /// Decides.
 #[must_use]
 pub fn decide(i: &Inputs<'_>) -> Decision {
-    if i.planted_final_rejection
+    if (i.planted == Some(Planted::FinalRejection) && !i.runs || i.planted == Some(Planted::JudgedAgain))
         && let Some(r) = pod::requests(i.pod).keys().find(|r| i.devices.ever_advertised(r) && !i.devices.registered(r))
     {
         let message = format!("Allocate failed due to cannot allocate unregistered device {r}, which is unexpected");
         return reject("UnexpectedAdmissionError", message);
     }
-    if i.admitted_before {
+    let judged_again = i.planted == Some(Planted::JudgedAgain) && i.node.is_some_and(|n| !affinity_matches(i.pod, n));
+    if i.admitted_before && !judged_again {
         return Decision::Admit;
     }
     if spec(i.pod).os.as_ref().is_some_and(|os| os.name != "linux") {
@@ -112,8 +117,8 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     if let Some(condition) = refused_under_pressure(i) {
         return reject("Evicted", format!("The node had condition: [{condition}]."));
     }
-    if let Some(name) = forbidden_sysctl(i.pod) {
-        return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"));
+    if let Some(why) = forbidden_sysctl(i.pod, i.allowed_sysctls) {
+        return reject("SysctlForbidden", why);
     }
     let Some(node) = i.node else {
         // The API itself may be a static pod.

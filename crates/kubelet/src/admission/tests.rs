@@ -76,7 +76,9 @@ impl World {
             host_ports: &BTreeSet::from([HostPort { protocol: "TCP".into(), port: 80, ip: "0.0.0.0".into() }]),
             devices: &self.devices,
             pressure: self.pressure,
-            planted_final_rejection: false,
+            allowed_sysctls: &[],
+            runs: false,
+            planted: None,
         });
         match d {
             Decision::Admit => "admit".into(),

@@ -93,8 +93,17 @@ impl KubeletCore {
             self.wake_pod(until, uid);
             return;
         }
-        let op = self.op(Owner::Pod(uid.clone(), PodOp::Lane(name.clone())), Op::FindImage(image), fx);
-        w.lanes.insert(name, Lane { start, op, step: Step::FindImage, image: None, preferred: None });
+        let mut lane = Lane { start, op: OpId(0), step: Step::FindImage, image: None, preferred: None };
+        let goes_on = match w.found.get(&image).cloned() {
+            Some(found) => self.image_found(now, w, &name, &c, Some(found), &mut lane, uid, fx),
+            None => {
+                lane.op = self.lane_op(uid, &name, Op::FindImage(image), fx);
+                true
+            }
+        };
+        if goes_on {
+            w.lanes.insert(name, lane);
+        }
     }
 
     fn tell_crash_loop(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, fx: &mut Fx) {
@@ -280,10 +289,16 @@ impl KubeletCore {
                 self.changed(w, fx);
                 false
             }
-            (Step::Start { id }, Ok(_)) => {
+            (Step::Start { id }, Ok(reply)) => {
                 self.container_event(now, w, name, true, "Started", format!("Started container {name}"), fx);
                 w.waiting.remove(name);
-                self.changed(w, fx);
+                match reply {
+                    Reply::Started(record) => self.changed_to(now, uid, w, fx, |runtime| {
+                        runtime.containers.retain(|c| c.id != record.id);
+                        runtime.containers.push(*record);
+                    }),
+                    _ => self.changed(w, fx),
+                }
                 self.post_start(now, uid, w, name, &c, &id, &mut lane, fx)
             }
             (Step::Start { .. }, Err(e)) => {
@@ -459,7 +474,7 @@ impl KubeletCore {
     }
 
     /// Devices that a container needs, and the containers whose devices it may take over.
-    fn device_needs<'a>(&self, pod: &'a Pod, name: &str) -> Option<(BTreeMap<String, usize>, Vec<&'a str>)> {
+    pub(super) fn device_needs<'a>(&self, pod: &'a Pod, name: &str) -> Option<(BTreeMap<String, usize>, Vec<&'a str>)> {
         let (kind, c) = pod::container(pod, name)?;
         let needs = pod::extended_resources(&c).into_iter().filter(|(r, _)| self.is_device(r)).collect();
         let reusable = match kind {

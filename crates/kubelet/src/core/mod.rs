@@ -5,7 +5,9 @@
 //! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
 //! completed change of the same pod: after each change the runtime is listed again first.
 
+mod align;
 mod csi_node;
+mod forgotten;
 mod growth;
 mod kill;
 mod lane;
@@ -31,6 +33,7 @@ use crate::config::NodeConfig;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
+use crate::planted::Planted;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
@@ -71,6 +74,7 @@ enum Owner {
 enum PodOp {
     Record,
     RunSandbox,
+    FoundImage(String),
     StopSandbox(String),
     Remove(String),
     Lane(String),
@@ -136,6 +140,9 @@ impl Checkpoint {
     }
 }
 
+/// How soon the runtime is listed when nobody waits for it: what was started may have ended at once.
+const RELIST_SOON: Duration = Duration::from_millis(100);
+
 /// The kubelet's core.
 pub struct KubeletCore {
     config: Arc<NodeConfig>,
@@ -149,6 +156,10 @@ pub struct KubeletCore {
     listed: Option<OpId>,
     relist_op: Option<OpId>,
     relist_again: bool,
+    /// When the runtime is listed next, if nothing calls for it before.
+    relist_at: Time,
+    /// The next listing is to follow soon on the one under way.
+    relist_hurry: bool,
     host: HostFacts,
     loaded: bool,
     started_at: Time,
@@ -185,8 +196,8 @@ pub struct KubeletCore {
     image_ops: BTreeSet<OpId>,
     images_next: Time,
     node: NodeState,
-    planted_final_rejection: bool,
-    planted_desired_state_alone: bool,
+    planted: Option<Planted>,
+    forgotten: forgotten::Forgotten,
     growths: growth::Growths,
     csi_node: CsiNodeState,
 }
@@ -207,6 +218,8 @@ impl KubeletCore {
             listed: None,
             relist_op: None,
             relist_again: false,
+            relist_at: Time::default(),
+            relist_hurry: false,
             host: HostFacts::default(),
             loaded: false,
             started_at: Time::default(),
@@ -237,27 +250,18 @@ impl KubeletCore {
             image_ops: BTreeSet::new(),
             images_next: Time::default(),
             node: NodeState::default(),
-            planted_final_rejection: false,
-            planted_desired_state_alone: false,
+            planted: None,
+            forgotten: forgotten::Forgotten::default(),
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             config: Arc::new(config),
         }
     }
 
-    /// Puts the historical behaviour back, for the simulator to find: a pod whose device plugin is not there is
-    /// rejected for good.
+    /// Puts historical behaviour back, for the simulator to find.
     #[must_use]
-    pub fn with_planted_final_rejection(mut self) -> Self {
-        self.planted_final_rejection = true;
-        self
-    }
-
-    /// Puts the historical behaviour back, for the simulator to find: a volume leaves the node when no pod is known
-    /// to want it, whatever is still mounted.
-    #[must_use]
-    pub fn with_planted_desired_state_alone(mut self) -> Self {
-        self.planted_desired_state_alone = true;
+    pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
+        self.planted = planted;
         self
     }
 
@@ -324,6 +328,17 @@ impl KubeletCore {
         }
     }
 
+    /// Lists the runtime in a moment, together with what else calls for it until then.
+    fn relist_soon(&mut self, now: Time) {
+        let at = now + RELIST_SOON;
+        if self.relist_op.is_some() {
+            self.relist_hurry = true;
+        } else if self.relist_at > at {
+            self.relist_at = at;
+            self.wake(at, Wake::Relist);
+        }
+    }
+
     /// Lists the runtime: now, or once the listing under way is back.
     fn relist(&mut self, fx: &mut Fx) {
         if self.relist_op.is_some() {
@@ -341,6 +356,8 @@ impl KubeletCore {
             }
             let Some((_, wake)) = self.wakes.pop_first() else { break };
             match wake {
+                // Another listing may have come between, which set its own time.
+                Wake::Relist if now < self.relist_at => {}
                 Wake::Relist => self.relist(fx),
                 Wake::Pod(uid) => {
                     self.dirty.insert(uid);
@@ -473,7 +490,7 @@ impl KubeletCore {
             .records
             .get(records::DEVICES)
             .and_then(|bytes| serde_json::from_slice::<DevicesRecord>(bytes).ok())
-            .is_some_and(|r| r.boot_id == self.host.boot_id);
+            .is_some_and(|r| r.boot_id == self.host.boot_id || self.planted == Some(Planted::StaleGrants));
         if let Some(bytes) = &loaded.checkpoint {
             match devices::decode(bytes) {
                 Ok((allocations, advertised)) => {
@@ -482,6 +499,7 @@ impl KubeletCore {
                 Err(error) => tracing::error!(%error, "starting with no device allocations"),
             }
         }
+        self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
         self.published_devices = u64::MAX;
@@ -546,7 +564,9 @@ impl KubeletCore {
         if self.relist_again {
             self.relist(fx);
         } else {
-            self.wake(now + self.config.relist_period, Wake::Relist);
+            let hurry = std::mem::take(&mut self.relist_hurry);
+            self.relist_at = now + if hurry { RELIST_SOON } else { self.config.relist_period };
+            self.wake(self.relist_at, Wake::Relist);
         }
     }
 
@@ -559,6 +579,13 @@ impl KubeletCore {
             by_pod.entry(c.pod.uid.clone()).or_default().containers.push(c);
         }
         let before = self.listed.replace(id);
+        let newer = |w: &Worker| id < w.fresh_after && w.shown == w.fresh_after;
+        for uid in self.workers.iter().filter(|(_, w)| newer(w)).map(|(uid, _)| uid) {
+            // More is known of this one than the listing shows.
+            if let Some(known) = self.runtime.get(uid) {
+                by_pod.insert(uid.clone(), known.clone());
+            }
+        }
         for (uid, w) in &self.workers {
             let waited = before.is_none_or(|b| b < w.fresh_after || w.stopping.as_ref().is_some_and(|s| b < s.since));
             if waited || by_pod.get(uid) != self.runtime.get(uid) {
@@ -573,7 +600,10 @@ impl KubeletCore {
         let Some(owner) = self.ops.remove(&id) else { return };
         match owner {
             Owner::Load => match outcome {
-                Ok(Reply::Loaded(l)) => self.loaded(now, *l, fx),
+                Ok(Reply::Loaded(l)) => {
+                    self.loaded(now, *l, fx);
+                    self.check_topology(fx);
+                }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(%error, "the local record cannot be read; nothing is done until it can");
@@ -634,7 +664,9 @@ impl KubeletCore {
     /// Writes the device checkpoint if it is behind. What must be in it first waits for its version.
     fn save_checkpoint(&mut self, now: Time, fx: &mut Fx) {
         let behind = self.checkpoint.saved < self.checkpoint.version;
-        if !self.loaded || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
+        // The first one of all tells what plugins the node had; that is asked of the Node.
+        let open = !self.loaded || self.forgotten.open;
+        if open || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
             return;
         }
         let body = self.devices.checkpoint();
@@ -764,6 +796,9 @@ impl Core for KubeletCore {
 
     fn step(&mut self, now: Time, input: Input<In>, fx: &mut Fx) {
         self.route(now, input, fx);
+        if self.forgotten.is_due() {
+            self.suppose_devices();
+        }
         self.woken(now, fx);
         self.settle(now, fx);
         self.follow_mirrors(now, fx);

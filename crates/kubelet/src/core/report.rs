@@ -55,7 +55,7 @@ impl KubeletCore {
         if self.listed.is_none() || w.admission == Admission::Undecided && w.stopping.is_none() {
             return;
         }
-        if self.listed.is_some_and(|l| l < w.fresh_after) && !matches!(w.admission, Admission::Rejected(..)) {
+        if !self.is_fresh(w) && !matches!(w.admission, Admission::Rejected(..)) {
             return;
         }
         let is_static = pod::is_static(&w.pod);

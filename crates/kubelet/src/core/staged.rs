@@ -7,6 +7,7 @@ use carrack_types::volume::digest;
 
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
+use crate::planted::Planted;
 use crate::records::VOLUME_PREFIX;
 use crate::volumes::{StageAction, Staging, Told};
 
@@ -54,7 +55,7 @@ impl KubeletCore {
             now,
             known,
             |id| of(id).wanted,
-            |id| of(id).there && !self.planted_desired_state_alone,
+            |id| of(id).there && self.planted != Some(Planted::DesiredStateAlone),
             |id| Told { in_use: told.iter().any(|t| t == id) && said.stands(id), attached: attached.contains(id) },
         );
         for action in actions {

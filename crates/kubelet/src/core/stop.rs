@@ -17,6 +17,7 @@ use super::sync::{ran_before, verdicts, with_facts};
 use super::worker::{PodRuntime, Worker};
 use super::{Call, Fx, KubeletCore, Owner, PodOp};
 use crate::effects::Op;
+use crate::planted::Planted;
 use crate::pods::plan;
 use crate::records::POD_PREFIX;
 use crate::runtime::Uid;
@@ -31,6 +32,9 @@ impl KubeletCore {
             self.recorded(now, uid, w, fx);
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
+        if self.planted == Some(Planted::ForgottenNetworks) {
+            w.stopped.extend(runtime.sandboxes.iter().filter(|s| !s.ready).map(|s| s.id.clone()));
+        }
         let none = BTreeMap::new();
         if !w.stopped_all {
             // A sandbox or container that is being made is waited for, then stopped.

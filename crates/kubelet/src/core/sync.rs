@@ -15,7 +15,8 @@ use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
 use crate::admission::{self, Decision};
 use crate::amount::Amounts;
 use crate::effects::{Op, OpId, Outcome, Reply};
-use crate::pods::plan::{self, Facts, Plan, Verdict};
+use crate::planted::Planted;
+use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
 use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::env::Place;
@@ -75,13 +76,18 @@ impl KubeletCore {
         if !w.confirmed {
             return;
         }
+        let new_here = w.stopping.is_none() && w.admission == Admission::Undecided;
+        if self.planted == Some(Planted::ForgottenDeletions) && new_here && w.pod.is_deleting() {
+            return;
+        }
         self.notice_stop(now, uid, w, fx);
         if w.stopping.is_none() {
             if w.admission != Admission::Admitted {
                 self.admit(now, uid, w, fx);
             }
-            if w.admission == Admission::Admitted && self.recorded(now, uid, w, fx) {
-                self.run_pod(now, uid, w, fx);
+            if w.admission == Admission::Admitted {
+                let recorded = self.recorded(now, uid, w, fx);
+                self.run_pod(now, uid, w, recorded, fx);
                 // It may just have ended.
                 self.notice_stop(now, uid, w, fx);
             }
@@ -160,10 +166,15 @@ impl KubeletCore {
             leaving: &leaving,
             host_ports: &ports,
             devices: &self.devices,
+            allowed_sysctls: &self.config.allowed_sysctls,
             pressure: self.pressure(now),
-            planted_final_rejection: self.planted_final_rejection
-                && !self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
+            planted: self.planted,
+            runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });
+        let decision = match decision {
+            Decision::Admit if !self.was_admitted(uid, w) => self.laid_together(uid, &w.pod),
+            other => other,
+        };
         match decision {
             Decision::Admit => w.admission = Admission::Admitted,
             Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
@@ -232,17 +243,25 @@ impl KubeletCore {
 
     /// The runtime's view of a pod, if it is new enough to act on.
     pub(super) fn fresh_runtime(&self, uid: &Uid, w: &Worker) -> Option<PodRuntime> {
-        let listed = self.listed?;
-        (listed >= w.fresh_after).then(|| self.runtime.get(uid).cloned().unwrap_or_default())
+        self.is_fresh(w).then(|| self.runtime.get(uid).cloned().unwrap_or_default())
+    }
+
+    /// Whether what is known of the runtime shows every change that was made for this pod.
+    pub(super) fn is_fresh(&self, w: &Worker) -> bool {
+        self.listed.is_some_and(|listed| listed >= w.fresh_after || w.shown == w.fresh_after)
     }
 
     pub(super) fn place(&self, pod_ips: Vec<String>) -> Place {
         Place { pod_ips, ..Place::new(&self.config.node_name, &self.host, &host_ips(self)) }
     }
 
-    fn run_pod(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
-        self.want_volumes(now, uid, w, fx);
-        self.advance_lanes(now, uid, w, fx);
+    /// `recorded` says that the pod's record is on disk. A sandbox does not wait for it, since the runtime remembers it;
+    /// volumes and containers do.
+    fn run_pod(&mut self, now: Time, uid: &Uid, w: &mut Worker, recorded: bool, fx: &mut Fx) {
+        if recorded {
+            self.want_volumes(now, uid, w, fx);
+            self.advance_lanes(now, uid, w, fx);
+        }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.probe(now, uid, w, &runtime, fx);
         let verdicts = verdicts(w);
@@ -252,10 +271,22 @@ impl KubeletCore {
         if w.end.is_some() {
             return;
         }
-        self.carry_out(now, uid, w, &runtime, plan, fx);
+        let starts = self.carry_out(now, uid, w, &runtime, plan, fx);
+        if recorded {
+            self.start_containers(now, uid, w, &runtime, starts, fx);
+        }
     }
 
-    fn carry_out(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, plan: Plan, fx: &mut Fx) {
+    /// Does what is planned but for starts, which it returns once there is a sandbox for them.
+    fn carry_out(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        runtime: &PodRuntime,
+        plan: Plan,
+        fx: &mut Fx,
+    ) -> Vec<Start> {
         let grace = Duration::from_secs(
             u64::try_from(pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30)).unwrap_or(30),
         );
@@ -281,14 +312,7 @@ impl KubeletCore {
         for id in plan.remove_sandboxes {
             self.remove(now, uid, w, id.clone(), Op::RemoveSandbox(id), fx);
         }
-        let volumes = self.volumes.ready(&w.pod);
-        if let Err(missing) = &volumes {
-            self.tell_missing_volumes(now, w, missing, fx);
-            if let Some(at) = self.volumes.next_retry(uid) {
-                self.wake_pod(at, uid);
-            }
-            return;
-        }
+        // Volumes are made ready meanwhile.
         if let Some(attempt) = plan.run_sandbox
             && w.sandbox_op.is_none()
             && w.busy.is_empty()
@@ -296,15 +320,16 @@ impl KubeletCore {
             if w.sandbox_retry_at > now {
                 self.wake_pod(w.sandbox_retry_at, uid);
             } else {
-                let Some(handler) = self.runtime_handler(now, uid, w, fx) else { return };
+                let Some(handler) = self.runtime_handler(now, uid, w, fx) else { return Vec::new() };
                 w.waiting.clear();
                 let spec = sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver);
                 let spec = Arc::new(crate::runtime::SandboxSpec { runtime_handler: handler, ..spec });
                 w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
+                self.find_images(uid, w, fx);
             }
         }
         if w.sandbox_op.is_some() {
-            return;
+            return Vec::new();
         }
         // A restarted kubelet has the sandbox, and makes up its description again.
         if let Some(s) = plan::current_sandbox(&runtime.sandboxes.iter().collect::<Vec<_>>())
@@ -313,10 +338,48 @@ impl KubeletCore {
             let spec = sandbox::sandbox(&w.pod, s.attempt, &self.config, &self.host.resolver);
             w.sandbox_spec = Some(Arc::new(spec));
         }
-        let wanted: BTreeSet<String> = plan.start.iter().map(|s| s.name.clone()).collect();
+        plan.start
+    }
+
+    /// Begins to start containers, once their volumes are ready.
+    fn start_containers(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        runtime: &PodRuntime,
+        starts: Vec<Start>,
+        fx: &mut Fx,
+    ) {
+        if let Err(missing) = self.volumes.ready(&w.pod) {
+            self.tell_missing_volumes(now, w, &missing, fx);
+            if let Some(at) = self.volumes.next_retry(uid) {
+                self.wake_pod(at, uid);
+            }
+            return;
+        }
+        if w.sandbox_op.is_some() {
+            return;
+        }
+        let wanted: BTreeSet<String> = starts.iter().map(|s| s.name.clone()).collect();
         w.waiting.retain(|name, _| wanted.contains(name) || w.lanes.contains_key(name));
-        for start in plan.start {
+        for start in starts {
             self.begin_lane(now, uid, w, runtime, start, fx);
+        }
+        // What was looked up is used at once or not at all: an image may go.
+        w.found.clear();
+    }
+
+    /// Looks images up while the sandbox is made.
+    fn find_images(&mut self, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
+        w.found.clear();
+        let images: BTreeSet<String> = pod::all_containers(&w.pod)
+            .into_iter()
+            .filter(|(_, c)| c.image_pull_policy.as_deref() != Some("Always"))
+            .filter_map(|(_, c)| c.image)
+            .collect();
+        for image in images {
+            self.op(Owner::Pod(uid.clone(), PodOp::FoundImage(image.clone())), Op::FindImage(image), fx);
         }
     }
 
@@ -424,7 +487,14 @@ impl KubeletCore {
                     }
                 }
             }
-            PodOp::RunSandbox => self.sandbox_done(now, w, outcome, fx),
+            PodOp::RunSandbox => self.sandbox_done(now, uid, w, outcome, fx),
+            PodOp::FoundImage(image) => {
+                if let Ok(Reply::Image(Some(found))) = outcome
+                    && w.sandbox_op.is_some()
+                {
+                    w.found.insert(image, found);
+                }
+            }
             PodOp::StopSandbox(sandbox) => {
                 w.busy.remove(&sandbox);
                 match outcome {
@@ -510,14 +580,39 @@ impl KubeletCore {
         self.relist(fx);
     }
 
-    fn sandbox_done(&mut self, now: Time, w: &mut Worker, outcome: Outcome, fx: &mut Fx) {
+    /// The runtime was changed for this pod, and came back with what it made: that is known as if it had been listed.
+    pub(super) fn changed_to(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        fx: &mut Fx,
+        take: impl FnOnce(&mut PodRuntime),
+    ) {
+        if !self.is_fresh(w) {
+            self.changed(w, fx);
+            return;
+        }
+        w.fresh_after = OpId(fx.fresh());
+        w.shown = w.fresh_after;
+        take(self.runtime.entry(uid.clone()).or_default());
+        self.relist_soon(now);
+    }
+
+    fn sandbox_done(&mut self, now: Time, uid: &Uid, w: &mut Worker, outcome: Outcome, fx: &mut Fx) {
         w.sandbox_op = None;
         match outcome {
-            Ok(Reply::Made(_)) => {
+            Ok(Reply::Sandbox(made)) => {
+                w.sandbox_failures = 0;
+                self.changed_to(now, uid, w, fx, |runtime| {
+                    runtime.sandboxes.retain(|s| s.id != made.id);
+                    runtime.sandboxes.push(*made);
+                });
+            }
+            Ok(_) => {
                 w.sandbox_failures = 0;
                 self.changed(w, fx);
             }
-            Ok(_) => self.changed(w, fx),
             Err(error) => {
                 w.sandbox_failures += 1;
                 let delay = Duration::from_secs(1 << w.sandbox_failures.min(6).saturating_sub(1));

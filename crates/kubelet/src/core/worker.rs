@@ -147,6 +147,10 @@ pub(super) struct Worker {
     pub stopped_all: bool,
     /// A listing must be at least this new to be acted on.
     pub fresh_after: OpId,
+    /// What is known of the runtime shows all changes up to this one: the last one came back with what it made.
+    pub shown: OpId,
+    /// Images that were looked up while the sandbox was made.
+    pub found: BTreeMap<String, ImageRecord>,
     pub sandbox_op: Option<OpId>,
     pub sandbox_failures: u32,
     pub sandbox_retry_at: Time,
@@ -203,6 +207,8 @@ impl Worker {
             end: None,
             stopped_all: false,
             fresh_after: OpId(0),
+            shown: OpId(0),
+            found: BTreeMap::new(),
             sandbox_op: None,
             sandbox_failures: 0,
             sandbox_retry_at: Time::default(),

@@ -177,7 +177,11 @@ pub fn decode(bytes: &[u8]) -> Result<(Allocations, BTreeSet<String>), Checkpoin
             .map(from_proto);
         allocations.entry(e.pod_uid.into()).or_default().entry(e.container_name).or_default().insert(
             e.resource_name,
-            Allocation { ids: e.device_ids.into_iter().flatten().filter_map(|(_, v)| v).flatten().collect(), reply },
+            Allocation {
+                ids: e.device_ids.into_iter().flatten().filter_map(|(_, v)| v).flatten().collect(),
+                reply,
+                on: None,
+            },
         );
     }
     Ok((allocations, file.data.registered.into_iter().flatten().map(|(k, _)| k).collect()))

@@ -10,10 +10,12 @@
 //! remembered, so that a pod which needs it waits for the plugin instead of being turned away or
 //! started without it. A device is held by at most one pod until that pod's containers are over.
 
+mod align;
 mod checkpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use align::{Alignment, Need};
 pub(crate) use checkpoint::from_proto as from_wire;
 pub use checkpoint::{CheckpointError, decode, encode};
 
@@ -72,6 +74,9 @@ pub struct Allocation {
     pub ids: BTreeSet<String>,
     /// What the plugin granted in this boot; none while it is only intended.
     pub reply: Option<AllocateReply>,
+    /// Chosen at admission to lie on these NUMA nodes (any, when there are none), and the plugin was not asked yet what
+    /// it prefers there. Not on disk: after a restart the choice stands.
+    pub on: Option<crate::topology::Nodes>,
 }
 
 /// Holdings: pod, container, resource.
@@ -225,6 +230,18 @@ impl Devices {
         self.resources.contains_key(resource)
     }
 
+    /// Takes a resource for one that a plugin advertised here in a time that nobody remembers.
+    pub fn suppose(&mut self, resource: &str) {
+        self.resources.entry(resource.to_owned()).or_default();
+    }
+
+    /// Takes that back, unless a plugin has come for it.
+    pub fn unsuppose(&mut self, resource: &str) {
+        if self.resources.get(resource).is_some_and(|r| r.plugin.is_none() && r.devices.is_empty()) {
+            self.resources.remove(resource);
+        }
+    }
+
     /// Whether a plugin is registered for it and has listed its devices.
     #[must_use]
     pub fn registered(&self, resource: &str) -> bool {
@@ -318,8 +335,8 @@ impl Devices {
         let step = self.peek_step(uid, container, needs, reusable, preferred);
         if let NextStep::Allocate { resource, ids, .. } = &step {
             let mine = self.allocations.entry(uid.clone()).or_default().entry(container.to_owned()).or_default();
-            if mine.get(resource).is_none_or(|a| a.ids != *ids) {
-                mine.insert(resource.clone(), Allocation { ids: ids.clone(), reply: None });
+            if mine.get(resource).is_none_or(|a| a.ids != *ids || a.on.is_some()) {
+                mine.insert(resource.clone(), Allocation { ids: ids.clone(), reply: None, on: None });
             }
         }
         step
@@ -351,11 +368,24 @@ impl Devices {
             if let Some(mine) = mine.filter(|a| a.ids.len() == count) {
                 if mine.ids.iter().all(|id| healthy.contains(id)) {
                     if mine.reply.is_none() {
-                        return NextStep::Allocate {
-                            resource: resource.clone(),
-                            epoch: plugin.epoch,
-                            ids: mine.ids.clone(),
-                        };
+                        let wish = preferred.filter(|(r, _)| r == resource).map(|(_, ids)| ids);
+                        let others = self.alternatives(uid, container, resource);
+                        if wish.is_none() && plugin.options.preferred_allocation && others.len() > count {
+                            return NextStep::Prefer {
+                                resource: resource.clone(),
+                                epoch: plugin.epoch,
+                                available: others,
+                                count,
+                            };
+                        }
+                        let wished = wish.into_iter().flatten().filter(|id| others.contains(*id));
+                        let mut ids = BTreeSet::new();
+                        for id in wished.chain(&mine.ids) {
+                            if ids.len() < count {
+                                ids.insert(id.clone());
+                            }
+                        }
+                        return NextStep::Allocate { resource: resource.clone(), epoch: plugin.epoch, ids };
                     }
                     if plugin.options.pre_start_required {
                         pre_starts.push(PreStart {

@@ -36,8 +36,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use carrack_auth::pki::KeyPairPem;
-use carrack_auth::tls::{self, Reloadable, TlsError};
+use carrack_auth::tls::{self, TlsError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -74,13 +73,12 @@ pub struct ServerConfig {
     pub settings: Settings,
 }
 
-/// TLS of the server from PEM texts.
+/// TLS of the server.
 ///
 /// # Errors
-/// When certificate, key or authority cannot be used.
+/// When the authority cannot be used.
 pub fn server_tls(serving: &ServingTls) -> Result<rustls::ServerConfig, TlsError> {
-    let pair = KeyPairPem { certificate: serving.cert_pem.clone(), key: serving.key_pem.clone().into() };
-    tls::server_config(Reloadable::new(&pair)?, &serving.client_ca_pem)
+    tls::server_config(Arc::clone(&serving.certificate), &serving.client_ca_pem)
 }
 
 /// Listens and serves until `shutdown` resolves: see [`Server`].

@@ -355,6 +355,34 @@ mod tests {
     }
 
     #[test]
+    fn hosts_of_a_pod() {
+        let config = NodeConfig::default();
+        let v4 = "10.0.0.2";
+        for (spec, ips, lines) in [
+            (json!({}), vec![v4], vec!["10.0.0.2\tp"]),
+            (
+                json!({"hostname": "web", "subdomain": "db"}),
+                vec![v4],
+                vec!["10.0.0.2\tweb.db.n.svc.cluster.local\tweb"],
+            ),
+            (json!({}), vec![v4, "fd00::2"], vec!["10.0.0.2\tp", "fd00::2\tp"]),
+            (
+                json!({"hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b.c"]}, {"ip": "1.2.3.5"}]}),
+                vec![v4],
+                vec!["10.0.0.2\tp", "", "# Entries added by HostAliases.", "1.2.3.4\ta\tb.c", "1.2.3.5"],
+            ),
+        ] {
+            let mut spec = spec;
+            spec["containers"] = json!([]);
+            let metadata = json!({"name": "p", "namespace": "n", "uid": "u"});
+            let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+            let ips: Vec<String> = ips.into_iter().map(str::to_owned).collect();
+            let text = hosts_file(&pod, &config, &ips);
+            assert_eq!(text.lines().skip(7).collect::<Vec<_>>(), lines, "{spec}");
+        }
+    }
+
+    #[test]
     fn bad_containers_are_refused() {
         for (container, message) in [
             (json!({"name": "c", "volumeMounts": [{"name": "w", "mountPath": "/d"}]}), "volume \"w\""),

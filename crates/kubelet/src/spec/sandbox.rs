@@ -11,7 +11,7 @@ use crate::runtime::{Dns, PortMapping, SandboxSpec, Seccomp, Sharing, labels};
 
 /// Kernel settings that a pod may change, since they belong to its own namespaces
 /// (<https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/>).
-const SAFE_SYSCTLS: [&str; 11] = [
+const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.tcp_syncookies",
@@ -23,17 +23,54 @@ const SAFE_SYSCTLS: [&str; 11] = [
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
 ];
+/// Settings that belong to a namespace of the pod, by what their names are or begin with
+/// (kubernetes pkg/kubelet/sysctl/namespace.go).
+const IPC_SYSCTLS: [&str; 4] = ["kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue."];
+const NET_SYSCTLS: &str = "net.";
+/// Most name servers and search domains that resolvers read, and most characters of the latter
+/// (kubernetes pkg/apis/core/validation, `MaxDNSNameservers` and its neighbours).
+const MAX_NAME_SERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARS: usize = 2048;
 
-/// The first kernel setting that the pod may not change.
+/// Why the pod may not have one of its kernel settings. `allowed` are those that the node allows besides the safe ones; a
+/// `*` at the end of one stands for anything.
 #[must_use]
-pub fn forbidden_sysctl(pod: &Pod) -> Option<String> {
-    spec(pod)
-        .security_context
-        .iter()
-        .flat_map(|s| s.sysctls.iter().flatten())
-        .map(|s| s.name.replace('/', "."))
-        .find(|name| !SAFE_SYSCTLS.contains(&name.as_str()))
+pub fn forbidden_sysctl(pod: &Pod, allowed: &[String]) -> Option<String> {
+    let s = spec(pod);
+    let names = s.security_context.iter().flat_map(|s| s.sysctls.iter().flatten()).map(|s| s.name.replace('/', "."));
+    let listed = |name: &str| {
+        SAFE_SYSCTLS.contains(&name)
+            || allowed.iter().any(|a| a.strip_suffix('*').map_or(a == name, |start| name.starts_with(start)))
+    };
+    for name in names {
+        let why = if !listed(&name) {
+            "not allowlisted"
+        } else if s.host_network == Some(true) && name.starts_with(NET_SYSCTLS) {
+            "not allowed with host net enabled"
+        } else if s.host_ipc == Some(true) && IPC_SYSCTLS.iter().any(|start| name.starts_with(start)) {
+            "not allowed with host ipc enabled"
+        } else {
+            continue;
+        };
+        return Some(format!("forbidden sysctl: {name:?} {why}"));
+    }
+    None
+}
+
+/// Leaves out what resolvers would not read.
+fn fit(dns: &mut Dns) {
+    dns.servers.truncate(MAX_NAME_SERVERS);
+    let mut chars = 0;
+    let fitting = dns.searches.iter().take(MAX_SEARCHES).take_while(|domain| {
+        // A space between them counts, too.
+        chars += domain.len() + usize::from(chars > 0);
+        chars <= MAX_SEARCH_CHARS
+    });
+    let fitting = fitting.count();
+    dns.searches.truncate(fitting);
 }
 
 /// A seccomp profile; unconfined without one, as upstream does by default.
@@ -91,6 +128,7 @@ pub fn dns(pod: &Pod, config: &NodeConfig, node: &Dns) -> Dns {
             });
         }
     }
+    fit(&mut dns);
     dns
 }
 
@@ -191,10 +229,61 @@ mod tests {
     }
 
     #[test]
+    fn name_resolution_holds_no_more_than_resolvers_read() {
+        let config = NodeConfig { cluster_dns: vec!["10.96.0.10".parse().unwrap()], ..NodeConfig::default() };
+        let node = Dns::default();
+        let long = |n: usize| -> Vec<String> { (0..n).map(|i| format!("s{i:02}.{}", "x".repeat(96))).collect() };
+        let many: Vec<String> = (0..40).map(|i| format!("s{i}")).collect();
+        for (own, servers, searches, options) in [
+            (json!({"nameservers": ["1.1.1.1", "1.1.1.1", "2.2.2.2", "3.3.3.3"]}), 3, 3, "ndots:5"),
+            (json!({"searches": many}), 1, 32, "ndots:5"),
+            // Three of the cluster, of 51 characters with the spaces between, and 19 of 100 with a space each.
+            (json!({"searches": long(25)}), 1, 22, "ndots:5"),
+            (json!({"options": [{"name": "ndots", "value": "2"}, {"name": "rotate"}]}), 1, 3, "ndots:2 rotate"),
+        ] {
+            let spec = json!({"containers": [], "dnsConfig": own});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
+            let d = dns(&pod, &config, &node);
+            assert_eq!((d.servers.len(), d.searches.len()), (servers, searches), "{own}");
+            assert_eq!(d.options.join(" "), options, "{own}");
+        }
+    }
+
+    #[test]
     fn sysctls_outside_the_pod_are_forbidden() {
-        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "securityContext": {"sysctls": [
-            {"name": "net/ipv4/tcp_syncookies", "value": "1"}, {"name": "kernel.msgmax", "value": "1"}]}}}))
-        .unwrap();
-        assert_eq!(forbidden_sysctl(&pod).as_deref(), Some("kernel.msgmax"));
+        let (none, some) = (vec![], vec!["kernel.msg*".to_owned(), "net.core.somaxconn".to_owned()]);
+        let not = |name: &str, why: &str| Some(format!("forbidden sysctl: {name:?} {why}"));
+        let (host_net, host_ipc) = (json!({"hostNetwork": true}), json!({"hostIPC": true}));
+        for (names, namespaces, allowed, want) in [
+            (vec!["net/ipv4/tcp_syncookies", "net.ipv4.tcp_wmem"], json!({}), &none, None),
+            (
+                vec!["net.ipv4.tcp_syncookies", "kernel.msgmax"],
+                json!({}),
+                &none,
+                not("kernel.msgmax", "not allowlisted"),
+            ),
+            (vec!["kernel.msgmax", "net.core.somaxconn"], json!({}), &some, None),
+            (vec!["net.core.somaxconns"], json!({}), &some, not("net.core.somaxconns", "not allowlisted")),
+            (
+                vec!["net.ipv4.tcp_syncookies"],
+                host_net.clone(),
+                &none,
+                not("net.ipv4.tcp_syncookies", "not allowed with host net enabled"),
+            ),
+            (
+                vec!["kernel.shm_rmid_forced"],
+                host_ipc,
+                &none,
+                not("kernel.shm_rmid_forced", "not allowed with host ipc enabled"),
+            ),
+            (vec!["kernel.shm_rmid_forced"], host_net, &none, None),
+        ] {
+            let list: Vec<_> = names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
+            let mut spec = namespaces.clone();
+            spec["containers"] = json!([]);
+            spec["securityContext"] = json!({"sysctls": list});
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            assert_eq!(forbidden_sysctl(&pod, allowed), want, "{names:?} {namespaces}");
+        }
     }
 }

@@ -29,9 +29,9 @@ pub struct Candidate {
     pub violations: usize,
 }
 
-/// Less is better (framework/preemption, `pickOneNodeForPreemption`).
+/// How much it takes to free a node. Less is better (framework/preemption, `pickOneNodeForPreemption`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+pub struct Rank {
     violations: usize,
     highest_priority: i32,
     priorities: i64,
@@ -179,7 +179,9 @@ fn started(seat: &Seat) -> i64 {
     seat.started.map_or(i64::MAX, |t| t.0)
 }
 
-fn rank(victims: &[Seat], violations: usize) -> Rank {
+/// What it takes to have these pods go.
+#[must_use]
+pub fn rank(victims: &[Seat], violations: usize) -> Rank {
     let highest = victims.iter().map(|s| s.info.priority).max().unwrap_or(i32::MIN);
     let earliest = victims.iter().filter(|s| s.info.priority == highest).map(started).min().unwrap_or(i64::MAX);
     Rank {

@@ -479,6 +479,13 @@ impl Cluster {
         let tables = &self.tables;
         tables.kinds.len() + tables.terms.len() + tables.values.len() + tables.images.len()
     }
+    /// What this one knows of claims, volumes and namespaces, without nodes and pods.
+    #[must_use]
+    pub fn bare(&self) -> Self {
+        let mut bare = Self { objects: self.objects.clone().unused(), ..Self::default() };
+        bare.tables.namespaces.clone_from(&self.tables.namespaces);
+        bare
+    }
     /// The same cluster with numbers for names that are in use alone. Pods that were read before must be read again, and
     /// what was computed from it be computed anew.
     #[must_use]

@@ -22,7 +22,7 @@ pub fn name_of<K: Object>(object: &K) -> ObjectName {
 type Map<K> = BTreeMap<ObjectName, Arc<K>>;
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Objects {
     /// Claims, as seen, with what this scheduler assumed about them laid over.
     pub claims: Map<PersistentVolumeClaim>,

@@ -56,9 +56,9 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile) -> Facts {
         refuse(Plugin::NodeUnschedulable, "node(s) were unschedulable")
     } else if on(Plugin::NodeName) && !named {
         refuse(Plugin::NodeName, "node(s) didn't match the requested node name")
-    } else if let Some(taint) = untolerated.filter(|_| on(Plugin::TaintToleration)) {
-        let value = taint.value.as_deref().unwrap_or_default();
-        refuse(Plugin::TaintToleration, &format!("node(s) had untolerated taint {{{}: {value}}}", taint.key))
+    } else if untolerated.is_some() && on(Plugin::TaintToleration) {
+        // Which taint it is, who may read nodes is told by `carrack explain` (kubernetes #134740).
+        refuse(Plugin::TaintToleration, "node(s) had untolerated taint(s)")
     } else if on(Plugin::NodeAffinity) && !enforced {
         refuse(Plugin::NodeAffinity, "node(s) didn't match scheduler-enforced node affinity")
     } else if on(Plugin::NodeAffinity) && !matches {

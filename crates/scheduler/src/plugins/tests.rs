@@ -74,7 +74,7 @@ fn default_filters() {
     check(
         &node(json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),
         &asks(json!({})),
-        &["node(s) had untolerated taint {k: v}"],
+        &["node(s) had untolerated taint(s)"],
     );
     let mut full = plain.clone();
     full["status"]["allocatable"]["pods"] = "1".into();
@@ -221,4 +221,81 @@ fn the_least_important_pods_go() {
     assert_eq!(victims(&spared, None), Ok(vec!["a".to_owned()]), "no more than needed");
     let why = victims(&full(10, 11), None).expect_err("nobody is less important");
     assert_eq!(why.into_iter().collect::<Vec<_>>(), [("No preemption victims found for incoming pod".to_owned(), 2)]);
+}
+
+/// Three nodes in two zones, with so many pods of `app: x` each; which take a pod of the same app, and what the others say.
+fn check_among(pods: [usize; 3], spec: &Value, expected: [&str; 3]) {
+    let node = |name: &str, zone: &str| {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "zone": zone}},
+            "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}})
+    };
+    let names = ["one", "two", "three"];
+    let nodes: Vec<Value> = names.iter().zip(["a", "a", "b"]).map(|(name, zone)| node(name, zone)).collect();
+    let there = |node: &str, n: usize| {
+        let uid = format!("{node}{n}");
+        json!({"metadata": {"name": uid, "namespace": "d", "uid": uid, "labels": {"app": "x"}},
+            "spec": {"nodeName": node, "containers": []}})
+    };
+    let there: Vec<Value> =
+        names.iter().zip(pods).flat_map(|(node, count)| (0..count).map(move |n| there(node, n))).collect();
+    let mut decider = Decider::new(cluster(&nodes, &there));
+    let info = decider.cluster.read(Arc::new(serde_json::from_value(pod_of(spec)).expect("a pod")));
+    let profile = Arc::new(Profile::default());
+    let answers = decider.answers(Question { pod: &info, profile: &profile, nominated: &nobody });
+    let said = |name: &str| {
+        let answer = answers.iter().find(|answer| answer.node == name).expect("the node");
+        answer.refusals.iter().flat_map(|r| r.reasons.clone()).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(names.map(said), expected, "{pods:?} {spec}");
+}
+
+/// PodTopologySpread and InterPodAffinity, as filters.
+#[test]
+fn what_is_elsewhere_decides() {
+    const SKEWED: &str = "node(s) didn't match pod topology spread constraints";
+    const NO_LABEL: &str = "node(s) didn't match pod topology spread constraints (missing required label)";
+    const NOT_NEAR: &str = "node(s) didn't match pod affinity rules";
+    const TOO_NEAR: &str = "node(s) didn't match pod anti-affinity rules";
+    const HOST: &str = "kubernetes.io/hostname";
+    let app = |app: &str| json!({"matchLabels": {"app": app}});
+    let spread = |key: &str, more: Value| {
+        let mut constraint =
+            json!({"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": app("x")});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            constraint[field] = value.clone();
+        }
+        json!({"containers": [], "topologySpreadConstraints": [constraint]})
+    };
+    let none = json!({});
+    check_among([0, 0, 0], &spread("zone", none.clone()), ["", "", ""]);
+    check_among([1, 0, 0], &spread("zone", none.clone()), [SKEWED, SKEWED, ""]);
+    check_among([1, 0, 1], &spread("zone", none.clone()), ["", "", ""]);
+    check_among([1, 0, 0], &spread(HOST, none.clone()), [SKEWED, "", ""]);
+    check_among([1, 1, 0], &spread("zone", json!({"maxSkew": 3})), ["", "", ""]);
+    check_among([2, 1, 0], &spread("zone", json!({"maxSkew": 3})), [SKEWED, SKEWED, ""]);
+    check_among([1, 0, 1], &spread("zone", json!({"minDomains": 3})), [SKEWED, SKEWED, SKEWED]);
+    check_among([9, 0, 0], &spread("zone", json!({"whenUnsatisfiable": "ScheduleAnyway"})), ["", "", ""]);
+    check_among([9, 0, 0], &spread("zone", json!({"labelSelector": app("y")})), ["", "", ""]);
+    check_among([0, 0, 0], &spread("rack", none), [NO_LABEL, NO_LABEL, NO_LABEL]);
+    // Where a pod cannot go does not count, unless it is told to.
+    let elsewhere = |policy: &str| {
+        let mut spec = spread("zone", json!({"nodeAffinityPolicy": policy}));
+        spec["nodeSelector"] = json!({"zone": "a"});
+        spec
+    };
+    let mismatch = "node(s) didn't match Pod's node affinity/selector";
+    check_among([1, 0, 0], &elsewhere("Honor"), ["", "", mismatch]);
+    check_among([1, 0, 0], &elsewhere("Ignore"), [SKEWED, SKEWED, mismatch]);
+    let affinity = |kind: &str, of: &str, key: &str| {
+        let terms = json!([{"topologyKey": key, "labelSelector": app(of)}]);
+        json!({"containers": [], "affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
+    };
+    check_among([1, 0, 0], &affinity("podAffinity", "x", "zone"), ["", "", NOT_NEAR]);
+    check_among([1, 0, 0], &affinity("podAffinity", "x", HOST), ["", NOT_NEAR, NOT_NEAR]);
+    // The first of those that want to be together goes anywhere; one that wants others waits for them.
+    check_among([0, 0, 0], &affinity("podAffinity", "x", "zone"), ["", "", ""]);
+    check_among([0, 0, 0], &affinity("podAffinity", "y", "zone"), [NOT_NEAR, NOT_NEAR, NOT_NEAR]);
+    check_among([1, 0, 0], &affinity("podAntiAffinity", "x", "zone"), [TOO_NEAR, TOO_NEAR, ""]);
+    check_among([1, 0, 0], &affinity("podAntiAffinity", "x", HOST), [TOO_NEAR, "", ""]);
+    check_among([1, 1, 1], &affinity("podAntiAffinity", "y", HOST), ["", "", ""]);
 }

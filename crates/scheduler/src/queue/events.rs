@@ -78,7 +78,8 @@ impl Event {
                 InterPodAffinity,
                 Extender,
             ],
-            Self::NodeGone => &[PodTopologySpread, Extender],
+            // Who wants to be near to pods that are nowhere any more may be the first of them.
+            Self::NodeGone => &[PodTopologySpread, InterPodAffinity, Extender],
             Self::PodPlaced(_) => &[PodTopologySpread, InterPodAffinity, Extender],
             Self::PodGone(..) => &[
                 NodePorts,
@@ -123,7 +124,7 @@ pub fn helps(waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {
 fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {
     let pod = waiting.pod;
     match event {
-        Event::Node(name, change) => node_hint(plugin, pod, name, *change, cluster),
+        Event::Node(name, change) => node_hint(plugin, waiting, name, *change, cluster),
         Event::PodPlaced(other) => match plugin {
             // Its own kind, which may be what it wants to be near to, or what it was spread against.
             Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
@@ -157,9 +158,13 @@ fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) 
 }
 
 /// Whether a node has room for a pod beside those that are nominated to it, perhaps without less important ones.
+///
+/// A node that refuses the pod for what it is itself need not be looked at, if the pod will be told when that changes: then the
+/// plugin that refuses is one of those that it waits for. One that came between since (a taint on a node that was full
+/// when the pod looked at it) is not, and its end would wake nobody; so the pod looks again, and waits for that instead.
 fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
-    let Waiting { pod, profile, nominated, .. } = waiting;
-    if facts(pod, node, profile).refusal.is_some() {
+    let Waiting { pod, profile, nominated, refused_by } = waiting;
+    if facts(pod, node, profile).refusal.is_some_and(|refusal| refused_by.has(refusal.plugin)) {
         return false;
     }
     let beside = || nominated.iter().filter(|p| p.priority >= pod.priority && p.uid != pod.uid);
@@ -176,8 +181,9 @@ fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
     fits(&|_| true) || fits(&|other| other.priority >= pod.priority)
 }
 
-fn node_hint(plugin: Plugin, pod: &PodInfo, name: &str, change: NodeChange, cluster: &Cluster) -> bool {
+fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChange, cluster: &Cluster) -> bool {
     let Some(node) = cluster.named(name) else { return false };
+    let (pod, profile) = (waiting.pod, waiting.profile);
     let only = |of: Plugin| Profile { filters: PluginSet::of(of), ..Profile::default() };
     let passes = |of: Plugin| facts(pod, node, &only(of)).refusal.is_none();
     match plugin {
@@ -186,7 +192,9 @@ fn node_hint(plugin: Plugin, pod: &PodInfo, name: &str, change: NodeChange, clus
         Plugin::NodeAffinity => (change.added || change.labels) && passes(plugin),
         Plugin::NodePorts => change.added,
         Plugin::NodeResourcesFit => {
-            let enough = pod.requests.iter().all(|(id, amount)| node.allocatable.get(id) >= amount);
+            let enough = pod.requests.iter().all(|(id, amount)| {
+                node.allocatable.get(id) >= amount || is_ignored(cluster.tables.resources.name(id), profile)
+            });
             (change.added || change.allocatable) && enough && node.most_pods > 0
         }
         Plugin::PodTopologySpread => change.added || change.labels || change.taints,

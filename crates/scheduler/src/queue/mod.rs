@@ -313,15 +313,18 @@ impl SchedulingQueue {
         self.rows.put(row);
         old
     }
-    /// Pods that are not in flight are nominated to where their status says, whoever wrote it.
-    pub fn take_nominations_as_written(&mut self) {
+    /// Pods that are not in flight are nominated to where their status says, whoever wrote it. Returns those that were
+    /// nominated elsewhere, with the node.
+    pub fn take_nominations_as_written(&mut self) -> Vec<(Arc<PodInfo>, Arc<str>)> {
         let differs = |row: &Row| row.nominated.as_deref() != written_nomination(&row.pod);
         let waits = |row: &&Row| !matches!(row.place, Place::InFlight { .. }) && differs(row);
-        let uids: Vec<Arc<str>> = self.rows.iter().filter(waits).map(|row| row.pod.uid.clone()).collect();
-        for uid in uids {
-            let written = self.rows.get(&uid).and_then(|row| written_nomination(&row.pod)).map(Arc::from);
-            self.nominate(&uid, written);
+        let pods: Vec<Arc<PodInfo>> = self.rows.iter().filter(waits).map(|row| row.pod.clone()).collect();
+        let mut renounced = Vec::new();
+        for pod in pods {
+            let written = written_nomination(&pod).map(Arc::from);
+            renounced.extend(self.nominate(&pod.uid, written).map(|before| (pod, before)));
         }
+        renounced
     }
     /// Pods that are nominated to a node.
     pub fn nominated_to<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {

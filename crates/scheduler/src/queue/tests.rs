@@ -79,6 +79,60 @@ fn unschedulable_pods_wait_for_what_helps_and_back_off() {
     assert!(q.pop(at(500)).is_some(), "five minutes are over");
 }
 
+/// Whether an event may help a pod with half a core that these plugins refused.
+fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected: bool) {
+    let mut cluster = Cluster::default();
+    let other = pod(&mut cluster, "other", 0, false);
+    let change = cluster.set_node(Arc::new(serde_json::from_value(node.clone()).expect("a node")));
+    let object = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"schedulerName": DEFAULT_SCHEDULER_NAME,
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m", "example.com/elsewhere": "1"}}}]}});
+    let info = cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")));
+    let profile = Profile { ignored_groups: vec!["example.com".to_owned()], ..Profile::default() };
+    let mut q = SchedulingQueue::default();
+    q.set(info, Arc::new(profile), at(0));
+    q.pop(at(0)).expect("p");
+    q.unschedulable("p", refused_by.iter().copied().collect(), at(0), &cluster);
+    let happened = match event {
+        "pod gone" => Event::PodGone(other, "n".into()),
+        "node added" => Event::Node("n".into(), change),
+        "more offered" => Event::Node("n".into(), crate::NodeChange { allocatable: true, ..Default::default() }),
+        "other taints" => Event::Node("n".into(), crate::NodeChange { taints: true, ..Default::default() }),
+        "other labels" => Event::Node("n".into(), crate::NodeChange { labels: true, ..Default::default() }),
+        _ => Event::NodeGone,
+    };
+    q.happened(happened, at(100), &cluster);
+    assert_eq!(q.pop(at(100)).is_some(), expected, "{event} on {node}, refused by {refused_by:?}");
+}
+
+/// A pod that is not told of an event must be told of whatever else has to change before it fits.
+#[test]
+fn events_wake_those_whom_they_may_help() {
+    use Plugin::{
+        InterPodAffinity, NodeAffinity, NodeResourcesFit, NodeUnschedulable, PodTopologySpread, TaintToleration,
+    };
+    let node = |cpu: &str, spec: serde_json::Value| json!({"metadata": {"name": "n"}, "spec": spec, "status": {"allocatable": {"cpu": cpu, "pods": "10"}}});
+    let (free, full) = (node("1", json!({})), node("100m", json!({})));
+    let tainted = node("1", json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
+    let cordoned = node("1", json!({"unschedulable": true}));
+    for event in ["pod gone", "node added", "more offered"] {
+        check(&free, &[NodeResourcesFit], event, true);
+        check(&full, &[NodeResourcesFit], event, false);
+    }
+    // What refuses now, and did not when the pod looked, must be looked at, for nothing else would tell of its end.
+    check(&tainted, &[NodeResourcesFit], "pod gone", true);
+    check(&cordoned, &[NodeResourcesFit], "pod gone", true);
+    check(&tainted, &[NodeResourcesFit, TaintToleration], "pod gone", false);
+    check(&cordoned, &[NodeResourcesFit, NodeUnschedulable], "pod gone", false);
+    for (node, expected) in [(&free, true), (&tainted, false)] {
+        check(node, &[TaintToleration], "other taints", expected);
+        check(node, &[NodeResourcesFit], "other taints", false);
+        check(node, &[NodeAffinity], "other labels", true);
+    }
+    check(&free, &[PodTopologySpread], "node gone", true);
+    check(&free, &[InterPodAffinity], "node gone", true);
+    check(&free, &[NodeResourcesFit], "node gone", false);
+}
+
 #[test]
 fn gates_hold_back() {
     let mut cluster = Cluster::default();

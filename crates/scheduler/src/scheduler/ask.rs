@@ -292,6 +292,8 @@ impl Scheduler {
                     // It may choose other victims, but only among those that are less important and there.
                     proposal.choose(uids, &self.decider.cluster)
                 });
+                // With other victims another node may be the best one.
+                proposals.sort_by_cached_key(|proposal| proposal.rank(&self.decider.cluster));
                 Ok(proposals)
             }
             Err(_) if ignorable => Ok(proposals),

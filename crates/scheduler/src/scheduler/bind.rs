@@ -77,9 +77,12 @@ impl Scheduler {
             return self.queue.retry(&row.pod.uid, now);
         };
         let uid = row.pod.uid.clone();
-        // From here on the pod itself is counted there.
-        self.queue.nominate(&uid, None);
+        // From here on the pod itself is counted there. Where else room was kept for it, there is some for others.
+        let kept = self.queue.nominate(&uid, None);
         self.decider.cluster.assume(row.pod.clone(), node);
+        if let Some(kept) = kept.filter(|kept| *kept != name) {
+            self.happened(now, Event::PodGone(row.pod.clone(), kept));
+        }
         self.happened(now, Event::PodPlaced(row.pod.clone()));
         let stage = Stage::Writing(0);
         let flight = Flight { row, node: name, plan, stage, since: now, timer: None, latest: None, told: false };
@@ -264,7 +267,8 @@ impl Scheduler {
                 }
                 Ok(live) => {
                     flight.node = node_of(&live).into();
-                    self.decider.cluster.set_pod(&Arc::new(live));
+                    // It may be another node than the one on which it was assumed.
+                    self.seat(now, &Arc::new(live));
                     self.bound(now, uid, fx);
                 }
                 Err(error) => {

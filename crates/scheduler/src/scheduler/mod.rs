@@ -24,7 +24,7 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::extender::{Answer, Ask};
-use crate::{Cluster, Config, Decider, Metrics, Profile, SchedulingQueue, Shown, Stopwatch};
+use crate::{Cluster, Config, Decider, Event, Metrics, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
 use bind::Flight;
@@ -229,9 +229,11 @@ impl Scheduler {
         self.stop_reserving(now, fx);
     }
     /// It may act. Nominations are what whoever led before wrote.
-    fn take_over(&mut self) {
+    fn take_over(&mut self, now: Time) {
         self.led = true;
-        self.queue.take_nominations_as_written();
+        for (pod, before) in self.queue.take_nominations_as_written() {
+            self.queue.happened_to_others(&pod.uid.clone(), Event::PodGone(pod, before), now, &self.decider.cluster);
+        }
         self.touch_renominated();
     }
 
@@ -339,7 +341,7 @@ impl Core for Scheduler {
             }
         }
         if !self.led && self.leads(now) {
-            self.take_over();
+            self.take_over(now);
         }
         self.forget_names();
         self.schedule(now, fx);

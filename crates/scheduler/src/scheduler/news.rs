@@ -120,7 +120,12 @@ impl Scheduler {
                 planted.updated_in_flight(uid);
             }
             let info = self.decider.cluster.read(pod.clone());
-            self.queue.set(info, profile, now);
+            let kept = self.queue.get(uid).and_then(|row| Some((row.pod.clone(), row.nominated.clone()?)));
+            self.queue.set(info.clone(), profile, now);
+            // Perhaps less is kept for it than was.
+            if let Some((before, node)) = kept.filter(|(before, _)| before.shape != info.shape) {
+                self.happened(now, Event::PodGone(before, node));
+            }
         } else {
             self.dequeue(now, uid);
         }
@@ -136,15 +141,19 @@ impl Scheduler {
     }
 
     fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Out>) {
+        self.dequeue(now, pod.uid());
+        if let Some(flight) = self.flights.remove(pod.uid()) {
+            self.confirmed(now, flight, pod, fx);
+        }
+        self.seat(now, pod);
+    }
+
+    /// A pod is counted where it is bound, and nowhere else.
+    pub(super) fn seat(&mut self, now: Time, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let before = self.decider.cluster.pod(uid).cloned();
         let node: Arc<str> = self.decider.cluster.node_of(uid).unwrap_or_default().into();
-        self.dequeue(now, uid);
-        if let Some(flight) = self.flights.remove(uid) {
-            self.confirmed(now, flight, pod, fx);
-        }
-        let changed = self.decider.cluster.set_pod(pod);
-        if !changed {
+        if !self.decider.cluster.set_pod(pod) {
             return;
         }
         match (before, self.decider.cluster.pod(uid).map(|seat| seat.info.clone())) {

@@ -11,10 +11,11 @@ use serde_json::json;
 use super::ask::Seen;
 use super::attempt::status_patch;
 use super::{Call, Out, Scheduler, path_of};
+use crate::class::rank;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
 use crate::text::unavailable;
-use crate::{Cluster, FitError, Found, PodInfo};
+use crate::{Cluster, FitError, Found, PodInfo, Seat};
 
 /// So many nodes are shown to extenders.
 const MOST_PROPOSALS: usize = 100;
@@ -42,6 +43,11 @@ impl Proposal {
             .collect();
         self.victims = chosen.unwrap_or_default();
         !self.victims.is_empty()
+    }
+    /// What it takes, as a number that is less where that is better.
+    pub fn rank(&self, cluster: &Cluster) -> impl Ord + use<> {
+        let seats: Vec<Seat> = self.victims.iter().filter_map(|p| cluster.pod(&p.uid).cloned()).collect();
+        rank(&seats, self.violations)
     }
 }
 
@@ -178,11 +184,11 @@ impl Scheduler {
             let call = fx.api(status_patch(&pod.pod, &patch));
             self.calls.insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone() })));
         }
-        self.renounce_lower(now, &row, &proposal.node, fx);
         if let Some(planted) = &mut self.planted {
             planted.store(row.pod.clone(), proposal.node.clone());
         }
-        self.refused(now, &row, error, Some(proposal.node), fx);
+        self.refused(now, &row, error, Some(proposal.node.clone()), fx);
+        self.renounce_lower(now, &row, &proposal.node, fx);
     }
 
     /// Less important pods look for another node than the one that is being made free for this one.
@@ -190,7 +196,7 @@ impl Scheduler {
         let lower: Vec<Arc<PodInfo>> =
             self.queue.nominated_to(node).filter(|p| p.priority < row.pod.priority).cloned().collect();
         for pod in lower {
-            self.queue.nominate(&pod.uid, None);
+            self.renominate(now, &pod.uid, None);
             self.queue.hurry(&pod.uid, now);
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
             let call = fx.api(status_patch(&pod.pod, &patch));

@@ -15,15 +15,15 @@ use crate::workload::{Act, What, delete};
 /// No pod goes sooner than a request for it may be late.
 const LIVES: Duration = Duration::from_secs(20);
 
-/// All acts.
-pub(crate) fn acts(rng: &mut Rng, safety: Duration) -> Vec<Act> {
+/// All acts. Where nodes go for good, pods that nobody makes again go with them, and `lasting` is not so.
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, lasting: bool) -> Vec<Act> {
     let mut acts = Vec::new();
     for burst in 0..2 + rng.below(4) {
         let at = between(rng, Duration::from_secs(3), safety * 2 / 3);
         for n in 0..1 + rng.below(7) {
             let name = format!("gpu{burst}-{n}");
             let at = at + below(rng, Duration::from_millis(200));
-            let want = Some(("pod", Want::Gpus));
+            let want = lasting.then_some(("pod", Want::Gpus));
             let what = What::Create { resource: Pod::resource(), object: pod(rng, &name), want };
             acts.push(Act { at, what });
             let lives = between(rng, LIVES, safety);

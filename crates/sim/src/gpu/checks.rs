@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrack_engine::Time;
 use carrack_gpu_extender::demand::{self, Demand};
 use carrack_gpu_extender::place::{self, Uses};
-use carrack_gpu_extender::{CORES, Ledger, Names, Shape, Stage, annotations, node};
+use carrack_gpu_extender::{CORES, GpuExtender, Ledger, Names, Shape, Stage, annotations, node};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
@@ -78,11 +78,59 @@ pub(crate) fn bounds(changes: &[Change], observer: &Observer, breaches: &mut Vec
     }
 }
 
+/// Checks that an extender that has seen all pods counts what those that are bound have.
+pub(crate) fn counted(extender: &GpuExtender, observer: &Observer, breaches: &mut Vec<Breach>) {
+    if !extender.is_ready() {
+        return;
+    }
+    for pod in observer.all("pod").filter(|p| !terminal(p)) {
+        let node = text(pod, "/spec/nodeName");
+        if node.is_empty() || extender.ledger().get(uid(pod)).is_some_and(|entry| entry.node == node) {
+            continue;
+        }
+        let Some((typed, demand)) = typed(pod) else { continue };
+        // Where its annotations say nothing of this node, it has nothing; it should not be there at all.
+        if annotations::read(&Names::default(), &typed, node, &demand).is_some() {
+            let what = format!("{} has GPUs of {node}, and the extender counts none", typed.name());
+            breaches.push(Breach::new("gpus-are-held", what));
+        }
+    }
+}
+
+/// How long a pod may wait though a node has room: longer than all that makes up for faults takes.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Pods with a choice of GPUs in their annotations that wait for a node though one has room, since when.
+#[derive(Default)]
+pub(crate) struct Waiting(BTreeMap<String, Time>);
+
+impl Waiting {
+    /// Looks at all pods, when nothing fails any more.
+    pub(crate) fn look(&mut self, now: Time, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let mut waiting = BTreeMap::new();
+        for pod in observer.all("pod").filter(|p| text(p, "/spec/nodeName").is_empty()) {
+            let Some((typed, _)) = typed(pod).filter(|(pod, _)| !annotations::keys(&Names::default(), pod).is_empty())
+            else {
+                continue;
+            };
+            let Some(why) = lacks(pod, observer).filter(|_| !typed.is_deleting()) else { continue };
+            let since = self.0.get(typed.uid()).copied().unwrap_or(now);
+            if now.since(since) > PATIENCE {
+                breaches.push(Breach::new("annotations-hold-nobody-back", format!("{} {why}", typed.name())));
+            }
+            waiting.insert(typed.uid().to_owned(), since);
+        }
+        self.0 = waiting;
+    }
+}
+
 /// Why a pod with GPUs is not as it should be: it runs, has ended, or waits because there is no room.
 pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
     match text(pod, "/status/phase") {
         "Running" | "Succeeded" => return None,
         "Pending" => {}
+        // Its node went, and took it along.
+        "Failed" if disrupted(pod) => return None,
         other => return Some(format!("is {other:?}")),
     }
     if !text(pod, "/spec/nodeName").is_empty() {
@@ -96,6 +144,11 @@ pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
         let held = sum(held(observer, node, &shape).values());
         place::place(&shape, &held, &demand).ok().map(|_| format!("waits though {node} has room"))
     })
+}
+
+fn disrupted(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "DisruptionTarget" && c["status"] == "True")
 }
 
 /// What the extender's ledger says otherwise than the API: with nothing under way, it is what pods hold.

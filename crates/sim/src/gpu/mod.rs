@@ -8,7 +8,7 @@ mod checks;
 mod link;
 
 pub(crate) use acts::acts;
-pub(crate) use checks::{bounds, lacks, ledger_lacks, shares};
+pub(crate) use checks::{Waiting, bounds, counted, lacks, ledger_lacks, shares};
 pub(crate) use link::{Link, verb};
 
 /// How many nodes there are.
@@ -32,15 +32,19 @@ pub(crate) fn extender() -> carrack_scheduler::extender::Extender {
     }
 }
 
-/// The nodes.
+/// The nodes, where there is nothing but GPUs.
 pub(crate) fn nodes() -> carrack_hollow::Config {
-    let names = carrack_gpu_extender::Names::default();
-    let mut config = carrack_hollow::Config {
+    equip(carrack_hollow::Config {
         nodes: NODES,
         start_after: std::time::Duration::from_millis(300),
         stop_after: std::time::Duration::from_millis(700),
         ..carrack_hollow::Config::default()
-    };
+    })
+}
+
+/// Gives nodes their GPUs.
+pub(crate) fn equip(mut config: carrack_hollow::Config) -> carrack_hollow::Config {
+    let names = carrack_gpu_extender::Names::default();
     config.allocatable.insert(names.core, (GPUS * carrack_gpu_extender::CORES).to_string());
     config.allocatable.insert(names.memory, (GPUS * MEMORY).to_string());
     config

@@ -27,7 +27,7 @@ pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
-pub(crate) use storage::{Storage, orphan};
+pub(crate) use storage::{Storage, orphan, traces};
 
 /// CPUs of a node.
 pub(crate) const CPUS: u32 = 4;
@@ -138,6 +138,7 @@ impl Node {
             architecture: "amd64".into(),
             hostname: node_name(self.number),
             cpus: CPUS,
+            numa_nodes: vec![0, 1],
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
             hugepages_bytes: BTreeMap::new(),
@@ -290,16 +291,21 @@ impl Node {
             NodeEvent::Effect(number) => {
                 let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
                 let word = describe(&op);
+                let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let outcome = match fate {
                     Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
                 let outcome =
                     if fate == Fate::FailsAfter && outcome.is_ok() { Err(OpError::TimedOut(120)) } else { outcome };
+                if let Some(id) = stops.filter(|_| outcome.is_ok() && life == kubelet_life) {
+                    self.runtime.acknowledge(&id);
+                }
                 let mut follow = Vec::new();
                 if let Some(word) = word {
                     let end = match &outcome {
                         Ok(Reply::Made(id)) => format!("made {id}"),
+                        Ok(Reply::Sandbox(sandbox)) => format!("made {}", sandbox.id),
                         Ok(_) => "done".to_owned(),
                         Err(e) => format!("{e}{}", if fate == Fate::FailsAfter { " (but it was done)" } else { "" }),
                     };
@@ -349,9 +355,14 @@ impl Node {
             Op::FindImage(image) | Op::PullImage { image, .. } => Ok(Reply::Image(Some(runtime::image(&image)))),
             Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
             Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
-            Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id),
+            Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id, breaches),
             Op::CreateContainer(_, spec) => self.runtime.create(now, &spec),
-            Op::StartContainer(id) => self.runtime.start(now, &id),
+            Op::StartContainer(id) => {
+                if let Some((pod, name, devices)) = self.runtime.devices_of(&id) {
+                    self.plugins.check(self.boot, pod, name, devices, observer, breaches);
+                }
+                self.runtime.start(now, &id)
+            }
             Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
             Op::RemoveContainer(id) => self.runtime.remove(&id),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
@@ -383,7 +394,9 @@ impl Node {
                 self.disk.checkpoint = Some(body);
                 Ok(Reply::Done)
             }
-            Op::Allocate { resource, epoch, ids } => self.plugins.allocate(kubelet_life, &resource, epoch, &ids),
+            Op::Allocate { resource, epoch, ids } => {
+                self.plugins.allocate(kubelet_life, self.boot, &resource, epoch, &ids)
+            }
             Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
             Op::PreStart { .. }
             | Op::RotateLogs { .. }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_kubelet::devices::{AllocateReply, Device, PluginOptions};
-use carrack_kubelet::runtime::DeviceNode;
+use carrack_kubelet::runtime::{DeviceNode, PodRef};
 use carrack_kubelet::{In, OpError, Outcome, Reply};
 use carrack_types::well_known::kubevirt::{KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE};
 use carrack_virt::handler::effects::In as HandlerIn;
 
 use super::{Follow, NodeEvent};
 use crate::chance::between;
+use crate::invariants::Breach;
+use crate::observer::{Observer, uid};
 
 /// A resource with few devices, so that pods compete for them.
 pub(crate) const WIDGET: &str = "sim.carrack.io/widget";
@@ -43,20 +45,29 @@ struct Plugin {
 pub(crate) struct Plugins {
     plugins: BTreeMap<&'static str, Plugin>,
     epoch: u64,
+    /// In which boot each device was granted last, as `resource/id`.
+    granted: BTreeMap<String, u32>,
 }
 
-fn devices(prefix: &str, count: usize) -> Vec<Device> {
-    (0..count).map(|n| Device { id: format!("{prefix}{n}"), healthy: true, numa_nodes: Vec::new() }).collect()
+/// Devices on these NUMA nodes in turn.
+fn devices(prefix: &str, count: usize, nodes: &[i64]) -> Vec<Device> {
+    let node = |n: usize| nodes.iter().cycle().nth(n).copied().into_iter().collect();
+    (0..count).map(|n| Device { id: format!("{prefix}{n}"), healthy: true, numa_nodes: node(n) }).collect()
 }
 
 impl Default for Plugins {
     fn default() -> Self {
-        let widget =
-            Plugin { devices: devices("w", WIDGETS), handler: None, served: true, connected: None, generation: 0 };
+        let widget = Plugin {
+            devices: devices("w", WIDGETS, &[0, 1]),
+            handler: None,
+            served: true,
+            connected: None,
+            generation: 0,
+        };
         let mut plugins = BTreeMap::from([(WIDGET, widget)]);
         for resource in HANDLED {
             let plugin = Plugin {
-                devices: devices("d", SHARED),
+                devices: devices("d", SHARED, &[]),
                 handler: Some(0),
                 served: false,
                 connected: None,
@@ -64,7 +75,7 @@ impl Default for Plugins {
             };
             plugins.insert(resource, plugin);
         }
-        Self { plugins, epoch: 0 }
+        Self { plugins, epoch: 0, granted: BTreeMap::new() }
     }
 }
 
@@ -179,11 +190,19 @@ impl Plugins {
         follow
     }
 
-    pub(super) fn allocate(&self, life: u32, resource: &str, epoch: u64, ids: &BTreeSet<String>) -> Outcome {
+    pub(super) fn allocate(
+        &mut self,
+        life: u32,
+        boot: u32,
+        resource: &str,
+        epoch: u64,
+        ids: &BTreeSet<String>,
+    ) -> Outcome {
         let connected = self.plugins.get(resource).and_then(|p| p.connected);
         if connected != Some((life, epoch)) {
             return Err(OpError::Failed(format!("the device plugin of {resource} is not there")));
         }
+        self.granted.extend(ids.iter().map(|id| (format!("{resource}/{id}"), boot)));
         let devices = ids
             .iter()
             .map(|id| {
@@ -192,5 +211,39 @@ impl Plugins {
             })
             .collect();
         Ok(Reply::Allocated(AllocateReply { devices, ..AllocateReply::default() }))
+    }
+
+    /// A container starts with these devices.
+    pub(super) fn check(
+        &self,
+        boot: u32,
+        pod: &PodRef,
+        container: &str,
+        devices: &[String],
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) {
+        let key = format!("{}/{}", pod.namespace, pod.name);
+        let Some(shown) = observer.get("pod", &key).filter(|shown| uid(shown) == &*pod.uid) else { return };
+        let all =
+            ["/spec/containers", "/spec/initContainers"].into_iter().filter_map(|list| shown.pointer(list)?.as_array());
+        let limits =
+            all.flatten().find(|c| c["name"] == container).and_then(|c| c.pointer("/resources/limits")?.as_object());
+        for resource in self.plugins.keys() {
+            let asked = limits.and_then(|l| l.get(*resource)?.as_str()?.parse().ok()).unwrap_or(0);
+            let prefix = format!("{resource}/");
+            let has: Vec<&String> = devices.iter().filter(|device| device.starts_with(&prefix)).collect();
+            let stale = has.iter().find(|device| self.granted.get(**device) != Some(&boot));
+            let what = match stale {
+                Some(device) => {
+                    format!("{container} of {pod} starts with {device}, which was not granted in this boot")
+                }
+                None if has.len() != asked => {
+                    format!("{container} of {pod} starts with {} of {asked} {resource}", has.len())
+                }
+                None => continue,
+            };
+            breaches.push(Breach::new("devices-are-of-this-boot", what));
+        }
     }
 }

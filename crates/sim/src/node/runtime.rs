@@ -27,6 +27,30 @@ struct Sandbox {
     ready: bool,
     created_at: Time,
     ip: std::net::IpAddr,
+    network: Network,
+}
+
+/// What of its network a sandbox has. A power cut takes nothing back: addresses are kept on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    Held,
+    /// CNI DEL was done.
+    Given,
+    /// And a kubelet was told so.
+    Acknowledged,
+}
+
+impl Sandbox {
+    fn record(&self, id: &str) -> SandboxRecord {
+        SandboxRecord {
+            id: id.to_owned(),
+            pod: self.pod.clone(),
+            attempt: self.attempt,
+            ready: self.ready,
+            created_at: self.created_at,
+            ips: vec![self.ip],
+        }
+    }
 }
 
 /// A container.
@@ -84,18 +108,7 @@ impl Runtime {
 
     pub(super) fn snapshot(&self) -> RuntimeSnapshot {
         RuntimeSnapshot {
-            sandboxes: self
-                .sandboxes
-                .iter()
-                .map(|(id, s)| SandboxRecord {
-                    id: id.clone(),
-                    pod: s.pod.clone(),
-                    attempt: s.attempt,
-                    ready: s.ready,
-                    created_at: s.created_at,
-                    ips: vec![s.ip],
-                })
-                .collect(),
+            sandboxes: self.sandboxes.iter().map(|(id, s)| s.record(id)).collect(),
             containers: self.containers.values().map(|c| c.record.clone()).collect(),
         }
     }
@@ -126,9 +139,11 @@ impl Runtime {
             ready: true,
             created_at: now,
             ip: std::net::IpAddr::from([10, 42, self.node, octet + 2]),
+            network: Network::Held,
         };
-        self.sandboxes.insert(id.clone(), sandbox);
-        Ok(Reply::Made(id))
+        let record = sandbox.record(&id);
+        self.sandboxes.insert(id, sandbox);
+        Ok(Reply::Sandbox(Box::new(record)))
     }
 
     pub(super) fn stop_sandbox(
@@ -140,6 +155,9 @@ impl Runtime {
     ) -> Outcome {
         let Some(sandbox) = self.sandboxes.get_mut(id) else { return Err(missing(id)) };
         sandbox.ready = false;
+        if sandbox.network == Network::Held {
+            sandbox.network = Network::Given;
+        }
         let inside: Vec<String> =
             self.containers.values().filter(|c| c.record.sandbox_id == id).map(|c| c.record.id.clone()).collect();
         for container in inside {
@@ -148,9 +166,20 @@ impl Runtime {
         Ok(Reply::Done)
     }
 
-    pub(super) fn remove_sandbox(&mut self, id: &str) -> Outcome {
+    /// A kubelet is told that a sandbox was stopped.
+    pub(super) fn acknowledge(&mut self, id: &str) {
+        if let Some(sandbox) = self.sandboxes.get_mut(id) {
+            sandbox.network = Network::Acknowledged;
+        }
+    }
+
+    pub(super) fn remove_sandbox(&mut self, id: &str, breaches: &mut Vec<Breach>) -> Outcome {
         match self.sandboxes.get(id) {
             Some(s) if s.ready => return Err(OpError::Failed(format!("{id} is running"))),
+            Some(s) if s.network == Network::Held => {
+                let what = format!("{id} of {} is forgotten with its addresses", s.pod);
+                breaches.push(Breach::new("gone-means-disconnected", what));
+            }
             _ => {}
         }
         self.sandboxes.remove(id);
@@ -201,7 +230,7 @@ impl Runtime {
         }
         container.record.state = ContainerState::Running;
         container.record.started_at = Some(now);
-        Ok(Reply::Done)
+        Ok(Reply::Started(Box::new(container.record.clone())))
     }
 
     /// How long a container takes to end after its stop signal.
@@ -283,6 +312,18 @@ impl Runtime {
     /// Whether a sandbox of a pod is up.
     pub(crate) fn sandbox_of(&self, uid: &str) -> Option<&str> {
         self.sandboxes.iter().find(|(_, s)| s.ready && &*s.pod.uid == uid).map(|(id, _)| id.as_str())
+    }
+
+    /// A sandbox of a pod that may still have its addresses, as far as kubelets were told.
+    pub(crate) fn connected(&self, uid: &str) -> Option<&str> {
+        let holds = |s: &Sandbox| &*s.pod.uid == uid && s.network != Network::Acknowledged;
+        self.sandboxes.iter().find(|(_, s)| holds(s)).map(|(id, _)| id.as_str())
+    }
+
+    /// The devices of a container that is about to start, with its pod and its name.
+    pub(super) fn devices_of(&self, id: &str) -> Option<(&PodRef, &str, &[String])> {
+        let c = self.containers.get(id).filter(|c| c.record.state == ContainerState::Created)?;
+        Some((&c.record.pod, &c.record.name, &c.devices))
     }
 
     /// The containers that run.

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_kubelet::OpError;
 use carrack_kubelet::volumes::{Driver, Staging};
 use carrack_storage::provision::calls::{Answer, Call, CallError, Outcome};
-use carrack_storage::provision::{In, Out};
+use carrack_storage::provision::{In, Out, PROVISIONING};
 use carrack_storage::{DRIVER, TOPOLOGY};
+use serde_json::Value;
 
 use super::{Fate, Follow};
 use crate::invariants::Breach;
-use crate::observer::Observer;
+use crate::observer::{Observer, uid};
 use crate::role::node_name;
 
 /// The driver's volumes, which outlive everything but their deletion.
@@ -87,6 +88,7 @@ impl Storage {
         match call {
             Call::Create(v) => {
                 let bytes = *self.volumes.entry(v.name.clone()).or_insert(v.bytes);
+                traces(node, self, observer, breaches);
                 Ok(Answer::Created {
                     handle: v.name.clone(),
                     bytes,
@@ -131,6 +133,21 @@ fn bound_to(handle: &str, observer: &Observer) -> Option<String> {
     let mut claims = observer.all("claim");
     let bound = claims.find(|c| c["spec"]["volumeName"] == name && !crate::observer::deleting(c))?;
     Some(crate::observer::key_of(bound))
+}
+
+/// Checks that the API tells of each volume of a node's driver.
+pub(crate) fn traces(node: u8, storage: &Storage, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let named = |id: &str| observer.all("volume").any(|v| v["spec"]["csi"]["volumeHandle"] == id);
+    let asked_for = |id: &str| {
+        let made_for = |c: &&Value| id.strip_prefix("pvc-") == Some(uid(c));
+        let finalizers = |c: &Value| c.pointer("/metadata/finalizers").and_then(Value::as_array).cloned();
+        let claim = observer.all("claim").find(made_for);
+        claim.and_then(finalizers).into_iter().flatten().any(|f| f == PROVISIONING)
+    };
+    for id in storage.volumes.keys().filter(|id| !named(id) && !asked_for(id)) {
+        let what = format!("node{node} has {id}, and no volume names it, nor does a claim tell of it");
+        breaches.push(Breach::new("volumes-leave-a-trace", what));
+    }
 }
 
 /// A volume of a driver that no PersistentVolume names, and for which none is on its way.

@@ -20,6 +20,12 @@ impl World {
         self.checker.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.gpus {
             crate::gpu::bounds(&changes, &self.observer, &mut self.breaches);
+            self.check_gpus(&changes);
+        }
+        if changes.iter().any(|change| matches!(change.resource, "claim" | "volume")) {
+            for (number, node) in &self.nodes {
+                crate::node::traces(*number, &node.storage, &self.observer, &mut self.breaches);
+            }
         }
         if self.options.clones {
             self.begin_fate(&changes);
@@ -43,6 +49,10 @@ impl World {
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
+        self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        if self.options.gpus {
+            self.waiting.look(now, &self.observer, &mut self.breaches);
+        }
         let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
         if lacking.is_empty() {
             let since = *self.good_since.get_or_insert(now);

@@ -8,6 +8,7 @@ use carrack_scheduler::extender::{Answer, Ask};
 use super::{Happening, World};
 use crate::gpu;
 use crate::hosted::{Hosted, OwnIn};
+use crate::observer::Change;
 use crate::role::Role;
 
 impl World {
@@ -37,10 +38,23 @@ impl World {
         self.queue.after(after, Happening::News(Role::Scheduler, life, answer));
     }
 
+    /// What was just committed, against what the extender counts.
+    pub(super) fn check_gpus(&mut self, changes: &[Change]) {
+        if changes.iter().any(|change| change.resource == "pod")
+            && let Some(Hosted::Gpus(core, _)) = self.processes.get(&Role::GpuExtender).and_then(|p| p.hosted.as_ref())
+        {
+            gpu::counted(core, &self.observer, &mut self.breaches);
+        }
+    }
+
     /// What the extender's ledger has otherwise than the API.
     pub(super) fn gpus_lack(&self) -> Option<String> {
         if !self.options.gpus {
             return None;
+        }
+        let pods = self.observer.all("pod").filter(|pod| gpu::shares(pod));
+        if let Some(why) = pods.filter_map(|pod| gpu::lacks(pod, &self.observer)).next() {
+            return Some(format!("a pod with GPUs {why}"));
         }
         match self.processes.get(&Role::GpuExtender)?.hosted.as_ref() {
             Some(Hosted::Gpus(core, _)) => gpu::ledger_lacks(self.queue.now(), core.ledger(), &self.observer),

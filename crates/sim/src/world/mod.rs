@@ -82,6 +82,14 @@ pub struct Failure {
     pub message: String,
     /// The last lines before, for a reader.
     pub timeline: String,
+    /// The command that plays this run again, line by line.
+    pub replay: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\n{} is broken: {}\nreplay: {}", self.timeline, self.invariant, self.message, self.replay)
+    }
 }
 
 /// Something that happens.
@@ -191,6 +199,8 @@ struct World {
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
     gpus: crate::gpu::Link,
+    /// Pods that wait though a node has GPUs for them.
+    waiting: crate::gpu::Waiting,
     clones: Clones,
     fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
@@ -212,7 +222,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Ok(world) => world,
         Err(why) => {
             let trace = Trace::new(BEGIN, false);
-            let failure = Failure { invariant: "liveness", message: why, timeline: String::new() };
+            let replay = options.replay(seed);
+            let failure = Failure { invariant: "liveness", message: why, timeline: String::new(), replay };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
             let (end, counts) = (BTreeMap::new(), Counts::default());
             return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end, counts };
@@ -231,7 +242,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let now = world.queue.now();
     let failure = world.breaches.first().cloned().map(|Breach { invariant, message }| {
         world.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
-        Failure { invariant, message, timeline: world.trace.timeline() }
+        Failure { invariant, message, timeline: world.trace.timeline(), replay: options.replay(seed) }
     });
     let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
     let end = match world.options.clones {
@@ -260,7 +271,11 @@ impl World {
             count: swarm.servers,
             seats: swarm.seats,
             stale: bug == Some(Bug::StaleServer),
-            one_line: bug == Some(Bug::OneLine),
+            seats_fault: match bug {
+                Some(Bug::OneLine) => Some(crate::hall::Fault::OneLine),
+                Some(Bug::TwoForOne) => Some(crate::hall::Fault::TwoForOne),
+                _ => None,
+            },
             clones: if bug == Some(Bug::TargetDrawnLate) || swarm.nameless_targets {
                 CloneAdmission::without_names()
             } else {
@@ -306,6 +321,7 @@ impl World {
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
+            waiting: crate::gpu::Waiting::default(),
             clones: Clones::default(),
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
@@ -491,6 +507,7 @@ impl World {
         let settings = Settings {
             elect: self.swarm.elect,
             extender: self.swarm.extender,
+            workloads: self.options.workloads,
             gpus: self.options.gpus,
             clones: self.options.clones,
             apart: self.swarm.cloner_apart,
@@ -561,6 +578,9 @@ impl World {
         }
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
+        }
+        if let Hosted::Gpus(core, _) = &*hosted {
+            crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
         self.carry_out(role, effects);
     }

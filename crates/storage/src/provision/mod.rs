@@ -40,7 +40,7 @@ const PROVISIONER: [&str; 2] =
 /// Finalizer of a volume: its data goes before it does.
 const DATA: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Finalizer of a claim: a volume may have been made for it that no PersistentVolume names.
-const PROVISIONING: &str = "local.carrack.io/provisioning";
+pub const PROVISIONING: &str = "local.carrack.io/provisioning";
 
 /// A call to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]

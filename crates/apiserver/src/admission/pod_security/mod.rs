@@ -1,7 +1,7 @@
 //! PodSecurity: pods keep to the level that their namespace's labels name.
 //!
-//! `enforce` refuses pods; `warn` tells the client, also about templates in workloads; `audit` is for
-//! the audit log. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
+//! `enforce` refuses pods; `warn` tells the client, also about templates in workloads; `audit` tells
+//! the audit log of the same. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
 
 mod baseline;
 mod check;
@@ -148,6 +148,19 @@ impl PodSecurity {
         at(&attributes.object, template(&attributes.row.group, &attributes.row.plural)?)
     }
 
+    /// What a pod or a template does that a mode of its namespace does not want.
+    fn would_violate(attributes: &Attributes<'_>, namespace: &Object, mode: &str) -> Option<String> {
+        let (metadata, spec) = match Self::template(attributes) {
+            Some(template) => (template.get("metadata"), template.get("spec")),
+            None if Self::is_pod(attributes) => (attributes.object.get("metadata"), attributes.object.get("spec")),
+            None => return None,
+        };
+        let policy = Policy::of(namespace, mode);
+        let violations = policy.violations(metadata, spec.unwrap_or(&Value::Null));
+        let text = format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations));
+        (!violations.is_empty()).then_some(text)
+    }
+
     /// The namespace's new policy, when it has become stricter.
     fn tightened(attributes: &Attributes<'_>) -> Option<Policy> {
         if attributes.operation != Operation::Update || !attributes.is("", "namespaces") {
@@ -195,23 +208,23 @@ impl AdmissionPlugin for PodSecurity {
         if let Some(policy) = Self::tightened(attributes) {
             return existing(&policy, attributes, &lookup.list("", "pods", &attributes.name));
         }
-        let is_pod = Self::is_pod(attributes);
-        let (metadata, spec) = match Self::template(attributes) {
-            Some(template) => (template.get("metadata"), template.get("spec")),
-            None if is_pod => (attributes.object.get("metadata"), attributes.object.get("spec")),
-            None => return Vec::new(),
-        };
         let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Vec::new() };
-        let policy = Policy::of(namespace, "warn");
         // What is enforced the same way has passed for a pod.
-        if is_pod && policy == Policy::of(namespace, "enforce") {
+        if Self::is_pod(attributes) && Policy::of(namespace, "warn") == Policy::of(namespace, "enforce") {
             return Vec::new();
         }
-        let violations = policy.violations(metadata, spec.unwrap_or(&Value::Null));
-        if violations.is_empty() {
+        Self::would_violate(attributes, namespace, "warn").into_iter().collect()
+    }
+
+    fn annotations(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<(String, String)> {
+        let is_pod = Self::is_pod(attributes);
+        if !is_pod && Self::template(attributes).is_none() {
             return Vec::new();
         }
-        vec![format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations))]
+        let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Vec::new() };
+        let enforced = is_pod.then(|| (format!("{PREFIX}enforce-policy"), Policy::of(namespace, "enforce").text()));
+        let violations = Self::would_violate(attributes, namespace, "audit");
+        enforced.into_iter().chain(violations.map(|text| (format!("{PREFIX}audit-violations"), text))).collect()
     }
 }
 

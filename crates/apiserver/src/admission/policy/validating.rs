@@ -1,9 +1,9 @@
 //! ValidatingAdmissionPolicy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_cel::{Budget, EvalError, Value as Cel};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::Attributes;
 use super::super::extend::Asked;
@@ -15,14 +15,32 @@ use crate::status::{Status, known_reason};
 struct Failure {
     message: String,
     reason: &'static str,
+    /// Which one of its policy it is.
+    index: usize,
 }
 
-/// What became of a policy: what does not hold, or why it cannot be said.
-type Outcome = Result<Vec<Failure>, String>;
+/// What a policy says of a request.
+#[derive(Default)]
+struct Said {
+    failures: Vec<Failure>,
+    /// For the audit log, by key.
+    annotations: Vec<(String, String)>,
+}
+
+/// What became of a policy: what it says, or why it cannot be said.
+type Outcome = Result<Said, String>;
+
+/// The annotation of an audit event that has what was found and is to be audited
+/// (`k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go`).
+const AUDIT_FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
+/// An annotation's value that is longer is cut, in bytes; upstream's bound.
+const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
 /// Asks all policies that are bound to the request.
 pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> Result<(), Status> {
     let mut denied: Option<Status> = None;
+    let mut audited: Vec<Value> = Vec::new();
+    let mut annotations: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for binding in asked.hooks.bindings.values() {
         let Some(policy) = asked.hooks.policies.get(&binding.policy) else { continue };
         let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
@@ -37,18 +55,22 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
             }
         };
         for outcome in outcomes {
-            let failures = match outcome {
-                Ok(failures) => failures,
+            let Said { failures, annotations: said } = match outcome {
+                Ok(said) => said,
                 Err(why) if policy.ignores_failure => {
                     tracing::warn!(policy = policy.name, binding = binding.name, %why, "a policy cannot be evaluated, and goes without");
                     continue;
                 }
                 Err(why) => {
-                    let status = refusal(attributes, policy, binding, &Failure { message: why, reason: "Invalid" });
+                    let status =
+                        refusal(attributes, policy, binding, &Failure { message: why, reason: "Invalid", index: 0 });
                     denied.get_or_insert(status);
                     continue;
                 }
             };
+            for (key, value) in said {
+                annotations.entry(format!("{}/{key}", policy.name)).or_default().insert(value);
+            }
             for failure in failures {
                 for action in &binding.actions {
                     match action.as_str() {
@@ -59,18 +81,23 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
                             "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
                             policy.name, binding.name, failure.message
                         )),
-                        _ => tracing::info!(
-                            policy = policy.name,
-                            binding = binding.name,
-                            resource = %attributes.row.group_resource(),
-                            name = attributes.name,
-                            message = failure.message,
-                            "a policy does not hold"
-                        ),
+                        _ => audited.push(json!({
+                            "message": failure.message,
+                            "policy": policy.name,
+                            "binding": binding.name,
+                            "expressionIndex": failure.index,
+                            "validationActions": binding.actions,
+                        })),
                     }
                 }
             }
         }
+    }
+    for (key, values) in annotations {
+        asked.cx.annotate(key, values.into_iter().collect::<Vec<_>>().join(", "));
+    }
+    if !audited.is_empty() {
+        asked.cx.annotate(AUDIT_FAILURES, Value::from(audited).to_string());
     }
     denied.map_or(Ok(()), Err)
 }
@@ -137,18 +164,18 @@ async fn evaluate(
 
 fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
     if !all_hold(&policy.conditions, world)? {
-        return Ok(Vec::new());
+        return Ok(Said::default());
     }
     let mut budget = Budget::new(MAX_COST);
     let mut failures = Vec::new();
-    for validation in &policy.validations {
+    for (index, validation) in policy.validations.iter().enumerate() {
         let result = match &validation.program {
             Ok(program) => program.eval(world, &mut budget),
             Err(why) => return Err(format!("compilation error: {why}")),
         };
         match result {
             Ok(Cel::Bool(true)) => {}
-            Ok(Cel::Bool(false)) => failures.push(failure(validation, world, &mut budget)),
+            Ok(Cel::Bool(false)) => failures.push(failure((index, validation), world, &mut budget)),
             Ok(_) => return Err(format!("expression '{}' is no boolean", validation.source)),
             Err(EvalError::Exhausted) => {
                 return Err(
@@ -159,21 +186,23 @@ fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
             Err(error) => return Err(format!("expression '{}' resulted in error: {error}", validation.source)),
         }
     }
-    let mut keys = BTreeSet::new();
+    let mut annotations = Vec::new();
     for annotation in &policy.annotations {
         let value = match &annotation.program {
             Ok(program) => program.eval(world, &mut budget).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         let value = value.map_err(|why| format!("audit annotation '{}' resulted in error: {why}", annotation.name))?;
-        if let Some(text) = value.as_str().filter(|_| keys.insert(&annotation.name)) {
-            tracing::debug!(policy = policy.name, key = annotation.name, value = text, "audit annotation");
+        // An expression that gives null gives no annotation.
+        if let Some(text) = value.as_str().map(str::trim).filter(|text| !text.is_empty()) {
+            let end = text.floor_char_boundary(MAX_ANNOTATION_BYTES);
+            annotations.push((annotation.name.clone(), text[..end].to_owned()));
         }
     }
-    Ok(failures)
+    Ok(Said { failures, annotations })
 }
 
-fn failure(validation: &Validation, world: &World<'_>, budget: &mut Budget) -> Failure {
+fn failure((index, validation): (usize, &Validation), world: &World<'_>, budget: &mut Budget) -> Failure {
     let written = validation.message_expression.as_ref().and_then(|program| program.eval(world, budget).ok());
     let written = written.as_ref().and_then(Cel::as_str).map(str::trim);
     let message = match written.filter(|text| !text.is_empty() && !text.contains('\n')) {
@@ -182,5 +211,5 @@ fn failure(validation: &Validation, world: &World<'_>, budget: &mut Budget) -> F
         None => validation.message.trim().to_owned(),
     };
     let reason = known_reason(&validation.reason);
-    Failure { message, reason: if reason.is_empty() { "Invalid" } else { reason } }
+    Failure { message, reason: if reason.is_empty() { "Invalid" } else { reason }, index }
 }

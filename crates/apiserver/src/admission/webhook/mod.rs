@@ -106,8 +106,14 @@ impl Webhook {
         Ok(Some((version, review)))
     }
 
-    /// Asks the webhook. None when it could not be asked and that does not matter.
-    async fn ask(&self, asked: &Asked<'_>, review: &Value) -> Result<Option<review::Verdict>, Status> {
+    /// Asks the webhook. None when it could not be asked and that does not matter; the audit log is told so, under
+    /// the kind of webhook and its place among those that are asked.
+    async fn ask(
+        &self,
+        asked: &Asked<'_>,
+        review: &Value,
+        (kind, place): (&str, &str),
+    ) -> Result<Option<review::Verdict>, Status> {
         let verdict = if self.knows_v1 {
             match post(&*asked.cx.server.store, &*asked.cx.server.env, &self.client, review, self.timeout_ms).await {
                 Ok(answer) => review::read(&answer, review["request"]["uid"].as_str().unwrap_or_default()),
@@ -121,10 +127,14 @@ impl Webhook {
                 for warning in &verdict.warnings {
                     asked.cx.note(warning.clone());
                 }
+                for (key, value) in &verdict.annotations {
+                    asked.cx.annotate(format!("{}/{key}", self.name), value);
+                }
                 Ok(Some(verdict))
             }
             Err(why) if self.ignores_failure => {
                 tracing::warn!(webhook = self.name, %why, "a webhook could not be asked, and goes without");
+                asked.cx.annotate(format!("failed-open.{kind}.webhook.admission.k8s.io/{place}"), self.name.as_str());
                 Ok(None)
             }
             Err(why) => {
@@ -143,6 +153,7 @@ pub(super) async fn mutate(
     seen: Option<BTreeMap<(String, usize), Object>>,
 ) -> Result<BTreeMap<(String, usize), Object>, Status> {
     let mut now_seen = BTreeMap::new();
+    let (round, mut ordinal) = (u8::from(seen.is_some()), 0);
     for (configuration, webhooks) in &asked.hooks.mutating {
         for (index, webhook) in webhooks.iter().enumerate() {
             let id = (configuration.clone(), index);
@@ -152,10 +163,15 @@ pub(super) async fn mutate(
                 continue;
             }
             let Some((version, review)) = webhook.review(asked, attributes).await? else { continue };
-            if let Some(verdict) = webhook.ask(asked, &review).await? {
+            let place = format!("round_{round}_index_{ordinal}");
+            ordinal += 1;
+            if let Some(verdict) = webhook.ask(asked, &review, ("mutating", &place)).await? {
                 if !verdict.allowed {
                     return Err(review::denied(&webhook.name, &verdict));
                 }
+                let mutated = verdict.patch.is_some();
+                let told = json!({"configuration": configuration, "webhook": webhook.name, "mutated": mutated});
+                asked.cx.annotate(format!("mutation.webhook.admission.k8s.io/{place}"), told.to_string());
                 if let Some(patch) = &verdict.patch {
                     let changed = patch::apply(&review["request"]["object"], patch)
                         .map_err(|why| Status::internal(format!("admission webhook \"{}\": {why}", webhook.name)))?;
@@ -175,8 +191,9 @@ pub(super) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> 
     let mut asking = Vec::new();
     for webhook in asked.hooks.validating.values().flatten() {
         if let Some((_, review)) = webhook.review(asked, attributes).await? {
+            let place = format!("round_0_index_{}", asking.len());
             asking.push(async move {
-                match webhook.ask(asked, &review).await? {
+                match webhook.ask(asked, &review, ("validating", &place)).await? {
                     Some(verdict) if !verdict.allowed => Err(review::denied(&webhook.name, &verdict)),
                     _ => Ok(()),
                 }

@@ -19,6 +19,8 @@ pub(super) struct Verdict {
     message: String,
     pub patch: Option<Vec<u8>>,
     pub warnings: Vec<String>,
+    /// For the audit log.
+    pub annotations: Vec<(String, String)>,
 }
 
 /// Reads an `AdmissionReview` that answers the request with this UID.
@@ -55,12 +57,14 @@ pub(super) fn read(review: &Value, uid: &str) -> Result<Verdict, String> {
     };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).take(MAX_WARNINGS);
+    let annotations = response["auditAnnotations"].as_object().into_iter().flatten().take(MAX_WARNINGS);
     Ok(Verdict {
         allowed: response["allowed"] == true,
         code: response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0),
         reason: text(&response["status"]["reason"]),
         message: text(&response["status"]["message"]),
         patch,
+        annotations: annotations.map(|(key, value)| (key.clone(), text(value))).collect(),
         warnings: warnings.map(|warning| warning.chars().take(MAX_WARNING_CHARS).collect()).collect(),
     })
 }

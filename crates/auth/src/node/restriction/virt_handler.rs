@@ -1,9 +1,7 @@
 //! What a virt-handler may write.
 
 use super::{Write, changed_keys, differs, in_domain, text};
-
-/// Where nodes keep the Leases under which their guests run.
-const LEASES: &str = "kubevirt-node-lease";
+use crate::bootstrap::NODE_LEASE_NAMESPACE as LEASES;
 
 /// A virt-handler writes its own node's KubeVirt labels and annotations, its Lease, and the machines that run,
 /// come or go there.

@@ -1,5 +1,7 @@
 //! The latencies as an SVG: one line for each kind of request, percentiles to the right, milliseconds upwards.
 
+use carrack_plot::{Anchor, COLOURS, Svg};
+
 use super::figures::{GRID, Report};
 
 const WIDTH: f64 = 860.0;
@@ -8,8 +10,6 @@ const LEFT: f64 = 60.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 40.0;
-const COLOURS: [&str; 9] =
-    ["#1b6ca8", "#d1495b", "#2e933c", "#edae49", "#6a4c93", "#00798c", "#8d5524", "#555555", "#e07a5f"];
 
 /// Draws a report.
 pub fn svg(report: &Report) -> String {
@@ -21,50 +21,26 @@ pub fn svg(report: &Report) -> String {
         TOP + (1.0 - share.clamp(0.0, 1.0)) * (HEIGHT - TOP - BOTTOM)
     };
     let x = |place: usize| LEFT + place as f64 / (GRID.len() - 1) as f64 * (WIDTH - LEFT - RIGHT);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}: latency by percentile, {} clients, {} pods</text>\n",
-        escape(&report.server),
-        report.clients,
-        report.pods
-    );
+    let mut svg = Svg::new(WIDTH, HEIGHT);
+    let (server, clients, pods) = (&report.server, report.clients, report.pods);
+    svg.title(LEFT, 24.0, &format!("{server}: latency by percentile, {clients} clients, {pods} pods"));
     let mut decade = low;
     while decade <= high {
         let (ms, at) = (10_f64.powf(decade), y(10_f64.powf(decade)));
-        out.push_str(&format!(
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{ms} ms</text>\n",
-            WIDTH - RIGHT, LEFT - 6.0, at + 4.0
-        ));
+        svg.line((LEFT, at), (WIDTH - RIGHT, at), "#ddd");
+        svg.text((LEFT - 6.0, at + 4.0), Anchor::End, "#000", &format!("{ms} ms"));
         decade += 1.0;
     }
     for (place, percent) in GRID.iter().enumerate() {
-        out.push_str(&format!(
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">p{percent}</text>\n",
-            x(place),
-            HEIGHT - BOTTOM + 18.0
-        ));
+        svg.text((x(place), HEIGHT - BOTTOM + 18.0), Anchor::Middle, "#000", &format!("p{percent}"));
     }
     for (number, figure) in report.figures.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
-        let points: Vec<String> =
-            figure.curve_ms.iter().enumerate().map(|(place, ms)| format!("{:.1},{:.1}", x(place), y(*ms))).collect();
-        let line = TOP + 14.0 + number as f64 * 20.0;
-        out.push_str(&format!(
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n\
-             <text x=\"{}\" y=\"{line}\" fill=\"{colour}\">{}: {:.0}/s</text>\n",
-            points.join(" "),
-            WIDTH - RIGHT + 14.0,
-            escape(figure.name),
-            figure.rate_per_s
-        ));
+        svg.polyline(figure.curve_ms.iter().enumerate().map(|(place, ms)| (x(place), y(*ms))), colour);
+        let place = (WIDTH - RIGHT + 14.0, TOP + 14.0 + number as f64 * 20.0);
+        svg.text(place, Anchor::Start, colour, &format!("{}: {:.0}/s", figure.name, figure.rate_per_s));
     }
-    out.push_str("</svg>\n");
-    out
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    svg.finish()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The cost of a decision over the number of nodes, as an SVG: one line for each workload, nodes to the right (each step
 //! ten times as many), microseconds upwards.
 
+use carrack_plot::{Anchor, COLOURS, Svg};
+
 use super::Cost;
 
 const WIDTH: f64 = 760.0;
@@ -9,7 +11,6 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 45.0;
-const COLOURS: [&str; 5] = ["#1b6ca8", "#d1495b", "#2e933c", "#edae49", "#6a4c93"];
 
 /// Draws costs. Lines that go up one decade for each decade of nodes would mean that a pod costs what there is; level ones
 /// mean that it costs what changed.
@@ -22,30 +23,18 @@ pub fn svg(costs: &[Cost]) -> String {
         LEFT + share.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     };
     let y = |us: f64| TOP + (1.0 - (us / most).clamp(0.0, 1.0)) * (HEIGHT - TOP - BOTTOM);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">Cost of a decision over the number of nodes, every node considered</text>\n"
-    );
+    let mut svg = Svg::new(WIDTH, HEIGHT);
+    svg.title(LEFT, 24.0, "Cost of a decision over the number of nodes, every node considered");
     for step in 0..=5 {
         let us = most * f64::from(step) / 5.0;
-        out.push_str(&format!(
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{us:.0} us</text>\n",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            y(us) + 4.0,
-            at = y(us)
-        ));
+        svg.line((LEFT, y(us)), (WIDTH - RIGHT, y(us)), "#ddd");
+        svg.text((LEFT - 6.0, y(us) + 4.0), Anchor::End, "#000", &format!("{us:.0} us"));
     }
     let mut counts: Vec<usize> = costs.iter().map(|cost| cost.nodes).collect();
     counts.sort_unstable();
     counts.dedup();
     for count in counts {
-        out.push_str(&format!(
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{count}</text>\n",
-            x(count as f64),
-            HEIGHT - BOTTOM + 18.0
-        ));
+        svg.text((x(count as f64), HEIGHT - BOTTOM + 18.0), Anchor::Middle, "#000", &count.to_string());
     }
     let mut names: Vec<&str> = Vec::new();
     for cost in costs {
@@ -56,19 +45,12 @@ pub fn svg(costs: &[Cost]) -> String {
     for (number, name) in names.into_iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
         let own = || costs.iter().filter(|cost| cost.workload == name);
-        let points: Vec<String> =
-            own().map(|cost| format!("{:.1},{:.1}", x(cost.nodes as f64), y(cost.us_per_pod))).collect();
+        svg.polyline(own().map(|cost| (x(cost.nodes as f64), y(cost.us_per_pod))), colour);
         let last = own().next_back().map_or(0.0, |cost| cost.us_per_pod);
-        out.push_str(&format!(
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n\
-             <text x=\"{}\" y=\"{}\" fill=\"{colour}\">{name}: {last:.1} us</text>\n",
-            points.join(" "),
-            WIDTH - RIGHT + 12.0,
-            TOP + 14.0 + number as f64 * 20.0
-        ));
+        let place = (WIDTH - RIGHT + 12.0, TOP + 14.0 + number as f64 * 20.0);
+        svg.text(place, Anchor::Start, colour, &format!("{name}: {last:.1} us"));
     }
-    out.push_str("</svg>\n");
-    out
+    svg.finish()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Pods with devices: across reboots, with plugins that are late, and in turn.
 
 use super::*;
+use crate::devices::Device;
+use crate::topology::{Policy, Scope};
 
 /// Incident 1: the node reboots, its labels have changed, its plugins come late.
 #[test]
@@ -125,4 +127,118 @@ fn a_plugin_that_restarts_with_the_kubelet_disturbs_nothing() {
         assert_eq!(w.node.running("uid-p").len(), 1);
         assert_eq!(w.node.plugins[KVM].granted.len(), 1, "the grant of this boot holds");
     });
+}
+
+#[test]
+fn devices_lie_together_as_the_policy_wants() {
+    use Policy::{BestEffort, Restricted, SingleNumaNode};
+    for (policy, scope, asks, runs) in [
+        (SingleNumaNode, Scope::Container, vec![2], true),
+        (SingleNumaNode, Scope::Container, vec![3], false),
+        (SingleNumaNode, Scope::Container, vec![2, 2], true),
+        (SingleNumaNode, Scope::Pod, vec![2, 2], false),
+        (SingleNumaNode, Scope::Pod, vec![1, 1], true),
+        (Restricted, Scope::Container, vec![3], true),
+        (BestEffort, Scope::Pod, vec![3], true),
+        (Policy::None, Scope::Pod, vec![3], true),
+    ] {
+        let mut w = World::new(6);
+        w.node.host.numa_nodes = vec![0, 1];
+        let config = NodeConfig { node_name: "sim".into(), topology: (policy, scope), ..NodeConfig::default() };
+        w.restart_as(KubeletCore::new(config, &Rng::new(1)));
+        w.edit_or_create_node();
+        w.run(2);
+        let ids = ["a", "b", "c", "d"];
+        w.plugin_up(&ids);
+        // The first and the third on one node, the others on the other.
+        let device = |(n, id): (i64, &&str)| Device { id: (*id).into(), healthy: true, numa_nodes: vec![n % 2] };
+        let devices = (0..).zip(&ids).map(device).collect();
+        let epoch = w.node.plugins[KVM].epoch;
+        w.input(Input::Own(In::PluginDevices { resource: KVM.into(), epoch, devices }));
+        let container = |(i, n): (usize, &usize)| json!({"name": format!("c{i}"), "image": "busybox", "resources": {"limits": {KVM: n.to_string()}}});
+        let containers: Vec<Value> = asks.iter().enumerate().map(container).collect();
+        w.create("p", json!({"terminationGracePeriodSeconds": 1, "containers": containers}));
+        w.run(10);
+        let status = w.api.objects[POD]["status"].clone();
+        let what = format!("{policy:?} {scope:?} {asks:?}: {status}");
+        if !runs {
+            assert_eq!(
+                (status["phase"].as_str(), status["reason"].as_str()),
+                (Some("Failed"), Some("TopologyAffinityError")),
+                "{what}"
+            );
+            assert!(w.core.devices().allocations().is_empty(), "{what}");
+            continue;
+        }
+        assert_eq!(status["phase"], "Running", "{what}");
+        for granted in w.node.plugins[KVM].granted.iter().filter(|_| policy == SingleNumaNode) {
+            let node = |id: &String| matches!(id.as_str(), "a" | "c");
+            assert!(granted.iter().all(node) || !granted.iter().any(node), "{what} {granted:?}");
+        }
+        w.delete(1);
+        w.run(20);
+        w.assert_clean();
+    }
+}
+
+/// The power is cut and the disk has forgotten the records and the checkpoint; the Node still offers the device.
+#[test]
+fn a_node_that_forgot_its_plugins_starts_nothing_without_its_device() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.edit_or_create_node();
+        w.plugin_up(&["a"]);
+        w.run(5);
+        w.create("p", vm("Always"));
+        w.run(5);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][KVM].clone();
+        assert_eq!(amount(&w), "1");
+
+        let now = w.now;
+        w.node.reboot(now, "boot-2");
+        w.node.records.clear();
+        w.node.checkpoint = None;
+        w.restart_kubelet();
+        w.create("q", vm("Always"));
+        w.run(60);
+        assert_eq!(amount(&w), "0", "seed {seed}");
+        for uid in ["uid-p", "uid-q"] {
+            assert!(w.node.running(uid).is_empty(), "seed {seed}: {uid} runs without its device");
+        }
+        assert!(!w.api.phases.iter().any(|p| p.ends_with("=Failed")), "{:?}", w.api.phases);
+        // A kubelet that is killed now still knows.
+        w.restart_kubelet();
+        w.run(10);
+        assert!(w.node.running("uid-p").is_empty());
+        w.plugin_up(&["a", "b"]);
+        w.run(30);
+        for uid in ["uid-p", "uid-q"] {
+            assert_eq!(w.node.running(uid).len(), 1, "seed {seed}: {uid}");
+        }
+    });
+}
+
+#[test]
+fn an_amount_that_somebody_wrote_is_believed_when_it_is_written_again() {
+    const PLAIN: &str = "example.com/dongle";
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    let write = |w: &mut World| {
+        w.edit("/api/v1/nodes/sim", json!({"status": {"allocatable": {PLAIN: "2"}, "capacity": {PLAIN: "2"}}}));
+    };
+    write(&mut w);
+    w.node.checkpoint = None;
+    w.restart_kubelet();
+    w.run(15);
+    let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][PLAIN].clone();
+    assert_eq!(amount(&w), "0");
+    write(&mut w);
+    w.run(30);
+    assert_eq!(amount(&w), "2");
+    let container = json!({"name": "c", "image": "busybox", "resources": {"limits": {PLAIN: "1"}}});
+    w.create("p", json!({"containers": [container]}));
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
 }

@@ -55,8 +55,7 @@ impl World {
         let server = Serving::Kubelet { node: "n1".into() };
         let pair = pki.server(&server, &Sans::loopback().with_name("n1"), now_s()).expect("certificate");
         let serving = ServingTls {
-            cert_pem: pair.certificate.clone(),
-            key_pem: pair.key.expose().to_owned(),
+            certificate: Reloadable::new(&pair).expect("a certificate"),
             client_ca_pem: pki.ca_pem().to_owned(),
             allowed_names: vec![],
         };

@@ -5,6 +5,8 @@
 
 mod binding;
 mod limits;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 mod extenders;
 mod input;
 mod leaders;
+mod wakes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -267,7 +268,7 @@ fn counts_by_reason_are_named_as_upstream_names_them() {
     full["status"]["allocatable"]["pods"] = "0".into();
     let nodes = vec![node("a", "1"), node("b", "1"), tainted, cordoned, full];
     let mut world = World::new(Config::default(), nodes, vec![pod("p", "2")]);
-    let expected = "0/5 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint {k: v}, \
+    let expected = "0/5 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint(s), \
                     1 node(s) were unschedulable, 2 Insufficient cpu. preemption: 0/5 nodes are available: \
                     1 No preemption victims found for incoming pod, 4 Preemption is not helpful for scheduling.";
     assert_eq!(world.told(), [("Unschedulable".to_owned(), expected.to_owned())]);

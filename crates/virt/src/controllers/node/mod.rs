@@ -19,7 +19,7 @@ pub mod recovery;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, View};
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
@@ -78,6 +78,8 @@ impl Controller for NodeController {
         let (suspect_at, fence_at) = match lease {
             Some(lease) => {
                 let heard = self.leases.since(&key.name, lease.meta().resource_version.as_deref().unwrap_or(""), now);
+                // Only as long as leases are heard of is one that does not change a silence.
+                let heard = heard.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
                 // A mark is the control plane's own word, and no sign of the node's life.
                 let suspect_at = if fence::is_marked(lease) { now } else { heard + SUSPECT_AFTER };
                 (suspect_at, fence::patience(lease).map(|patience| heard + patience))

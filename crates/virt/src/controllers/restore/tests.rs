@@ -203,11 +203,9 @@ fn a_restore_is_initialised_and_takes_its_target() {
     let mut world = World::new();
     world.vm = Some(vm());
     check(&world, &[NO_INSTANCE, "patch virtualmachines/vm/status restoreInProgress=r"], "then the target");
-    assert_eq!(
-        world.plan().premises.iter().map(|(n, p)| (*n, p.resource.as_str())).collect::<Vec<_>>(),
-        [(1, "virtualmachineinstances")],
-        "which rests on having no instance"
-    );
+    let premises = world.plan().premises;
+    let rests = premises.iter().any(|(n, premise)| *n == 1 && premise.resource == "virtualmachineinstances");
+    assert!(rests, "which rests on having no instance: {premises:?}");
 }
 
 #[test]

@@ -1,0 +1,270 @@
+//! `carrack drill`: the incidents on real processes, and whether what must hold held.
+//!
+//! ```text
+//!   drill ──unshare --net──► drill --inside: sandbox ─► stage ─► story ─► verdict, timeline ─► sandbox gone
+//!                                                         │         │
+//!                                   watches look at pods, guests,   └─ cluster: roles as processes, containerd, power
+//!                                   processes, mounts all the time     relay: stands between a role and the API server
+//! ```
+//!
+//! A story ([`stories`]) is a list of moves on a [`cluster`], and what it is about is looked at on the machine itself
+//! ([`machine`]): the kernel's processes and mounts, not what the cluster says of them. A story that nothing was looked at
+//! in has proved nothing, and its verdict says so.
+
+mod api;
+mod cluster;
+mod journal;
+mod looks;
+mod machine;
+mod objects;
+mod relay;
+mod roles;
+mod rules;
+mod sandbox;
+mod stage;
+mod stories;
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+use carrack_noderuntime::Layout;
+use carrack_noderuntime::layout::DEFAULT_DATA_DIR;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use self::cluster::Programs;
+use self::journal::Line;
+use self::stage::{Options, Stage};
+use self::stories::{STORIES, Story};
+use crate::cli::drill::DrillArgs;
+use crate::output;
+
+/// Threads for asynchronous work.
+const WORKERS: usize = 2;
+
+/// What is told at the end.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Verdict {
+    drill: &'static str,
+    holds: bool,
+    /// Why it did not come to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+    invariants: Vec<Line>,
+    timeline: PathBuf,
+    picture: PathBuf,
+}
+
+/// Plays a drill, or tells which there are.
+///
+/// # Errors
+/// An invariant broke, or it could not be played.
+pub fn run(args: &DrillArgs) -> anyhow::Result<()> {
+    if args.list {
+        return output::write_all(list().as_bytes());
+    }
+    let wanted = args.name.as_deref().unwrap_or_default();
+    let Some(story) = STORIES.iter().find(|story| story.name == wanted) else {
+        let known: Vec<&str> = STORIES.iter().map(|story| story.name).collect();
+        bail!("there is no drill {wanted:?}; there are: {}", known.join(", "));
+    };
+    let options = options(story, args)?;
+    fs::create_dir_all(&args.timeline_dir).with_context(|| format!("cannot make {}", args.timeline_dir.display()))?;
+    if !rustix::process::geteuid().is_root() {
+        bail!("not running as root: containers, mounts and networks need it; use sudo");
+    }
+    if !args.inside && options.programs.apiserver.is_none() {
+        return enter_network();
+    }
+    let files = Files::new(&args.timeline_dir, story.name)?;
+    let verdict = play(story, options, &files, !args.inside)?;
+    output::print(args.output, &verdict, || text(&verdict))?;
+    if verdict.holds { Ok(()) } else { bail!("the drill {} did not hold", story.name) }
+}
+
+fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
+    let plant = match &args.plant {
+        None => None,
+        Some(wanted) => {
+            let found = story.plants.iter().find(|plant| plant.name == wanted);
+            let known: Vec<&str> = story.plants.iter().map(|plant| plant.name).collect();
+            let unknown = || format!("{wanted:?} cannot be planted in {}; there is: {}", story.name, known.join(", "));
+            Some(found.with_context(unknown)?.name)
+        }
+    };
+    let absolute = |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}", path.display()));
+    let program = |path: &Option<PathBuf>| path.as_ref().map(absolute).transpose();
+    let (kubelet, scheduler) = (program(&args.kubelet)?, program(&args.scheduler)?);
+    let apiserver = match (&args.apiserver, &args.kubeconfig) {
+        (Some(url), Some(kubeconfig)) => Some((url.clone(), absolute(kubeconfig)?)),
+        _ => None,
+    };
+    for (given, role, flag) in [
+        (kubelet.is_some(), "kubelet", "--kubelet"),
+        (scheduler.is_some(), "scheduler", "--scheduler"),
+        (apiserver.is_some(), "apiserver", "--apiserver"),
+    ] {
+        if given && !story.replaceable.contains(&role) {
+            bail!("{flag} is not for {}: its {role} is a part of what is played there", story.name);
+        }
+    }
+    Ok(Options {
+        plant,
+        rounds: args.rounds,
+        programs: Programs { kubelet, scheduler, apiserver },
+        images_dir: absolute(&args.images_dir.path(&Layout::new(DEFAULT_DATA_DIR)))?,
+    })
+}
+
+/// Becomes this very command in a network namespace of its own, which has no name and goes with its last process.
+fn enter_network() -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--"]).arg(program).args(std::env::args_os().skip(1)).arg("--inside");
+    Err(command.exec()).context("unshare cannot be run")
+}
+
+/// Where the timeline goes, and on failure the logs.
+struct Files {
+    text: PathBuf,
+    picture: PathBuf,
+    logs: PathBuf,
+}
+
+impl Files {
+    fn new(dir: &Path, name: &str) -> anyhow::Result<Self> {
+        let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
+        let file = |ending: &str| dir.join(format!("drill-{name}.{ending}"));
+        Ok(Self { text: file("txt"), picture: file("svg"), logs: file("logs") })
+    }
+}
+
+fn play(story: &'static Story, options: Options, files: &Files, shared_network: bool) -> anyhow::Result<Verdict> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let stop = stop_by_signal(&runtime)?;
+    for failure in sandbox::sweep(&runtime) {
+        eprintln!("of a drill that was killed something is left: {failure}");
+    }
+    if !shared_network {
+        sandbox::set_up_network()?;
+    }
+    let dir = sandbox::make()?;
+    let title = format!("drill {}: {}", story.name, story.title);
+    let stage = Stage::new(&title, options, &dir, runtime, stop.clone());
+    let outcome = (story.play)(&stage);
+    let ended = outcome.err().filter(|_| !stage.journal.is_broken()).map(|error| format!("{error:#}"));
+    if let Some(why) = &ended {
+        stage.journal.note(&format!("the drill ends: {why}"));
+    }
+    let invariants = stage.journal.verdict(story.rules);
+    let broken = stage.journal.is_broken() || ended.is_some();
+    stage.journal.step("clearing away");
+    if broken {
+        keep_logs(&dir, &files.logs);
+    }
+    let left = sandbox::clear(&dir, &stage.runtime);
+    stage.journal.finish();
+    let (words, picture) = stage.journal.timeline();
+    for (path, content) in [(&files.text, words), (&files.picture, picture)] {
+        fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let Stage { runtime, .. } = stage;
+    runtime.shutdown_background();
+    if !left.is_empty() {
+        bail!("something of the drill is left:\n  {}", left.join("\n  "));
+    }
+    let unseen = invariants.iter().any(|line| line.standing.looks == 0);
+    Ok(Verdict {
+        drill: story.name,
+        holds: !broken && !unseen,
+        ended,
+        invariants,
+        timeline: files.text.clone(),
+        picture: files.picture.clone(),
+    })
+}
+
+fn stop_by_signal(runtime: &Runtime) -> anyhow::Result<CancellationToken> {
+    let _inside = runtime.enter();
+    crate::roles::until_signal()
+}
+
+/// Copies what the cluster had to say beside the timeline.
+fn keep_logs(dir: &Path, to: &Path) {
+    let copy = || -> std::io::Result<()> {
+        fs::create_dir_all(to)?;
+        for (from, prefix) in [("logs", ""), ("d/logs", "up-"), ("n/logs", "node-")] {
+            for entry in fs::read_dir(dir.join(from)).into_iter().flatten().flatten() {
+                if entry.file_type()?.is_file() {
+                    fs::copy(entry.path(), to.join(format!("{prefix}{}", entry.file_name().to_string_lossy())))?;
+                }
+            }
+        }
+        Ok(())
+    };
+    match copy() {
+        Ok(()) => eprintln!("what the roles said is in {}", to.display()),
+        Err(error) => eprintln!("the logs cannot be kept: {error}"),
+    }
+}
+
+fn text(verdict: &Verdict) -> String {
+    let width = verdict.invariants.iter().map(|line| line.invariant.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for line in &verdict.invariants {
+        let standing = match &line.standing {
+            standing if standing.broken.is_some() => {
+                format!("BROKEN: {}", standing.broken.as_deref().unwrap_or_default())
+            }
+            standing if standing.looks == 0 => "not seen".to_owned(),
+            standing => format!("held, looked at {} times", standing.looks),
+        };
+        out.push_str(&format!("{} {:<width$}  {standing}\n", line.mark, line.invariant));
+    }
+    if let Some(why) = &verdict.ended {
+        out.push_str(&format!("it did not come to its end: {why}\n"));
+    }
+    let word = if verdict.holds { "holds" } else { "DOES NOT HOLD" };
+    out.push_str(&format!("{}: {word}\n", verdict.drill));
+    out.push_str(&format!("timeline: {} and {}\n", verdict.timeline.display(), verdict.picture.display()));
+    out
+}
+
+fn list() -> String {
+    let mut out = String::new();
+    for story in STORIES {
+        out.push_str(&format!("{}\n    {}\n", story.name, story.title));
+        for rule in story.rules {
+            out.push_str(&format!("    {} {}: {}\n", rule.mark, rule.name, rule.sentence()));
+        }
+        for plant in story.plants {
+            out.push_str(&format!("    --plant {}: {}\n", plant.name, plant.what));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_names_all_that_can_be_asked_for() {
+        let list = list();
+        for story in STORIES {
+            assert!(list.contains(story.name) && !story.plants.is_empty(), "{}", story.name);
+            for plant in story.plants {
+                assert!(list.contains(plant.name), "{}", plant.name);
+            }
+        }
+    }
+}

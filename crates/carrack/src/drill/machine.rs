@@ -1,0 +1,146 @@
+//! The machine as the kernel shows it: which processes run in containers, and what is mounted. This is the witness that
+//! does not depend on what a cluster says of itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use carrack_noderuntime::process::{self, ProcessId};
+
+/// A process in a container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contained {
+    /// The process.
+    pub process: ProcessId,
+    /// Its command line.
+    pub words: Vec<String>,
+    /// The pod's directory, as the process's mounts show it: `…/pods/UID`.
+    pub pod_dir: PathBuf,
+}
+
+impl Contained {
+    /// The pod's UID.
+    pub fn uid(&self) -> String {
+        self.pod_dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Whether it is a guest.
+    pub fn is_guest(&self) -> bool {
+        self.words.first().is_some_and(|program| program.contains("qemu-system"))
+    }
+
+    /// A variable of its environment.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let text = fs::read(format!("/proc/{}/environ", self.process.pid)).ok()?;
+        let words = text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+        words.into_iter().find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    }
+
+    /// A file as the process sees it.
+    pub fn file(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        fs::read(format!("/proc/{}/root/{}", self.process.pid, path.trim_start_matches('/')))
+    }
+
+    /// Its mounts.
+    pub fn mounts(&self) -> Vec<Mount> {
+        mounts_of(&fs::read_to_string(format!("/proc/{}/mountinfo", self.process.pid)).unwrap_or_default())
+    }
+}
+
+/// A line of a mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The mount's id: another one is another mount.
+    pub id: u64,
+    /// Its device, as `major:minor`.
+    pub device: String,
+    /// What of the file system is mounted.
+    pub root: String,
+    /// Where.
+    pub place: String,
+}
+
+/// Reads a mount table: proc_pid_mountinfo(5).
+fn mounts_of(table: &str) -> Vec<Mount> {
+    let line = |line: &str| {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        let device = fields.nth(1)?.to_owned();
+        Some(Mount { id, device, root: fields.next()?.to_owned(), place: fields.next()?.to_owned() })
+    };
+    table.lines().filter_map(line).collect()
+}
+
+/// The node's mounts below a directory.
+pub fn mounts_below(dir: &Path) -> std::io::Result<Vec<Mount>> {
+    let mut mounts = mounts_of(&fs::read_to_string("/proc/self/mountinfo")?);
+    mounts.retain(|mount| Path::new(&mount.place).starts_with(dir));
+    Ok(mounts)
+}
+
+/// The processes in containers of pods below this directory: those to which something of a pod's directory is mounted, as
+/// every kubelet mounts `etc-hosts` into each container.
+pub fn contained(below: &Path) -> Vec<Contained> {
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let others = process::all().into_iter().filter(|(process, _)| {
+        let namespace = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).ok();
+        namespace.is_some() && namespace != own
+    });
+    others
+        .filter_map(|(process, words)| {
+            let table = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).ok()?;
+            let pod_dir = mounts_of(&table).iter().find_map(|mount| pod_dir(&mount.root, below))?;
+            Some(Contained { process, words, pod_dir })
+        })
+        .collect()
+}
+
+/// The pod's directory in a path such as `/…/kubelet/pods/UID/etc-hosts`. The path may begin at the root of a file system
+/// that is mounted somewhere, so that what it begins with is not compared, only what it holds.
+fn pod_dir(root: &str, below: &Path) -> Option<PathBuf> {
+    let name = below.file_name()?.to_str()?;
+    let path = Path::new(root);
+    let is_ours = path.components().any(|part| part.as_os_str() == name);
+    let mut parents = path.ancestors().filter(|dir| dir.parent().is_some_and(|parent| parent.ends_with("pods")));
+    parents.find(|_| is_ours).map(Path::to_owned)
+}
+
+/// The guests below a directory, by their pods' UIDs.
+pub fn guests(below: &Path) -> BTreeMap<String, Contained> {
+    contained(below).into_iter().filter(Contained::is_guest).map(|guest| (guest.uid(), guest)).collect()
+}
+
+/// The first process of a pod's container that runs this program.
+pub fn in_pod(below: &Path, uid: &str, program: &str) -> Option<Contained> {
+    let runs = |c: &Contained| c.words.first().is_some_and(|word| word.rsplit('/').next() == Some(program));
+    contained(below).into_iter().find(|c| c.uid() == uid && runs(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_tables() {
+        let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\nnonsense\n";
+        let expected = Mount { id: 36, device: "98:0".into(), root: "/mnt1".into(), place: "/mnt2".into() };
+        assert_eq!(mounts_of(table), [expected]);
+    }
+
+    #[test]
+    fn directories_of_pods() {
+        let check = |root: &str, expected: Option<&str>| {
+            assert_eq!(pod_dir(root, Path::new("/tmp/cd7")), expected.map(PathBuf::from), "{root}");
+        };
+        check("/tmp/cd7/n/kubelet/pods/u-1/etc-hosts", Some("/tmp/cd7/n/kubelet/pods/u-1"));
+        check("/cd7/n/kubelet/pods/u-1/volumes/x/y", Some("/cd7/n/kubelet/pods/u-1"));
+        check("/tmp/cd8/n/kubelet/pods/u-1/etc-hosts", None);
+        check("/tmp/cd7/n/other", None);
+        check("/", None);
+    }
+
+    #[test]
+    fn this_process_is_in_no_pod() {
+        assert!(contained(Path::new("/tmp/carrack-no-such-directory")).is_empty());
+    }
+}

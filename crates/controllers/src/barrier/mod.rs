@@ -1,0 +1,94 @@
+//! The barrier, shown: all controllers on the real engine, against a small model of the API and a network in trouble.
+//!
+//! Whatever lags, is lost, comes twice, late or in another order, and whoever restarts: nothing is made twice for one purpose,
+//! no bound is exceeded at any commit, and the end is the one that the same script has without any of that. The simulator
+//! shows the same of whole clusters, with the real API server; here a run is short, and time is whatever the timers say, so
+//! that lag has no limit.
+//!
+//! ```text
+//!   script ─▶ api ◀── requests: lost, unanswered, late, twice ──┐
+//!     ▲        │ log ──▶ watches: each kind at its own pace ──▶ Manager with all controllers, restarted now and then
+//!   nodes' agents: bind, run, end, remove ◀── what is committed ──▶ checks
+//! ```
+
+mod api;
+mod checks;
+mod network;
+mod script;
+
+use carrack_engine::Rng;
+use proptest::prelude::*;
+
+use network::{Network, Plant, Trouble};
+
+/// How many acts of network, people and nodes there are before nothing fails any more.
+const SAFETY: usize = 2500;
+
+/// Plays a seed. Returns the end, or what broke.
+fn play(seed: u64, trouble: Trouble, plant: Option<Plant>) -> Result<script::End, String> {
+    let rng = Rng::new(seed);
+    let mut network = Network::new(&rng, trouble, plant);
+    let mut script = script::of(&mut rng.fork("script"));
+    script.reverse();
+    // The same steps in both runs, at times that the seed chose.
+    let mut times = rng.fork("times");
+    let every = SAFETY / (script.len() + 1);
+    for act in 0..SAFETY {
+        if act % every == every - 1
+            && !times.one_in(5)
+            && let Some(step) = script.pop()
+        {
+            network.person(&step);
+        }
+        network.act();
+        network.held()?;
+    }
+    while let Some(step) = script.pop() {
+        network.person(&step);
+    }
+    network.heal();
+    network.settle()?;
+    Ok(script::end(&network.api))
+}
+
+fn check(seed: u64, trouble: Trouble) -> Result<(), String> {
+    let about = |what: &str, error: String| format!("seed {seed}, {trouble:?}, {what}: {error}");
+    let quiet = play(seed, Trouble::none(), None).map_err(|e| about("with nothing failing", e))?;
+    let end = play(seed, trouble, None).map_err(|e| about("in trouble", e))?;
+    if quiet == end { Ok(()) } else { Err(about("another end", format!("{end:#?}\ninstead of\n{quiet:#?}"))) }
+}
+
+/// How many runs there are; more with `SEEDS`.
+fn cases() -> u32 {
+    std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #[test]
+    fn trouble_makes_nothing_twice_and_changes_no_end(
+        seed: u64, lost in 3_u64..40, late in 3_u64..40, lag in 1_u64..12, restarts in 50_u64..2000,
+    ) {
+        check(seed, Trouble { lost, late, lag, restarts }).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// What a planted bug breaks is seen.
+fn finds(plant: Plant) {
+    let trouble = match plant {
+        Plant::StaleReads => Trouble { lost: 6, late: 4, lag: 8, restarts: 300 },
+        Plant::BaselessWrites => Trouble { lost: 20, late: 2, lag: 1, restarts: 1000 },
+    };
+    let found = (0..60).find_map(|seed| Some((seed, play(seed, trouble, Some(plant)).err()?)));
+    assert!(found.is_some(), "the runs cannot see the fault that they are for: {plant:?}");
+}
+
+#[test]
+fn controllers_that_do_not_wait_for_their_own_writes_are_seen() {
+    finds(Plant::StaleReads);
+}
+
+#[test]
+fn writes_that_ignore_what_they_rest_on_are_seen() {
+    finds(Plant::BaselessWrites);
+}

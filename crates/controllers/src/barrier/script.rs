@@ -1,0 +1,226 @@
+//! What people do, what nodes do, and how it ends.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::Rng;
+use serde_json::{Value, json};
+
+use super::api::{Api, Path, controller, is_deleting, text, uid};
+use super::checks::{is_over, is_ready};
+
+const NODES: [&str; 3] = ["n0", "n1", "n2"];
+const VERSION: &str = "version";
+/// Annotation of pods that end by themselves, with how.
+const ENDS: &str = "ends";
+
+fn place(api: &str, plural: &str, namespace: &str, name: &str) -> Path {
+    let [api, plural, namespace, name] = [api, plural, namespace, name].map(str::to_owned);
+    Path { api, plural, namespace, name, sub: String::new() }
+}
+
+/// One thing that a person does.
+#[derive(Clone, Debug)]
+pub struct Step {
+    at: Path,
+    /// The object, or what is to be otherwise in its spec.
+    object: Value,
+    patch: bool,
+}
+
+impl Step {
+    pub fn carry_out(&self, api: &mut Api) {
+        if !self.patch {
+            drop(api.create(&self.at, self.object.clone()));
+            return;
+        }
+        let Some(mut object) = api.objects.get(&self.at).cloned() else { return };
+        for (pointer, value) in self.object.as_object().into_iter().flatten() {
+            if let Some(field) = object.pointer_mut(pointer) {
+                *field = value.clone();
+            }
+        }
+        drop(api.change(&self.at, object));
+    }
+}
+
+/// What is there from the beginning.
+pub fn furnish(api: &mut Api) {
+    let mut add = |at: Path, object: Value| drop(api.create(&at, object));
+    add(
+        place("api/v1", "namespaces", "", ""),
+        json!({"metadata": {"name": "ns"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}),
+    );
+    for name in NODES {
+        let status = json!({"conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"}});
+        add(place("api/v1", "nodes", "", ""), json!({"metadata": {"name": name}, "spec": {}, "status": status}));
+    }
+}
+
+fn template(app: &str, version: u64, restarts: bool) -> Value {
+    let spec = json!({"containers": [{"name": "main", "image": "i"}], "terminationGracePeriodSeconds": 30,
+        "restartPolicy": if restarts { "Always" } else { "Never" }});
+    json!({"metadata": {"labels": {"app": app}, "annotations": {VERSION: version.to_string()}}, "spec": spec})
+}
+
+fn apps(plural: &str, name: &str) -> Path {
+    place("apis/apps/v1", plural, "ns", name)
+}
+fn batch(plural: &str, name: &str) -> Path {
+    place("apis/batch/v1", plural, "ns", name)
+}
+
+/// The steps of a seed.
+pub fn of(rng: &mut Rng) -> Vec<Step> {
+    let make = |at: Path, name: &str, spec: Value| Step {
+        at,
+        object: json!({"metadata": {"name": name}, "spec": spec}),
+        patch: false,
+    };
+    let selector = |app: &str| json!({"matchLabels": {"app": app}});
+    let surge = rng.below(3);
+    let unavailable = rng.below(2).max(u64::from(surge == 0));
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+    let one_by_one = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}});
+    let mut job = |fails: bool| {
+        let mut template = template("job", 1, false);
+        template["metadata"]["annotations"][ENDS] = if fails { "Failed" } else { "Succeeded" }.into();
+        let mode = if rng.one_in(2) { "Indexed" } else { "NonIndexed" };
+        json!({"completions": 1 + rng.below(4), "parallelism": 1 + rng.below(3), "backoffLimit": 2, "completionMode": mode,
+            "suspend": false, "template": template})
+    };
+    let (good, bad) = (job(false), job(true));
+    let mut steps = vec![
+        make(
+            apps("deployments", ""),
+            "web",
+            json!({"replicas": 1 + rng.below(4), "strategy": rolling, "selector": selector("web"),
+                "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600, "template": template("web", 1, true)}),
+        ),
+        make(
+            apps("statefulsets", ""),
+            "db",
+            json!({"replicas": 1 + rng.below(3), "serviceName": "db", "podManagementPolicy": "OrderedReady",
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}, "selector": selector("db"),
+                "revisionHistoryLimit": 2, "template": template("db", 1, true)}),
+        ),
+        make(
+            apps("daemonsets", ""),
+            "agent",
+            json!({"selector": selector("agent"), "updateStrategy": one_by_one, "revisionHistoryLimit": 2,
+                "template": template("agent", 1, true)}),
+        ),
+        make(batch("jobs", ""), "good", good.clone()),
+        make(batch("jobs", ""), "bad", bad),
+        make(
+            batch("cronjobs", ""),
+            "often",
+            json!({"schedule": "*/5 * * * *", "concurrencyPolicy": "Forbid", "suspend": false, "successfulJobsHistoryLimit": 1,
+                "failedJobsHistoryLimit": 1, "jobTemplate": {"spec": good}}),
+        ),
+    ];
+    for n in 2..5 + rng.below(4) {
+        let (plural, name) =
+            [("deployments", "web"), ("deployments", "web"), ("statefulsets", "db"), ("daemonsets", "agent")]
+                [usize::try_from(rng.below(4)).unwrap_or(0)];
+        let scale = rng.one_in(2) && plural != "daemonsets";
+        let object = match scale {
+            true => json!({"/spec/replicas": rng.below(5)}),
+            false => json!({"/spec/template/metadata/annotations/version": n.to_string()}),
+        };
+        steps.push(Step { at: apps(plural, name), object, patch: true });
+    }
+    steps.push(Step { at: batch("cronjobs", "often"), object: json!({"/spec/suspend": true}), patch: true });
+    steps
+}
+
+/// The node that a pod can only go to.
+fn only_node(pod: &Value) -> Option<String> {
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    Some(pod.pointer(&format!("{terms}/0/matchFields/0/values/0"))?.as_str()?.to_owned())
+}
+
+/// What a pod becomes next, if its node or the scheduler has something to do.
+fn next_of(pod: &Value, node: &str, now: &str) -> Option<Value> {
+    let mut next = pod.clone();
+    let phase = text(pod, "/status/phase");
+    let ends = text(pod, "/metadata/annotations/ends");
+    if is_deleting(pod) {
+        if pod["metadata"]["deletionGracePeriodSeconds"] == 0 {
+            return None;
+        }
+        if !is_over(pod) {
+            next["status"]["phase"] = "Failed".into();
+        }
+        next["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    } else if text(pod, "/spec/nodeName").is_empty() {
+        next["spec"]["nodeName"] = only_node(pod).unwrap_or_else(|| node.to_owned()).into();
+    } else if phase == "Pending" {
+        next["status"] = json!({"phase": "Running", "startTime": now,
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}]});
+    } else if phase == "Running" && !ends.is_empty() {
+        let container = json!({"name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": u8::from(ends == "Failed"), "finishedAt": now}}});
+        next["status"] = json!({"phase": ends, "startTime": now, "containerStatuses": [container]});
+    } else {
+        return None;
+    }
+    Some(next)
+}
+
+fn act_on(api: &mut Api, path: &Path, node: &str) -> bool {
+    let now = api.now.rfc3339();
+    let next = api.objects.get(path).and_then(|pod| next_of(pod, node, &now));
+    next.is_some_and(|next| api.change(path, next).is_ok())
+}
+
+fn pods(api: &Api) -> Vec<Path> {
+    api.objects.keys().filter(|path| path.plural == "pods").cloned().collect()
+}
+
+/// Some node or the scheduler does something about some pod.
+pub fn node_acts(api: &mut Api, rng: &mut Rng) {
+    let all = pods(api);
+    let at = usize::try_from(rng.below(all.len() as u64)).unwrap_or(0);
+    let node = NODES[usize::try_from(rng.below(3)).unwrap_or(0)];
+    if let Some(path) = all.get(at) {
+        act_on(api, path, node);
+    }
+}
+
+/// One thing that is still to be done by nodes. False when there is nothing.
+pub fn all_nodes_act(api: &mut Api) -> bool {
+    pods(api).iter().any(|path| act_on(api, path, NODES[0]))
+}
+
+/// How workloads are in the end, without what chance decides.
+pub type End = BTreeMap<String, Value>;
+
+/// Reads the end.
+pub fn end(api: &Api) -> End {
+    let mut end = End::new();
+    for plural in ["deployments", "statefulsets", "daemonsets", "jobs"] {
+        for object in api.all(plural).filter(|o| controller(o).is_empty()) {
+            let sets: Vec<&str> = api.all("replicasets").filter(|s| controller(s) == uid(object)).map(uid).collect();
+            let own = |p: &&Value| controller(p) == uid(object) || sets.contains(&controller(p));
+            let mut pods: Vec<Value> = api
+                .all("pods")
+                .filter(|p| own(p) && !is_over(p))
+                .map(|p| json!([p["metadata"]["annotations"][VERSION], p["status"]["phase"], is_ready(p)]))
+                .collect();
+            pods.sort_by_key(Value::to_string);
+            let conditions = object.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+            let mut conditions: Vec<Value> = conditions.map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
+            conditions.sort_by_key(Value::to_string);
+            // How many of a Job's pods fail until it is given up depends on how many were under way.
+            let told = |field: &str| field != "collisionCount" && !(plural == "jobs" && field == "failed");
+            let status = object["status"].as_object().into_iter().flatten();
+            let counts: BTreeMap<&String, &Value> = status.filter(|(field, v)| v.is_i64() && told(field)).collect();
+            end.insert(
+                format!("{plural} {}", text(object, "/metadata/name")),
+                json!({"pods": pods, "conditions": conditions, "status": counts}),
+            );
+        }
+    }
+    end
+}

@@ -1,0 +1,176 @@
+//! The way of a container up and down: what waits for what, images, hooks, and the order of the end.
+
+use super::*;
+use crate::effects::NetAction;
+
+impl World {
+    /// What of the operations so far a function wants to see.
+    fn saw<T>(&self, f: impl Fn(&Op) -> Option<T>) -> Vec<(Time, T)> {
+        self.asked.iter().filter_map(|(at, op)| Some((*at, f(op)?))).collect()
+    }
+}
+
+#[test]
+fn a_pod_starts_without_waiting_for_a_listing() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.run(2);
+        w.deaf = true;
+        let mut spec = plain();
+        spec["initContainers"] = json!([{"name": "side", "image": "busybox", "restartPolicy": "Always"}]);
+        w.create("p", spec);
+        w.run(2);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+        assert!(w.ready("Ready"));
+        assert_eq!(w.node.sandboxes.len(), 1, "seed {seed}: {:?}", w.node.sandboxes);
+        assert_eq!(w.node.containers.len(), 2, "seed {seed}: {:?}", w.node.containers);
+        let started = |status: &Value| status["state"]["running"]["startedAt"].is_string();
+        let status = &w.api.objects[POD]["status"];
+        assert!(started(&status["containerStatuses"][0]) && status["podIP"].is_string(), "{status}");
+    });
+}
+
+#[test]
+fn a_sandbox_does_not_wait_for_volumes_and_containers_do() {
+    let mut w = World::new(7);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["volumes"] = json!([{"name": "e", "configMap": {"name": "late"}}]);
+    w.create("p", spec);
+    w.run(10);
+    assert_eq!((w.node.sandboxes.len(), w.node.containers.len(), w.phase()), (1, 0, "Pending"));
+    assert!(w.api.events.iter().any(|e| e == "FailedMount"), "{:?}", w.api.events);
+    w.api.put("/api/v1/namespaces/n/configmaps/late", json!({"metadata": {"name": "late"}, "data": {}}));
+    w.run(30);
+    assert_eq!((w.node.sandboxes.len(), w.phase()), (1, "Running"));
+    w.delete(5);
+    w.run(20);
+    w.assert_clean();
+}
+
+#[test]
+fn nothing_is_mounted_or_started_before_the_pod_is_recorded() {
+    let mut w = World::new(8);
+    w.edit_or_create_node();
+    w.create("p", plain());
+    w.run(10);
+    let at = |f: fn(&Op) -> bool| w.asked.iter().position(|(_, op)| f(op)).unwrap_or_else(|| panic!("{:?}", w.asked));
+    let recorded = at(|op| matches!(op, Op::SaveRecord { name, .. } if name.contains("uid-p")));
+    assert!(recorded < at(|op| matches!(op, Op::SetUpVolume(_))));
+    assert!(recorded < at(|op| matches!(op, Op::CreateContainer(..))));
+}
+
+#[test]
+fn images_are_pulled_as_the_policy_says() {
+    for (policy, image, pulls, state) in [
+        ("Always", "busybox", true, "waiting"),
+        ("IfNotPresent", "busybox", false, "running"),
+        ("Never", "busybox", false, "running"),
+        ("IfNotPresent", "nowhere", true, "waiting"),
+        ("Never", "nowhere", false, "waiting"),
+    ] {
+        let mut w = World::new(9);
+        w.edit_or_create_node();
+        w.create("p", json!({"containers": [{"name": "c", "image": image, "imagePullPolicy": policy}]}));
+        w.run(5);
+        assert_eq!(!w.node.pulled_as.is_empty(), pulls, "{policy} {image}");
+        let shown = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"];
+        assert!(shown[state].is_object(), "{policy} {image}: {shown}");
+    }
+}
+
+#[test]
+fn a_container_is_stopped_after_its_hook_and_no_later_than_its_time() {
+    let web = json!({"httpGet": {"port": 80, "path": "/bye", "httpHeaders": [{"name": "X", "value": "y"}]}});
+    for (hook, before, after_s) in [
+        (json!({"exec": {"command": ["bye"]}}), "exec bye", (0, 1)),
+        (web, "get /bye", (0, 1)),
+        (json!({"sleep": {"seconds": 3}}), "", (3, 4)),
+        (json!({"sleep": {"seconds": 60}}), "", (5, 6)),
+        (json!({"sleep": {"seconds": 0}}), "", (0, 1)),
+    ] {
+        let mut w = World::new(10);
+        w.edit_or_create_node();
+        let mut spec = plain();
+        spec["containers"][0]["lifecycle"] = json!({"preStop": hook});
+        w.create("p", spec);
+        w.run(5);
+        assert_eq!(w.phase(), "Running");
+        let deleted = w.now;
+        w.delete(5);
+        w.run(20);
+        let hooks = w.saw(|op| match op {
+            Op::Exec { command, .. } => Some(format!("exec {}", command.join(" "))),
+            Op::Net { action: NetAction::Http { path, headers, .. }, .. } => {
+                assert_eq!(headers, &[("X".to_owned(), "y".to_owned())]);
+                Some(format!("get {path}"))
+            }
+            _ => None,
+        });
+        let stop = w.saw(|op| matches!(op, Op::StopContainer { .. }).then_some(()));
+        let took = stop[0].0.since(deleted).as_secs();
+        assert!((after_s.0..after_s.1).contains(&took), "{hook}: stopped after {took} s");
+        let hooks: Vec<&str> = hooks.iter().filter(|(at, _)| *at <= stop[0].0).map(|(_, what)| what.as_str()).collect();
+        assert_eq!(hooks.join(" "), before, "{hook}");
+        w.assert_clean();
+    }
+}
+
+#[test]
+fn sidecars_end_after_the_others_the_last_one_first() {
+    let mut w = World::new(11);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    let side = |name: &str| json!({"name": name, "image": "busybox", "restartPolicy": "Always"});
+    spec["initContainers"] = json!([side("first"), side("second")]);
+    w.create("p", spec);
+    w.run(10);
+    let names: BTreeMap<String, String> =
+        w.node.running("uid-p").into_iter().map(|(name, id)| (id.to_string(), name.to_string())).collect();
+    assert_eq!(names.len(), 3);
+    w.delete(30);
+    w.run(20);
+    let order = w.saw(|op| match op {
+        Op::StopContainer { id, .. } => names.get(id).cloned(),
+        _ => None,
+    });
+    let order: Vec<&str> = order.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(order, ["c", "second", "first"]);
+    w.assert_clean();
+}
+
+#[test]
+fn a_probe_that_hangs_has_failed() {
+    for (probe, ready, restarts) in
+        [("readinessProbe", false, false), ("livenessProbe", true, true), ("startupProbe", false, true)]
+    {
+        let mut w = World::new(12);
+        w.edit_or_create_node();
+        w.node.exec_hangs.insert("c".into());
+        let mut spec = plain();
+        spec["containers"][0][probe] =
+            json!({"exec": {"command": ["x"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 3});
+        w.create("p", spec);
+        w.run(3);
+        assert_eq!((w.phase(), w.ready("Ready")), ("Running", ready), "{probe}");
+        w.run(12);
+        let count = w.api.objects[POD]["status"]["containerStatuses"][0]["restartCount"].as_u64();
+        assert_eq!(count.is_some_and(|n| n > 0), restarts, "{probe}: {count:?}");
+        assert!(w.api.events.iter().any(|e| e == "Unhealthy"), "{probe}: {:?}", w.api.events);
+    }
+}
+
+#[test]
+fn the_runtime_is_listed_once_a_second_however_much_has_happened() {
+    let mut w = World::new(13);
+    w.edit_or_create_node();
+    for i in 0..10 {
+        w.create(&format!("p{i}"), plain());
+    }
+    w.run(10);
+    let before = w.saw(|op| matches!(op, Op::Relist).then_some(())).len();
+    w.run(20);
+    let listed = w.saw(|op| matches!(op, Op::Relist).then_some(())).len() - before;
+    assert!((15..=20).contains(&listed), "{listed} listings in 20 s");
+}

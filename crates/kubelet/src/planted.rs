@@ -1,0 +1,19 @@
+//! Historical behaviour that can be put back, for the simulator to find.
+
+/// What is wrong again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A pod whose device plugin is not there is rejected for good (kubernetes #125579).
+    FinalRejection,
+    /// A volume leaves the node when no pod is known to want it, whatever is still mounted (kubernetes #120150).
+    DesiredStateAlone,
+    /// Whether a pod may be on this node is asked anew after each restart, and whether its devices are there, although it
+    /// runs (kubernetes #123980, #124586, and #118635).
+    JudgedAgain,
+    /// What a plugin granted before a reboot counts as granted.
+    StaleGrants,
+    /// A pod that is to go when the kubelet starts is not looked after (kubernetes #118472).
+    ForgottenDeletions,
+    /// A sandbox that does not run any more is forgotten without CNI DEL: its addresses leak.
+    ForgottenNetworks,
+}

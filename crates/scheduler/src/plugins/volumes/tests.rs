@@ -1,0 +1,117 @@
+//! VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone: one node, one pod there, and one that asks.
+
+use std::sync::Arc;
+
+use carrack_engine::Rng;
+use serde_json::{Value, json};
+
+use crate::{Cluster, Decider, Found, Profile, Question};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
+    Arc::new(serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}")))
+}
+
+fn key(namespace: &str, name: &str) -> (String, String) {
+    (namespace.to_owned(), name.to_owned())
+}
+
+/// A claim, with its volume, if it is bound to one.
+fn add(cluster: &mut Cluster, name: &str, claim: Value, volume: Option<Value>) {
+    let mut object =
+        json!({"metadata": {"name": name, "namespace": "d", "uid": name, "annotations": {}}, "spec": claim});
+    if let Some(spec) = volume {
+        object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();
+        object["spec"]["volumeName"] = name.into();
+        let labels = spec["labels"].clone();
+        let volume = json!({"metadata": {"name": name, "labels": labels}, "spec": spec["spec"]});
+        cluster.objects.volumes.insert(key("", name), read(volume));
+    }
+    cluster.objects.claims.insert(key("d", name), read(object));
+}
+
+/// What a node in zone `a` says to a pod with these volumes, beside one with those. Claims: `plain` and `csi` are bound, `alone` may
+/// be used by one pod, `far` is elsewhere, `zoned` is in zones `b` or `c`, `near` in `a` or `b`, `csi2` is another of a driver that
+/// takes one, `now` is not bound, `later` will be made.
+fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
+    let mut cluster = Cluster::default();
+    cluster.set_node(read(json!({"metadata": {"name": "n", "labels": {ZONE: "a", "kubernetes.io/hostname": "n"}},
+        "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
+    let csi = |handle: &str| json!({"spec": {"csi": {"driver": "d", "volumeHandle": handle}}});
+    let only = |host: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}})
+    };
+    let modes = |mode: &str| json!({"accessModes": [mode]});
+    add(&mut cluster, "plain", modes("ReadWriteOnce"), Some(json!({"spec": {}})));
+    add(&mut cluster, "alone", modes("ReadWriteOncePod"), Some(json!({"spec": {}})));
+    add(&mut cluster, "far", modes("ReadWriteOnce"), Some(json!({"spec": {"nodeAffinity": only("m")}})));
+    add(&mut cluster, "zoned", modes("ReadWriteOnce"), Some(json!({"labels": {ZONE: "b__c"}, "spec": {}})));
+    add(&mut cluster, "near", modes("ReadWriteOnce"), Some(json!({"labels": {ZONE: "a__b"}, "spec": {}})));
+    add(&mut cluster, "csi", modes("ReadWriteOnce"), Some(csi("1")));
+    add(&mut cluster, "csi2", modes("ReadWriteOnce"), Some(csi("2")));
+    add(&mut cluster, "now", modes("ReadWriteOnce"), None);
+    add(&mut cluster, "later", json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "made"}), None);
+    let class = json!({"metadata": {"name": "made"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.objects.classes.insert(key("", "made"), read(class));
+    let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": 1}}]}});
+    cluster.objects.csi_nodes.insert(key("", "n"), read(node));
+    let pod = |name: &str, volumes: &[Value], node: Option<&str>| {
+        let volumes: Vec<Value> = volumes
+            .iter()
+            .zip(0..)
+            .map(|(source, n)| {
+                let mut volume = source.clone();
+                volume["name"] = format!("v{n}").into();
+                volume
+            })
+            .collect();
+        json!({"metadata": {"name": name, "namespace": "d", "uid": name},
+            "spec": {"containers": [], "nodeName": node, "volumes": volumes}})
+    };
+    cluster.set_pod(&read(pod("t", there, Some("n"))));
+    let info = cluster.read(read(pod("p", asked, None)));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    let reasons: Vec<String> = match Decider::new(cluster).find(question, None, false, &mut Rng::new(1)) {
+        Found::Nobody(error) => error.reasons().into_keys().collect(),
+        _ => Vec::new(),
+    };
+    assert_eq!(reasons, expected, "{asked:?} beside {there:?}");
+}
+
+#[test]
+fn volumes_are_where_their_pods_can_be() {
+    let claim = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
+    check(&[], &[claim("plain")], &[]);
+    check(&[claim("plain")], &[claim("plain")], &[]);
+    // VolumeRestrictions.
+    let alone = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    check(&[], &[claim("alone")], &[]);
+    check(&[claim("alone")], &[claim("alone")], &[alone]);
+    let gce = |read_only: bool| json!({"gcePersistentDisk": {"pdName": "d", "readOnly": read_only}});
+    let aws = json!({"awsElasticBlockStore": {"volumeID": "v", "readOnly": true}});
+    let no_disk: &[&str] = &["node(s) had no available disk"];
+    check(&[gce(true)], &[gce(true)], &[]);
+    check(&[gce(true)], &[gce(false)], no_disk);
+    check(std::slice::from_ref(&aws), std::slice::from_ref(&aws), no_disk);
+    let rbd = |image: &str| json!({"rbd": {"monitors": ["a"], "image": image}});
+    check(&[rbd("i")], &[rbd("i")], no_disk);
+    check(&[rbd("i")], &[rbd("j")], &[]);
+    let iscsi = |iqn: &str| json!({"iscsi": {"targetPortal": "p", "iqn": iqn, "lun": 0}});
+    check(&[iscsi("q")], &[iscsi("q")], no_disk);
+    // NodeVolumeLimits.
+    check(&[], &[claim("csi")], &[]);
+    check(&[claim("csi")], &[claim("csi")], &[]);
+    check(&[claim("csi")], &[claim("csi2")], &["node(s) exceed max volume count"]);
+    check(&[], &[claim("csi"), claim("csi2")], &["node(s) exceed max volume count"]);
+    // VolumeBinding.
+    check(&[], &[claim("none")], &["persistentvolumeclaim \"none\" not found"]);
+    check(&[], &[claim("now")], &["pod has unbound immediate PersistentVolumeClaims"]);
+    check(&[], &[claim("later")], &[]);
+    check(&[], &[claim("far")], &["node(s) didn't match PersistentVolume's node affinity"]);
+    // VolumeZone.
+    check(&[], &[claim("near")], &[]);
+    check(&[], &[claim("zoned")], &["node(s) had no available volume zone"]);
+}

@@ -1,0 +1,116 @@
+//! Whoever waits for room is woken when there is some, however it came to be.
+
+use super::*;
+use crate::extender::Extender;
+
+fn bound_to(mut pod: Value, node: &str) -> Value {
+    pod["spec"]["nodeName"] = node.into();
+    pod
+}
+
+fn tainted(mut node: Value) -> Value {
+    node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    node
+}
+
+/// A pod waits for room on a full node. The node comes to refuse it for something else, gives room back, and refuses no more.
+#[test]
+fn what_came_and_went_while_a_pod_waited_for_room_keeps_it_from_nothing() {
+    let plain = || {
+        let mut node = node("a", "1");
+        node["metadata"]["labels"] = json!({"zone": "z"});
+        node
+    };
+    let mut cordoned = plain();
+    cordoned["spec"]["unschedulable"] = true.into();
+    let mut elsewhere = plain();
+    elsewhere["metadata"]["labels"] = json!({"zone": "y"});
+    for refusing in [tainted(plain()), cordoned, elsewhere] {
+        let there = bound_to(pod("there", "900m"), "a");
+        let mut waits = pod("waits", "500m");
+        waits["spec"]["nodeSelector"] = json!({"zone": "z"});
+        let mut world = World::new(Config::default(), vec![plain()], vec![there.clone(), waits]);
+        assert!(world.told()[0].1.contains("Insufficient cpu"));
+        world.tell("MODIFIED", refusing.clone());
+        world.tell("DELETED", there);
+        world.pass(s(20));
+        assert_eq!(world.bound(), [], "{refusing}");
+        world.tell("MODIFIED", plain());
+        world.pass(s(20));
+        assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())], "{refusing}");
+        world.check();
+    }
+}
+
+/// A node was made free for an important pod, about which an extender is asked once more, and another pod waits for what
+/// would be left beside it.
+fn beside_a_nominee() -> (World, Value, Ask) {
+    const GPU: &str = "example.com/gpu";
+    let with_gpu = |name: &str| {
+        let mut node = node(name, "4");
+        node["status"]["allocatable"][GPU] = "1".into();
+        node
+    };
+    let low = bound_to(pod("low", "4"), "a");
+    let mut high = pod("high", "3");
+    high["spec"]["priority"] = 10.into();
+    high["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    high["spec"]["containers"][0]["resources"]["limits"] = json!({GPU: "1"});
+    let extender = Extender {
+        filter_verb: "filter".into(),
+        preempt_verb: "preempt".into(),
+        node_cache_capable: true,
+        managed_resources: vec![GPU.into()],
+        ..Extender::default()
+    };
+    let config = Config { extenders: vec![extender], ..Config::default() };
+    let mut world = World::new(config, vec![with_gpu("a"), tainted(with_gpu("b"))], vec![low.clone(), high.clone()]);
+    let victims = json!({"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-low"}]}}});
+    // It takes the free node on no account, and the other one once it will be free.
+    for answer in [json!({"NodeNames": [], "FailedNodes": {"b": "busy"}}), victims] {
+        let ask = world.ask();
+        world.answer(&ask, &answer);
+    }
+    assert_eq!(world.core.nominations().collect::<Vec<_>>(), [("uid-high", "a")]);
+    world.tell("ADDED", pod("waits", "2"));
+    world.tell("DELETED", low);
+    world.pass(s(5));
+    assert_eq!(world.bound(), [], "what is free is kept");
+    assert!(matches!(world.place("waits"), Some(Place::Unschedulable { .. })));
+    let ask = world.ask();
+    (world, high, ask)
+}
+
+#[test]
+fn a_nominee_that_goes_elsewhere_leaves_its_room_to_others() {
+    let (mut world, _, ask) = beside_a_nominee();
+    world.answer(&ask, &json!({"NodeNames": ["b"]}));
+    let bound = [("high", "b"), ("waits", "a")].map(|(pod, node)| (pod.to_owned(), node.to_owned()));
+    assert_eq!(world.bound(), bound);
+    world.check();
+}
+
+#[test]
+fn a_nominee_that_asks_for_less_leaves_the_rest_to_others() {
+    let (mut world, mut high, _) = beside_a_nominee();
+    high["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "1"});
+    world.tell("MODIFIED", high);
+    assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
+    world.check();
+}
+
+#[test]
+fn a_pod_that_is_found_bound_elsewhere_gives_back_what_was_assumed() {
+    let mut world = World::new(Config::default(), vec![node("a", "1")], vec![pod("first", "1")]);
+    let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    world.tell("ADDED", pod("waits", "1"));
+    world.tell("ADDED", tainted(node("b", "1")));
+    world.reply(call, Err(ApiError::Transport("no reply".into())));
+    let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
+    assert_eq!(world.bound(), []);
+    world.reply(read, Ok(bound_to(pod("first", "1"), "b")));
+    world.pass(s(5));
+    assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
+    assert_eq!(world.core.cluster().node_of("uid-first"), Some("b"));
+    world.check();
+}

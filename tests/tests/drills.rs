@@ -1,0 +1,213 @@
+//! The drills, and the commands of the pages that tell of them: each page's are run as they stand, those with a planted wrong
+//! with the expectation that it is found. What a drill leaves on the machine is looked for afterwards.
+//!
+//! `CARRACK_DRILLS=all` also runs what takes long: several rounds, and another kubelet.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true, root};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Where drills have their directories, and how those begin.
+const PLACE: &str = "/tmp";
+const PREFIX: &str = "carrack-drill-";
+
+/// The commands in the fenced blocks of a page.
+fn commands(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("docs/incidents").join(page)).expect("the page");
+    let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    blocks.flat_map(str::lines).map(str::to_owned).collect()
+}
+
+/// What drills have left on the machine.
+fn left() -> Vec<String> {
+    let dirs = fs::read_dir(PLACE).expect("listed").flatten().map(|entry| entry.path().display().to_string());
+    let mut left: Vec<String> = dirs.filter(|path| path.contains(PREFIX)).collect();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    left.extend(mounts.lines().filter(|line| line.contains(PREFIX)).map(str::to_owned));
+    for entry in fs::read_dir("/proc").expect("listed").flatten() {
+        let words = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if words.contains(&format!("{PLACE}/{PREFIX}")) {
+            left.push(words.replace('\0', " "));
+        }
+    }
+    for entry in fs::read_dir("/sys/block").expect("listed").flatten() {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if file.contains(PREFIX) {
+            left.push(file);
+        }
+    }
+    left
+}
+
+/// Runs a command of a page.
+fn run(sandbox: &Sandbox, command: &str, more: &[&str]) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let (program, arguments) = words.split_first().expect("a command");
+    assert_eq!(*program, "carrack", "{command}");
+    let is_drill = arguments.first() == Some(&"drill") && !arguments.contains(&"--list");
+    let planted = arguments.contains(&"--plant");
+    let home = sandbox.home().display().to_string();
+    let where_to: &[&str] = if is_drill { &["--timeline-dir", &home] } else { &[] };
+    let output = sandbox.carrack(&[arguments, where_to, more].concat()).limit_s(400).output();
+    assert_eq!(output.code, Some(i32::from(planted)), "{output}");
+    if is_drill {
+        let name = arguments[1];
+        timeline(&sandbox.home(), name, planted);
+        let verdict = if planted { format!("{name}: DOES NOT HOLD\n") } else { format!("{name}: holds\n") };
+        assert_contains(&output.stdout, &[&verdict]);
+        assert_eq!(output.stdout.contains("BROKEN: "), planted, "{output}");
+        assert!(planted || !output.stdout.contains("not seen"), "{output}");
+        println!("{}", output.stdout);
+    }
+    assert_eq!(left(), Vec::<String>::new(), "{output}");
+    output.stdout
+}
+
+/// A drill's timeline is there, as text and as a picture, and tells of what was planted.
+fn timeline(dir: &Path, name: &str, planted: bool) {
+    let text = fs::read_to_string(dir.join(format!("drill-{name}.txt"))).expect("the timeline");
+    assert!(text.lines().count() > 10, "{text}");
+    assert_eq!((text.contains("PLANTED"), text.contains(" is broken: ")), (planted, planted), "{text}");
+    println!("{text}");
+    let svg = fs::read_to_string(dir.join(format!("drill-{name}.svg"))).expect("the picture");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
+    assert!(svg.matches("<rect").count() > 5 && svg.contains(name), "{svg}");
+}
+
+fn page(page: &str) {
+    let sandbox = Sandbox::new();
+    let commands = commands(page);
+    assert!(!commands.is_empty(), "{page} has no commands");
+    for command in commands {
+        println!("$ {command}");
+        run(&sandbox, &command, &[]);
+    }
+}
+
+#[test]
+fn commands_of_the_page_on_killed_agents() {
+    page("README.md");
+}
+
+#[test]
+fn commands_of_the_page_on_node_reboots() {
+    page("1-node-reboot.md");
+}
+
+#[test]
+fn commands_of_the_page_on_node_death() {
+    page("2-node-death.md");
+}
+
+#[test]
+fn commands_of_the_page_on_clones_under_lag() {
+    page("3-clone-under-lag.md");
+}
+
+#[test]
+fn commands_of_the_page_on_gpus() {
+    page("4-gpu-extender.md");
+}
+
+#[test]
+fn commands_of_the_page_on_api_outages() {
+    page("5-api-outage.md");
+}
+
+#[test]
+fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
+    let sandbox = Sandbox::new();
+    let said = sandbox.carrack(&["drill", "no-such-drill"]).fails();
+    assert_contains(&said, &["no-such-drill", "node-reboot", "kill-9"]);
+    let said = sandbox.carrack(&["drill", "kill-9", "--plant", "nonsense"]).fails();
+    assert_contains(&said, &["nonsense", "kill-the-guest"]);
+    let said = sandbox.carrack(&["drill", "node-death", "--kubelet", "/bin/true"]).fails();
+    assert_contains(&said, &["--kubelet", "node-death"]);
+
+    let home = sandbox.home().display().to_string();
+    let mut child = sandbox.carrack(&["drill", "gpu-extender", "--timeline-dir", &home]).spawn();
+    // One program after the other becomes this process.
+    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
+    let started = dir.join("logs/scheduler.log");
+    eventually_true("the drill's scheduler runs", 60, || started.exists());
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::INT).expect("it runs");
+    assert_eq!(child.wait().expect("it was ours").code(), Some(1));
+    assert_eq!(left(), Vec::<String>::new());
+    let text = fs::read_to_string(Path::new(&home).join("drill-gpu-extender.txt")).expect("the timeline");
+    assert_contains(&text, &["the drill ends: interrupted"]);
+
+    // What a drill leaves that is killed, the next one clears away.
+    let mut child = sandbox.carrack(&["drill", "gpu-extender", "--timeline-dir", &home]).spawn();
+    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
+    let started = dir.join("logs/scheduler.log");
+    eventually_true("the drill's scheduler runs", 60, || started.exists());
+    child.kill().and_then(|()| child.wait()).expect("it was ours");
+    assert_ne!(left(), Vec::<String>::new(), "its roles outlive it");
+    run(&sandbox, "carrack drill gpu-extender", &[]);
+}
+
+/// A program that takes upstream's flags of a kubelet and is ours.
+const OTHER_KUBELET: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in
+    --kubeconfig) kubeconfig=$2 ;;
+    --config) config=$2 ;;
+    --hostname-override) node=$2 ;;
+    --node-ip) ip=$2 ;;
+    --root-dir) root=$2 ;;
+    *) echo "unknown flag: $1" >&2; exit 1 ;;
+  esac
+  shift 2
+done
+value() { sed -n "s|.*\"$1\": \"\(.*\)\".*|\1|p" "$config"; }
+exec @CARRACK@ kubelet --kubeconfig "$kubeconfig" --config "$config" --node-name "$node" --node-ip "$ip" \
+  --data-dir "$(dirname "$root")" --tls-cert-file "$(value tlsCertFile)" \
+  --tls-private-key-file "$(value tlsPrivateKeyFile)" --client-ca-file "$(value clientCAFile)"
+"#;
+
+/// The same for a scheduler.
+const OTHER_SCHEDULER: &str = "#!/bin/sh\nexec @CARRACK@ scheduler --secure-port 0 \"$@\"\n";
+
+fn program(sandbox: &Sandbox, name: &str, text: &str) -> String {
+    let path = sandbox.home().join(name);
+    fs::write(&path, text.replace("@CARRACK@", &carrack().display().to_string())).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made executable");
+    path.display().to_string()
+}
+
+#[test]
+fn others_may_play_a_role() {
+    let sandbox = Sandbox::new();
+    let scheduler = program(&sandbox, "other-scheduler", OTHER_SCHEDULER);
+    run(&sandbox, "carrack drill gpu-extender", &["--scheduler", &scheduler]);
+    let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
+    assert_contains(&text, &["other-scheduler"]);
+
+    let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
+    let kubectl = sandbox.kubectl();
+    eventually_true("the API server is ready", 60, || {
+        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
+    });
+    let admin = sandbox.data_dir().join("kubeconfig.yaml").display().to_string();
+    let theirs = ["--apiserver", "https://127.0.0.1:6443", "--kubeconfig", &admin];
+    run(&sandbox, "carrack drill gpu-extender", &theirs);
+    assert_contains(&kubectl.ok(&["get", "deployments"]), &["wholes", "plain"]);
+    api.kill().and_then(|()| api.wait()).expect("it was ours");
+
+    let all = std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all");
+    if all {
+        let kubelet = program(&sandbox, "other-kubelet", OTHER_KUBELET);
+        for drill in ["node-reboot", "api-outage", "kill-9"] {
+            run(&sandbox, &format!("carrack drill {drill}"), &["--kubelet", &kubelet]);
+        }
+        run(&sandbox, "carrack drill kill-9", &["--rounds", "5"]);
+        run(&sandbox, "carrack drill api-outage", &["--rounds", "5"]);
+    }
+}

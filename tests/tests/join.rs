@@ -1,0 +1,138 @@
+//! A node's agent joins a cluster with a bootstrap token alone: it asks for its credentials, keeps them, and comes back
+//! with them.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true};
+use serde_json::{Value, json};
+
+/// What kubeadm makes in a new cluster: who may ask for a node's certificate, and for another of its own.
+const BINDINGS: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bootstrap}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system:node-bootstrapper'}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bootstrap-approve}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: 'system:certificates.k8s.io:certificatesigningrequests:nodeclient'
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers:new'}]
+---
+apiVersion: v1
+kind: Secret
+type: bootstrap.kubernetes.io/token
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+stringData:
+  token-id: abcdef
+  token-secret: 0123456789abcdef
+  usage-bootstrap-authentication: 'true'
+  auth-extra-groups: 'system:bootstrappers:new'
+";
+
+/// Ends with the test, however that ends.
+struct Agent(std::process::Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait().map(drop)).unwrap_or_default();
+    }
+}
+
+#[test]
+fn an_agent_joins_with_a_bootstrap_token_alone() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    let home = sandbox.home();
+    // The administrator's kubeconfig with a token in place of the certificate.
+    let text = std::fs::read(sandbox.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
+    let mut bootstrap: Value = serde_json::from_slice(&text).expect("JSON");
+    bootstrap["users"][0]["user"] = json!({"token": "abcdef.0123456789abcdef"});
+    let token = home.join("bootstrap.yaml");
+    std::fs::write(&token, bootstrap.to_string()).expect("written");
+    let kubeconfig = home.join("kubelet.yaml");
+    let data = home.join("joined");
+    let path = |path: &std::path::Path| path.display().to_string();
+    let start = |bootstrap: bool| {
+        let (token, kubeconfig, data) = (path(&token), path(&kubeconfig), path(&data));
+        let mut arguments = vec![
+            "kubelet",
+            "--kubeconfig",
+            &kubeconfig,
+            "--data-dir",
+            &data,
+            "--node-name",
+            "joined",
+            "--port",
+            "10350",
+            "--node-ip",
+            "192.0.2.10",
+            "--rotate-certificates",
+            "--rotate-server-certificates",
+        ];
+        if bootstrap {
+            arguments.extend(["--bootstrap-kubeconfig", &token]);
+        }
+        Agent(sandbox.carrack(&arguments).spawn())
+    };
+    let agent = start(true);
+
+    // Nobody believes the token yet, and nobody may ask; the agent asks again.
+    assert!(kubectl.get("node", "joined").is_none());
+    kubectl.apply(BINDINGS);
+    eventually_true("the node is there", 60, || kubectl.get("node", "joined").is_some());
+    let requests = || kubectl.ok(&["get", "csr", "-o", "json"]);
+    let listed: Value = serde_json::from_str(&requests()).expect("JSON");
+    let of = |signer: &str| -> Vec<Value> {
+        let items = listed["items"].as_array().cloned().unwrap_or_default();
+        items.into_iter().filter(|r| r["spec"]["signerName"] == format!("kubernetes.io/{signer}")).collect()
+    };
+    let client = of("kube-apiserver-client-kubelet");
+    assert_eq!(client.len(), 1, "{listed}");
+    assert_eq!(client[0]["spec"]["username"], "system:bootstrap:abcdef");
+    assert_eq!(client[0]["status"]["conditions"][0]["reason"], "AutoApproved");
+    assert!(client[0]["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("node-csr-")));
+
+    // The files are private, and the kubeconfig rests on them.
+    let current = data.join("kubelet/pki/kubelet-client-current.pem");
+    for file in [&kubeconfig, &current] {
+        let mode = std::fs::metadata(file).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+    let written = std::fs::read_to_string(&kubeconfig).expect("a kubeconfig");
+    assert_contains(&written, &["kubelet-client-current.pem", "default-auth"]);
+    assert!(!written.contains("0123456789abcdef"), "{written}");
+    let who = kubectl.ok(&["--kubeconfig", &path(&kubeconfig), "auth", "whoami", "-o", "json"]);
+    assert_contains(&who, &["system:node:joined", "system:nodes"]);
+
+    // Nobody has approved its serving certificate: there is no handshake until somebody does.
+    let healthz = || kubectl.run(&["get", "--raw", "/api/v1/nodes/joined/proxy/healthz"]).output();
+    let serving = eventually("the serving certificate is asked for", 30, || {
+        let listed: Value = serde_json::from_str(&requests()).expect("JSON");
+        let items = listed["items"].as_array().cloned().unwrap_or_default();
+        let found = items.into_iter().find(|r| r["spec"]["signerName"] == "kubernetes.io/kubelet-serving");
+        found.ok_or_else(|| listed.to_string())
+    });
+    assert_eq!(serving["spec"]["username"], "system:node:joined");
+    assert!(serving["status"]["conditions"].is_null(), "{serving}");
+    assert!(healthz().code != Some(0));
+    kubectl.ok(&["certificate", "approve", serving["metadata"]["name"].as_str().expect("a name")]);
+    eventually("the agent serves", 60, || {
+        let said = healthz();
+        if said.code == Some(0) && said.stdout.trim() == "ok" { Ok(()) } else { Err(said.to_string()) }
+    });
+
+    // A restart needs no token, and asks for nothing.
+    drop(agent);
+    kubectl.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
+    kubectl.ok(&["delete", "node", "joined"]);
+    let _agent = start(false);
+    eventually_true("the node is there again", 60, || kubectl.get("node", "joined").is_some());
+    eventually_true("the agent serves", 60, || healthz().code == Some(0));
+    let after: Value = serde_json::from_str(&requests()).expect("JSON");
+    assert_eq!(after["items"].as_array().map(Vec::len), Some(2), "{after}");
+}
