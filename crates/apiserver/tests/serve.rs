@@ -577,8 +577,8 @@ async fn in_the_process_it_is_the_same_api() {
         admin.watch(watch).await.expect("watch").collect().await
     })
     .await;
-    // The four of upstream, and the one of the nodes' promises.
-    assert_eq!(events.len(), 5);
+    // The four of upstream, that of the installation, and the one of the nodes' promises.
+    assert_eq!(events.len(), 6);
     let first: Value = serde_json::from_slice(events[0].as_ref().expect("event")).expect("json");
     assert_eq!(first["object"]["kind"], "PartialObjectMetadata");
 }

@@ -221,7 +221,8 @@ fn short(text: &str, width: f64) -> String {
 /// Round numbers of seconds, about ten of them.
 fn ticks(total_s: f64) -> Vec<f64> {
     let rough = total_s / 10.0;
-    let decade = 10_f64.powf(rough.log10().floor());
+    // Nothing is written finer than a thousandth.
+    let decade = 10_f64.powf(rough.log10().floor()).max(0.001);
     let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade).into_iter().find(|step| *step >= rough).unwrap_or(rough);
     (0..)
         .map(|n| f64::from(n) * step)
