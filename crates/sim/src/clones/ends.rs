@@ -96,6 +96,30 @@ pub(crate) fn debris(observer: &Observer) -> Option<String> {
         .map(|content| format!("volume snapshot content {} has outlived its snapshot", key_of(content)))
 }
 
+/// A text in which every UID is a star: chance decides them.
+fn without_uids(text: &str) -> String {
+    let is_uid = |at: usize| {
+        text.get(at..at + 36).is_some_and(|part| {
+            let fits =
+                |(n, c): (usize, char)| if matches!(n, 8 | 13 | 18 | 23) { c == '-' } else { c.is_ascii_hexdigit() };
+            part.chars().enumerate().all(fits)
+        })
+    };
+    let (mut plain, mut skip) = (String::new(), 0);
+    for (at, c) in text.char_indices() {
+        if at < skip {
+            continue;
+        }
+        if is_uid(at) {
+            plain.push('*');
+            skip = at + 36;
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
 /// All clones and machines without what chance decides, and how many there are of all else.
 pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
     // Names that admission chose end in five letters.
@@ -106,7 +130,8 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
     let mut end = BTreeMap::new();
     for clone in observer.all("clone") {
         let conditions = clone.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-        let conditions: Vec<Value> = conditions.map(|c| json!([c["type"], c["status"], c["reason"]])).collect();
+        let conditions: Vec<Value> =
+            conditions.map(|c| json!([c["type"], c["status"], without_uids(text(c, "/reason"))])).collect();
         let status = &clone["status"];
         let what = json!({"phase": status["phase"], "conditions": conditions, "snapshot": status["snapshotName"],
             "restore": status["restoreName"], "target": plain(text(clone, "/status/targetName"))});
