@@ -126,6 +126,8 @@ pub struct HollowNodes {
     /// Nodes with a report, and nodes with a word under way.
     reporting: BTreeSet<usize>,
     saying: BTreeSet<usize>,
+    /// Nodes whose report failed: they wait before they try again, whatever else they hear.
+    hushed: BTreeSet<usize>,
 }
 
 impl HollowNodes {
@@ -140,6 +142,7 @@ impl HollowNodes {
             waiting: BTreeSet::new(),
             reporting: BTreeSet::new(),
             saying: BTreeSet::new(),
+            hushed: BTreeSet::new(),
             config,
             calls: BTreeMap::new(),
             alarms: BTreeMap::new(),
@@ -271,6 +274,7 @@ impl HollowNodes {
             volumes.found(pod, &name);
         }
         if !self.reporting.contains(&number)
+            && !self.hushed.contains(&number)
             && let Some(report) = volumes.report(&name, pods.into_iter())
         {
             self.reporting.insert(number);
@@ -292,6 +296,7 @@ impl HollowNodes {
                     volumes.reported(&self.config.name(number), report, revision);
                 }
                 if revision.is_none() {
+                    self.hushed.insert(number);
                     self.alarm(now + AGAIN, Alarm::Attend(number), fx);
                 }
             }
@@ -331,6 +336,7 @@ impl HollowNodes {
             Alarm::Register(number) | Alarm::Renew(number) if self.dead.contains(&number) => {}
             Alarm::Attend(number) => {
                 self.saying.remove(&number);
+                self.hushed.remove(&number);
                 self.attend_to(now, number, fx);
             }
             Alarm::Register(number) => self.register(now, number, fx),

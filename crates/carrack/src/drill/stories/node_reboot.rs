@@ -38,8 +38,8 @@ pub const STORY: Story = Story {
         &rules::ONE_GUEST,
     ],
     plants: &[Plant {
-        name: "forgotten-records",
-        what: "the node's disk forgets what its kubelet had admitted, and nothing new is waited for",
+        name: "final-rejection",
+        what: "the pod that waits for its device is failed for good, as upstream's kubelet does it",
     }],
     replaceable: &["kubelet", "scheduler", "apiserver"],
     play,
@@ -47,9 +47,7 @@ pub const STORY: Story = Story {
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting the cluster, each role a process of its own");
-    let planted = stage.planted("forgotten-records");
-    let flags: &[&str] = if planted { &["--resource-wait", "1"] } else { &[] };
-    let cluster = Cluster::new(stage, &json!([]))?.with_flags(Role::Kubelet, flags);
+    let cluster = Cluster::new(stage, &json!([]))?;
     cluster.start_containerd()?;
     cluster.images(&[BuiltIn::Pause])?;
     cluster.start_control_plane()?;
@@ -82,16 +80,18 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.wait("no guest runs", 10, || so(!before.process.is_alive(), || "QEMU runs".to_owned()))?;
     stage.step("meanwhile one of the pods is deleted");
     cluster.api.delete(&format!("{}/deleted", api::PODS))?;
-    if planted {
-        stage.step("PLANTED: the disk forgets what the kubelet had recorded");
-        forget(&cluster)?;
-    }
     stage.step("the power is back; kubelet and containerd start, no device plugin does");
     cluster.start_containerd()?;
     cluster.start(Role::Kubelet)?;
     // Only Carrack's kubelet can be told of another boot; for another one a new life must do.
     let told = stage.options.programs.kubelet.is_none().then_some(boot.as_str());
     cluster.wait_node(told)?;
+    if stage.planted("final-rejection") {
+        stage.step("PLANTED: the pod that waits is rejected");
+        let why = "Allocate failed due to can't allocate unregistered device";
+        let status = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why});
+        cluster.api.merge(&format!("{}/stays/status", api::PODS), &json!({"status": status}))?;
+    }
     stage.must(&rules::DELETED_PODS_GO, "the deleted pod is gone", 15, || {
         let path = format!("{}/deleted", api::PODS);
         match cluster.api.get(&path).map_err(|error| error.to_string())? {
@@ -140,16 +140,6 @@ fn one(cluster: &Cluster<'_>, name: &str) -> Result<Value, String> {
 fn device(below: &std::path::Path, pod: &Value) -> anyhow::Result<String> {
     let shell: Contained = machine::in_pod(below, api::uid(pod), "sh").context("no process of the pod runs")?;
     shell.variable(VARIABLE).with_context(|| format!("{} has no device", api::name(pod)))
-}
-
-/// Removes the kubelet's own records, as a disk does that lost them.
-fn forget(cluster: &Cluster<'_>) -> anyhow::Result<()> {
-    let root = cluster.places.node.kubelet_root();
-    for name in ["records", "device-plugins"] {
-        let dir = root.join(name);
-        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    }
-    Ok(())
 }
 
 /// A device plugin that the drill plays.

@@ -81,7 +81,9 @@ impl Controller for NodeController {
                 // Only as long as leases are heard of is one that does not change a silence.
                 let heard = heard.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
                 // A mark is the control plane's own word, and no sign of the node's life.
-                let suspect_at = if fence::is_marked(lease) { now } else { heard + SUSPECT_AFTER };
+                // A heartbeat is one, too: without that, a handler that says it is well and a controller whose watch of
+                // Leases lags would write against each other without end.
+                let suspect_at = if fence::is_marked(lease) { now } else { heard.max(beat) + SUSPECT_AFTER };
                 (suspect_at, fence::patience(lease).map(|patience| heard + patience))
             }
             None => {
