@@ -281,10 +281,14 @@ async fn verbs(client: &Client) {
     assert_eq!(kinds, ["modified", "deleted"]);
     for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
         let (store, writer) = reflector::store();
-        let stream = watcher(maps.clone(), config.labels("of=kube-rs")).reflect(writer).applied_objects();
-        let mut stream = Box::pin(stream.take(6));
-        let filled = async { while stream.try_next().await.expect("a watch").is_some() {} };
-        tokio::time::timeout(LIMIT, filled).await.expect("six objects");
+        let stream = watcher(maps.clone(), config.labels("of=kube-rs")).reflect(writer);
+        let watched = stream.try_for_each(|_| std::future::ready(Ok(())));
+        tokio::select! {
+            ended = watched => panic!("the watch ended: {ended:?}"),
+            ready = tokio::time::timeout(LIMIT, store.wait_until_ready()) => {
+                ready.expect("in time").expect("the store is written to");
+            }
+        }
         assert_eq!(store.len(), 6);
     }
     let gone = maps.delete_collection(&DeleteParams::default(), &ListParams::default().labels("of=kube-rs")).await;

@@ -286,3 +286,20 @@ fn a_pod_begins_pending() {
     assert_eq!(made["spec"]["restartPolicy"], "Always");
     assert_eq!(made["spec"]["terminationGracePeriodSeconds"], 30);
 }
+
+/// kube-rs asks with a test for null whether there are finalizers, and upstream says yes to what is not there.
+#[test]
+fn what_is_not_there_tests_as_null() {
+    let cluster = Cluster::new();
+    cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    let tested = |path: &str, of: &str| {
+        let patch = json!([{"op": "test", "path": of, "value": null},
+            {"op": "add", "path": "/metadata/finalizers", "value": ["example.com/f"]}]);
+        cluster.patch(path, "application/json-patch+json", &patch)
+    };
+    tested(&path, "/metadata/nothing/below").refused(422, "Invalid", "");
+    tested(&path, "/data/v").refused(422, "Invalid", "");
+    tested(&path, "/metadata/finalizers").expect(200);
+    tested(&path, "/metadata/finalizers").refused(422, "Invalid", "");
+}

@@ -4,6 +4,7 @@ use json_patch::PatchOperation;
 use serde_json::Value;
 
 use crate::object::Object;
+use crate::registry::patch::finds_nothing;
 
 const MAX_OPERATIONS: usize = 10_000;
 /// What an object may grow to, in bytes.
@@ -30,6 +31,9 @@ pub(in crate::admission) fn apply(object: &Value, patch: &[u8]) -> Result<Object
         if let PatchOperation::Remove(remove) = operation
             && value.pointer(remove.path.as_str()).is_none()
         {
+            continue;
+        }
+        if finds_nothing(operation, &value) {
             continue;
         }
         json_patch::patch(&mut value, std::slice::from_ref(operation))
