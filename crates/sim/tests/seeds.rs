@@ -43,15 +43,20 @@ fn a_cluster_in_trouble_keeps_its_promises() {
     }
 }
 
-/// Finds one in so many planted bugs, from this one on. The parts run side by side.
+/// Finds one in so many planted bugs, from this one on. The parts run side by side. A seed in which something else breaks
+/// first is passed over: what it says of the cluster is for the runs without plants.
 fn finds(part: usize, parts: usize) {
     for plant in plants::PLANTS.iter().skip(part).step_by(parts) {
         let options = Options { plant: Some(plant), ..options() };
-        let found = (1..40).map(|seed| run(seed, &options)).find(|outcome| outcome.failure.is_some());
-        let about = |o: &Outcome| o.failure.as_ref().map(ToString::to_string);
-        let broken = found.as_ref().and_then(|o| Some(o.failure.as_ref()?.invariant));
-        let told = found.as_ref().and_then(about).unwrap_or_default();
-        assert_eq!(broken, Some(plant.found_by), "{}: {}\n{told}", plant.name, plant.what);
+        let mut others = Vec::new();
+        let found = (1..40).filter_map(|seed| run(seed, &options).failure).any(|failure| {
+            let own = failure.invariant == plant.found_by;
+            if !own {
+                others.push(failure.to_string());
+            }
+            own
+        });
+        assert!(found, "{}: {} is not found\n{}", plant.name, plant.what, others.join("\n"));
     }
 }
 
