@@ -44,6 +44,7 @@ fn files(sandbox: &Sandbox, part: &str) -> usize {
 }
 
 #[test]
+#[ignore = "never run to its end yet"]
 fn a_running_machine_is_cloned_and_its_clone_is_cloned() {
     let sandbox = Sandbox::up(&["demo"]);
     let kubectl = sandbox.kubectl();
@@ -113,6 +114,7 @@ fn a_running_machine_is_cloned_and_its_clone_is_cloned() {
 }
 
 #[test]
+#[ignore = "never run to its end yet"]
 fn bad_clones() {
     let sandbox = Sandbox::up(&[]);
     let kubectl = sandbox.kubectl();
