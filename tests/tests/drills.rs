@@ -96,7 +96,6 @@ fn commands_of_the_page_on_killed_agents() {
 }
 
 #[test]
-#[ignore = "its planted wrong was not seen to be found yet"]
 fn commands_of_the_page_on_node_reboots() {
     page("1-node-reboot.md");
 }

@@ -129,7 +129,6 @@ async fn light(
 }
 
 #[test]
-#[ignore = "not seen to pass yet since what it found was mended"]
 fn a_controller_of_kube_rs_works_on_it() {
     let sandbox = Sandbox::up(&[]);
     sandbox.run(async {
