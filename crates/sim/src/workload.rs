@@ -313,17 +313,7 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let name = format!("claimant{n}");
         let at = between(rng, Duration::from_secs(2), safety * 3 / 4);
         let claim = format!("claim{}", rng.below(count));
-        let object = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "default", "name": name},
-        "spec": {
-            "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 1 + rng.below(3),
-            "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
-                "env": [{"name": "STOPS_IN_S", "value": "1"}],
-                "resources": {"limits": {"cpu": "10m"}},
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        }});
+        let object = user_of(rng, &name, &claim);
         let want = Some(("pod", Want::Pod { restarts: true, important: false }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
         let lives = between(rng, Duration::from_secs(1), Duration::from_secs(15));
@@ -331,6 +321,21 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
         }
     }
+}
+
+/// A pod that has a claim's volume.
+fn user_of(rng: &mut Rng, name: &str, claim: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+    "metadata": {"namespace": "default", "name": name},
+    "spec": {
+        "automountServiceAccountToken": false,
+        "terminationGracePeriodSeconds": 1 + rng.below(3),
+        "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
+            "env": [{"name": "STOPS_IN_S", "value": "1"}],
+            "resources": {"limits": {"cpu": "10m"}},
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+    }})
 }
 
 /// In which a volume is hardly made.
@@ -358,17 +363,7 @@ fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         acts.push(create(at, PersistentVolumeClaim::resource(), claim, None));
         let used = !rng.one_in(if class == "soon" { 2 } else { 4 });
         if used {
-            let object = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {
-                "automountServiceAccountToken": false,
-                "terminationGracePeriodSeconds": 1 + rng.below(3),
-                "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": "STOPS_IN_S", "value": "1"}],
-                    "resources": {"limits": {"cpu": "10m"}},
-                    "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
-                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
-            }});
+            let object = user_of(rng, &name, &name);
             acts.push(create(
                 at,
                 Pod::resource(),
