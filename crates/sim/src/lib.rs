@@ -22,6 +22,7 @@ mod controllers;
 mod extender;
 mod gpu;
 mod hall;
+mod hang;
 mod hosted;
 mod invariants;
 mod ledger;

@@ -100,7 +100,7 @@ impl World {
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
                     if let Some(process) = self.processes.get_mut(&role) {
-                        process.paused_until = now + length;
+                        process.hang.hang(now + length);
                     }
                 }
             }

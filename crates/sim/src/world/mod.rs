@@ -25,6 +25,7 @@ use carrack_virt::admission::CloneAdmission;
 use crate::attacher::Rack;
 use crate::chance::{below, between};
 use crate::clones::{Clones, Counts, Fate};
+use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
 use crate::ledger::Ledger;
@@ -108,8 +109,8 @@ enum Happening {
     Item(ConnId),
     /// A watch connection ends.
     End(ConnId, End),
-    /// What a process that hung observes once it goes on.
-    Late(Role, u32, Box<Input<OwnIn>>),
+    /// A process that hung goes on with what has waited for it.
+    GoesOn(Role, u32),
     /// Something of a node.
     Node(u8, NodeEvent),
     /// News for an agent from its node.
@@ -168,8 +169,7 @@ struct Process {
     hosted: Option<Hosted>,
     /// How far its clock is ahead, in nanoseconds.
     skew_ns: i64,
-    /// It hangs until then.
-    paused_until: Time,
+    hang: Hang<Input<OwnIn>>,
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
@@ -401,7 +401,7 @@ impl World {
                     life: 0,
                     hosted: None,
                     skew_ns,
-                    paused_until: Time::default(),
+                    hang: Hang::default(),
                     conns: BTreeMap::new(),
                     rng,
                     sent: Default::default(),
@@ -448,9 +448,9 @@ impl World {
                 };
                 self.step(role, input);
             }
-            Happening::Late(role, life, input) => {
+            Happening::GoesOn(role, life) => {
                 if self.life(role) == Some(life) {
-                    self.step(role, *input);
+                    self.goes_on(role, life);
                 }
             }
             Happening::Arrive(id) => self.arrive(id),
@@ -551,17 +551,35 @@ impl World {
         self.options.plant.map(|plant| plant.bug)
     }
 
-    /// Lets a process observe something, and carries out what it wants.
+    /// Something reaches a process, which observes it once it does not hang.
     pub(super) fn step(&mut self, role: Role, input: Input<OwnIn>) {
+        let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_some()) else { return };
+        match process.hang.arrive(self.queue.now(), input) {
+            Arrival::Observed(input) => self.observe(role, input),
+            Arrival::Waits => {}
+            Arrival::WaitsUntil(until) => self.queue.at(until, Happening::GoesOn(role, process.life)),
+        }
+    }
+
+    fn goes_on(&mut self, role: Role, life: u32) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        match process.hang.next(now) {
+            Next::Observed(input) => {
+                self.queue.after(Duration::ZERO, Happening::GoesOn(role, life));
+                self.observe(role, input);
+            }
+            Next::Hangs(until) => self.queue.at(until, Happening::GoesOn(role, life)),
+            Next::Nothing => {}
+        }
+    }
+
+    /// Lets a process observe something, and carries out what it wants.
+    fn observe(&mut self, role: Role, input: Input<OwnIn>) {
         let now = self.queue.now();
         let planted = self.bug();
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
-        if now < process.paused_until {
-            let late = Happening::Late(role, process.life, Box::new(input));
-            self.queue.at(process.paused_until, late);
-            return;
-        }
         let local = Time(now.0 + process.skew_ns);
         let effects = hosted.step(local, input);
         if let Hosted::Scheduler(core, _) = &*hosted {
@@ -659,6 +677,7 @@ impl World {
         if process.hosted.take().is_none() {
             return;
         }
+        process.hang.forget();
         for conn in std::mem::take(&mut process.conns).into_values() {
             self.server.hang_up(conn);
             self.ledger.closed(conn);
