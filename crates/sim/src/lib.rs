@@ -31,6 +31,7 @@ mod node;
 mod observer;
 mod options;
 pub mod plants;
+mod provisioner;
 mod queue;
 mod replicas;
 mod role;
