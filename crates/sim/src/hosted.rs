@@ -115,7 +115,10 @@ impl Hosted {
                 };
                 Self::Scheduler(Box::new(core), Effects::new())
             }
-            Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
+            Role::Extender => {
+                let finicky = settings.extender.is_some_and(|verbs| verbs.finicky);
+                Self::Extender(Box::new(Extender::new(rng, settings.faults, finicky)), Effects::new())
+            }
             Role::GpuExtender => {
                 let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
                 let core = match settings.bug {

@@ -199,6 +199,7 @@ impl Swarm {
             preempt: extender_rng.one_in(2),
             // Who nominates by itself binds by itself.
             bind: extender_rng.one_in(3) && options.plant.is_none(),
+            finicky: extender_rng.one_in(2) && options.plant.is_none() && nodes > 1,
         };
         let extender = asked.then_some(verbs);
         let standby_scheduler =

@@ -82,7 +82,8 @@ impl World {
                 return why;
             }
         }
-        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes);
+        let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
+        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, finicky);
         lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
     }
 }
