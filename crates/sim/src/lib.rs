@@ -30,6 +30,7 @@ mod net;
 mod node;
 mod observer;
 mod options;
+mod picture;
 pub mod plants;
 mod provisioner;
 mod queue;

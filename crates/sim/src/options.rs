@@ -25,6 +25,8 @@ pub struct Options {
     pub liveness: Duration,
     /// Whether [`crate::Outcome::trace`] keeps all lines.
     pub keep_trace: bool,
+    /// Whether [`crate::Outcome::picture`] is drawn.
+    pub draw: bool,
     /// Whether virtual machines are part of the work.
     pub machines: bool,
     /// Whether the work is Deployments and the other workloads, on nodes that only pretend.
@@ -33,6 +35,8 @@ pub struct Options {
     pub gpus: bool,
     /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
     pub clones: bool,
+    /// Whether the seed chooses what the work is, of all the above, and which parts of it there are.
+    pub swarm: bool,
     /// Which clones, if not those that the seed chooses.
     pub scene: Option<Scene>,
     /// One thing that goes wrong with clones, besides.
@@ -51,6 +55,28 @@ impl Options {
         self.clones
     }
 
+    /// What a run is like under a seed: what the work is follows from the planted bug, if there is one, or from the seed in a
+    /// swarm.
+    pub(crate) fn of_seed(&self, root: &Rng) -> Self {
+        let mut own = self.clone();
+        let planted = self.plant.map(|plant| plant.bug);
+        own.workloads |= planted.is_some_and(Bug::is_of_workloads);
+        own.gpus |= planted.is_some_and(Bug::is_of_gpus);
+        own.clones |= planted.is_some_and(|bug| bug.of_clones().is_some());
+        if self.swarm && planted.is_none() {
+            let kind = root.fork("kind of work").below(8);
+            own.machines = kind != 0;
+            own.workloads = matches!(kind, 1 | 2);
+            own.gpus = matches!(kind, 2 | 3);
+            own.clones = kind == 4;
+        }
+        own
+    }
+    /// Which parts of the work there are.
+    pub(crate) fn parts(&self, root: &Rng) -> Parts {
+        Parts(self.swarm.then(|| root.fork("parts of the work")))
+    }
+
     /// The command that plays a seed with these options again. Times are whole seconds. Tests alone choose scenes and mishaps of
     /// clones, and where their controller runs: there are no flags for these.
     #[must_use]
@@ -67,6 +93,7 @@ impl Options {
             ("--workloads", self.workloads),
             ("--gpus", self.gpus),
             ("--clones", self.clones),
+            ("--swarm", self.swarm),
             ("--no-machines", !self.machines),
             ("--no-faults", !self.faults),
         ] {
@@ -85,14 +112,27 @@ impl Default for Options {
             safety: Duration::from_secs(120),
             liveness: Duration::from_secs(900),
             keep_trace: false,
+            draw: false,
             machines: true,
             workloads: false,
             gpus: false,
             clones: false,
+            swarm: false,
             scene: None,
             mishap: None,
             cloner_apart: None,
         }
+    }
+}
+
+/// Which parts of the work there are in a run: all, or in a swarm about half of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts(Option<Rng>);
+
+impl Parts {
+    /// Whether a part is one of them.
+    pub(crate) fn has(&self, part: &str) -> bool {
+        self.0.as_ref().is_none_or(|rng| rng.fork(part).one_in(2))
     }
 }
 

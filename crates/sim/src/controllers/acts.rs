@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Node, ReplicationController};
 use serde_json::{Value, json};
 
 use crate::chance::between;
+use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete};
@@ -18,7 +19,7 @@ use crate::workload::{Act, What, delete};
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
 
 /// All acts.
-pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>) -> Vec<Act> {
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Parts) -> Vec<Act> {
     let mut acts = Vec::new();
     // What a planted bug needs to show, and nothing else.
     match bug {
@@ -40,13 +41,26 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>) -> Vec<Act
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
     replication_controller(rng, safety, &mut acts);
-    stateful_set(&mut rng.fork("stateful"), safety, &mut acts);
-    daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
-    for n in 0..1 + rng.below(3) {
+    if !parts.has("deployments") {
+        acts.clear();
+    }
+    if parts.has("stateful") {
+        stateful_set(&mut rng.fork("stateful"), safety, &mut acts);
+    }
+    if parts.has("daemon") {
+        daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
+    }
+    let jobs = 1 + rng.below(3);
+    for n in 0..if parts.has("jobs") { jobs } else { 0 } {
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
-    super::times::acts(&mut rng.fork("times"), safety, &mut acts);
-    super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
+    if parts.has("times") {
+        super::times::acts(&mut rng.fork("times"), safety, &mut acts);
+    }
+    // The classes that the claims of StatefulSets are of are made here, too.
+    if parts.has("claims") || parts.has("stateful") {
+        super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
+    }
     acts
 }
 

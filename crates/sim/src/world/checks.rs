@@ -13,6 +13,7 @@ impl World {
     pub(super) fn check(&mut self) {
         let changes = self.observer.changes(&self.server.mem);
         for change in &changes {
+            self.picture.change(self.queue.now(), change);
             if let Some(text) = crate::observer::describe(change) {
                 self.trace.line(self.queue.now(), Weight::Act, format_args!("  {text}"));
             }

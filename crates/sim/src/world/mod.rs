@@ -18,7 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_apiserver::Class;
-use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem};
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem,
+};
+use carrack_plot::Tone;
 use carrack_scheduler::Out;
 use carrack_virt::admission::CloneAdmission;
 
@@ -33,6 +36,7 @@ use crate::net::Net;
 use crate::node::{Node, NodeEvent};
 use crate::observer::Observer;
 use crate::options::{Options, Swarm};
+use crate::picture::Picture;
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{self, Asked, ConnId, FlightId, Servers};
@@ -68,6 +72,8 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// What happened.
     pub trace: Trace,
+    /// What happened, as SVG; empty when it was not to be drawn.
+    pub picture: String,
     /// The state of all workloads in the end, by kind and name, without what chance decides.
     pub end: BTreeMap<String, serde_json::Value>,
     /// How much of what could have gone wrong with clones has happened.
@@ -184,6 +190,7 @@ struct World {
     faults: BTreeMap<Fault, Rng>,
     queue: crate::queue::Queue<Happening>,
     trace: Trace,
+    picture: Picture,
     net: Net,
     server: Servers,
     processes: BTreeMap<Role, Process>,
@@ -226,7 +233,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             let failure = Failure { invariant: "liveness", message: why, timeline: String::new(), replay };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
             let (end, counts) = (BTreeMap::new(), Counts::default());
-            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end, counts };
+            let (failure, picture) = (Some(failure), String::new());
+            return Outcome { seed, trace_hash, simulated, steps: 0, failure, trace, picture, end, counts };
         }
     };
     let mut steps = 0;
@@ -245,26 +253,20 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Failure { invariant, message, timeline: world.trace.timeline(), replay: options.replay(seed) }
     });
     let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
+    let broken = failure.as_ref().map(|failure| (failure.invariant, failure.message.as_str()));
+    let picture = world.picture.svg(&options.replay(seed), now, broken);
     let end = match world.options.clones {
         true => crate::clones::end(&world.observer),
         false => crate::controllers::end(&world.observer),
     };
     let counts = world.fate.counts;
-    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, end, counts }
+    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, picture, end, counts }
 }
 
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
-        let planted = options.plant.is_some_and(|plant| plant.bug.is_of_workloads());
-        let of_clones = options.plant.is_some_and(|plant| plant.bug.of_clones().is_some());
-        let of_gpus = options.plant.is_some_and(|plant| plant.bug.is_of_gpus());
-        let options = &Options {
-            workloads: options.workloads || planted,
-            gpus: options.gpus || of_gpus,
-            clones: options.clones || of_clones,
-            ..options.clone()
-        };
         let root = Rng::new(seed);
+        let options = &options.of_seed(&root);
         let swarm = Swarm::draw(&root, options);
         let bug = options.plant.map(|plant| plant.bug);
         let settings = server::Settings {
@@ -309,6 +311,7 @@ impl World {
             faults: BTreeMap::new(),
             queue: crate::queue::Queue::new(BEGIN),
             trace: Trace::new(BEGIN, options.keep_trace),
+            picture: Picture::new(options.draw, BEGIN),
             server,
             processes: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -340,7 +343,10 @@ impl World {
 
     fn begin(&mut self, seed: u64) {
         let swarm = self.swarm.clone();
-        self.mark(format_args!("seed {seed}: {swarm:?}"));
+        self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {swarm:?}"));
+        for server in 0..swarm.servers {
+            self.picture.process(BEGIN, format!("apiserver {server}"), "runs", Tone::Good);
+        }
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
@@ -418,6 +424,12 @@ impl World {
     }
 
     pub(super) fn mark(&mut self, text: std::fmt::Arguments<'_>) {
+        self.picture.step(self.queue.now(), text);
+        self.trace.line(self.queue.now(), Weight::Mark, text);
+    }
+    /// A process, or a machine, changes its state.
+    pub(super) fn turn(&mut self, who: impl ToString, what: &str, tone: Tone, text: std::fmt::Arguments<'_>) {
+        self.picture.process(self.queue.now(), who.to_string(), what, tone);
         self.trace.line(self.queue.now(), Weight::Mark, text);
     }
     pub(super) fn act(&mut self, text: std::fmt::Arguments<'_>) {
@@ -483,7 +495,8 @@ impl World {
                     if let Some((_, to)) = self.checker.outages.last_mut().filter(|_| first) {
                         *to = Some(now);
                     }
-                    self.mark(format_args!("apiserver {server} starts"));
+                    let who = format!("apiserver {server}");
+                    self.turn(&who, "runs", Tone::Good, format_args!("{who} starts"));
                 }
             }
             Happening::Heal => self.heal(),
@@ -528,7 +541,7 @@ impl World {
                 hosted.power(self.queue.now(), *node, false);
             }
         }
-        self.mark(format_args!("{role} starts, life {life}"));
+        self.turn(role, &format!("life {life}"), Tone::Good, format_args!("{role} starts, life {life}"));
         if let Role::Kubelet(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {
@@ -672,7 +685,7 @@ impl World {
     }
 
     pub(super) fn crash(&mut self, role: Role, why: &str) {
-        self.mark(format_args!("{role} dies: {why}"));
+        self.turn(role, why, Tone::Down, format_args!("{role} dies: {why}"));
         let Some(process) = self.processes.get_mut(&role) else { return };
         if process.hosted.take().is_none() {
             return;
