@@ -227,11 +227,21 @@ impl Swarm {
         let mut rng = root.fork("swarm");
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
-        let elect = rng.one_in(2);
-        // Drawn apart, so that what it is does not change what the others are.
-        let needs_one = |bug| bug == Bug::StoredNominations;
-        let needs_none = |bug| matches!(bug, Bug::LeakedAssumptions | Bug::DeafQueue | Bug::CacheForLedger);
         let planted = options.plant.map(|p| p.bug);
+        let elect = rng.one_in(2) || planted == Some(Bug::LeaseIsLife);
+        // Drawn apart, so that what it is does not change what the others are.
+        let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
+        let needs_none = |bug| {
+            matches!(
+                bug,
+                Bug::LeakedAssumptions
+                    | Bug::DeafQueue
+                    | Bug::CacheForLedger
+                    | Bug::OneNode
+                    | Bug::BindingsOverwrite
+                    | Bug::CrossedRuntimes
+            )
+        };
         let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
             || planted.is_some_and(needs_one);
         let verbs = Verbs {
@@ -350,7 +360,20 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
             }
-            Some(Bug::StoredNominations) => nodes = 3,
+            Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
+            Some(Bug::MakesRoom) => nodes = 1,
+            Some(Bug::CrossedRuntimes) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
+            Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
+            Some(Bug::BaselessWrites) => {
+                // Pods that are taken away unheard.
+                net.watch_lags_one_in = 2;
+                net.watch_lag = Duration::from_secs(5);
+                intervals.force_delete = Some(Duration::from_secs(3));
+            }
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
             Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
             Some(Bug::OneLine | Bug::TwoForOne) => {
@@ -377,7 +400,12 @@ impl Swarm {
                 | Bug::RestoreNotCreatedYet
                 | Bug::CacheMissIsTerminal
                 | Bug::NamesClearedEarly
-                | Bug::TargetDrawnLate,
+                | Bug::TargetDrawnLate
+                | Bug::EndsTakenBack
+                | Bug::UnmountsFirst
+                | Bug::GoingIsGone
+                | Bug::AskedTwice
+                | Bug::Echo,
             )
             | None => {}
         }

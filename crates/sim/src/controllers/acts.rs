@@ -35,9 +35,14 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::times::many(safety, &mut acts);
             return acts;
         }
+        Some(Bug::BaselessWrites) => {
+            ordered_set(safety, &mut acts);
+            return acts;
+        }
         _ => {}
     }
-    for n in 0..1 + rng.below(3) {
+    let deployments = 1 + rng.below(3);
+    for n in 0..deployments {
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
     replication_controller(rng, safety, &mut acts);
@@ -192,6 +197,19 @@ fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             version += 1;
             work.patch(new_version(version), acts);
         }
+    }
+}
+
+/// An ordered StatefulSet that grows and shrinks all the time.
+fn ordered_set(safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (Duration::from_secs(1), "stateful");
+    let mut work = Work { resource: StatefulSet::resource(), kind: "statefulset", name, at, safety };
+    let spec = json!({"replicas": 4, "serviceName": name, "podManagementPolicy": "OrderedReady",
+        "selector": {"matchLabels": {"app": name}}, "template": template(name, 1)});
+    work.create(spec, acts);
+    for replicas in [1, 6].into_iter().cycle().take(10) {
+        work.at += safety / 12;
+        work.patch(json!({ "replicas": replicas }), acts);
     }
 }
 

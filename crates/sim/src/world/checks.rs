@@ -12,6 +12,7 @@ use crate::workload::User;
 impl World {
     pub(super) fn check(&mut self) {
         let changes = self.observer.changes(&self.server.mem);
+        self.noticed(&changes);
         for change in &changes {
             self.picture.change(self.queue.now(), change);
             if let Some(text) = crate::observer::describe(change) {

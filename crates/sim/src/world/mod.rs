@@ -11,6 +11,7 @@ mod clones;
 mod faults;
 mod gpus;
 mod nodes;
+mod planted;
 mod requests;
 mod scheduling;
 
@@ -137,6 +138,8 @@ enum Happening {
     Heal,
     /// A look at whether all is as it was asked to be.
     Look,
+    /// A planted bug sends something in the name of a role.
+    Planted(Role, Box<ApiRequest>),
 }
 
 enum Given {
@@ -213,6 +216,8 @@ struct World {
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
     breaches: Vec<Breach>,
+    /// A planted bug has begun to repeat something.
+    echoes: bool,
     pumping: bool,
     healed: Option<Time>,
     /// Since when everything is as it was asked to be.
@@ -329,6 +334,7 @@ impl World {
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
             breaches: Vec::new(),
+            echoes: false,
             pumping: false,
             healed: None,
             good_since: None,
@@ -387,6 +393,8 @@ impl World {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
+            node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
+            node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
@@ -423,6 +431,7 @@ impl World {
         self.queue.after(Duration::from_secs(1), Happening::Look);
     }
 
+    /// A fault, or something that people did.
     pub(super) fn mark(&mut self, text: std::fmt::Arguments<'_>) {
         self.picture.step(self.queue.now(), text);
         self.trace.line(self.queue.now(), Weight::Mark, text);
@@ -501,6 +510,7 @@ impl World {
             }
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
+            Happening::Planted(role, request) => self.planted(role, *request),
         }
     }
 
@@ -594,8 +604,12 @@ impl World {
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
         let local = Time(now.0 + process.skew_ns);
-        let effects = hosted.step(local, input);
-        if let Hosted::Scheduler(core, _) = &*hosted {
+        let led = hosted.leads();
+        let mut effects = hosted.step(local, input);
+        self.twisted(role, led, &mut effects);
+        let Some(process) = self.processes.get(&role) else { return };
+        let Some(hosted) = &process.hosted else { return };
+        if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
@@ -607,10 +621,10 @@ impl World {
                 }
             }
         }
-        if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
+        if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
         }
-        if let Hosted::Gpus(core, _) = &*hosted {
+        if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
         self.carry_out(role, effects);
@@ -646,9 +660,9 @@ impl World {
                 Effect::Own(OwnOut::Gpus(reply)) => self.gpus_answered(*reply),
                 Effect::Own(OwnOut::Extender(answer)) => self.answer_scheduler(*answer),
                 Effect::Own(OwnOut::Kubelet(out)) => {
-                    if let Role::Kubelet(number) = role
-                        && let Some(node) = self.nodes.get_mut(&number)
-                    {
+                    if let Role::Kubelet(number) = role {
+                        let number = self.runtime_of(number, &out.op);
+                        let Some(node) = self.nodes.get_mut(&number) else { continue };
                         let follow = node.ask(life, out.id, out.op);
                         self.follow(number, follow);
                     }
