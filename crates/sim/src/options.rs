@@ -374,6 +374,10 @@ impl Swarm {
                 net.watch_lag = Duration::from_secs(5);
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
+            Some(Bug::SetsBySpec | Bug::EndsForgotten) => {
+                net.lose_request_one_in = 8;
+                net.lose_reply_one_in = 8;
+            }
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
             Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
             Some(Bug::OneLine | Bug::TwoForOne) => {
@@ -387,8 +391,6 @@ impl Swarm {
                 Bug::StaleServer
                 | Bug::StaleReads
                 | Bug::LostEvent
-                | Bug::SetsBySpec
-                | Bug::EndsForgotten
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach

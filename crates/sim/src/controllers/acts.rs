@@ -39,6 +39,18 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             ordered_set(safety, &mut acts);
             return acts;
         }
+        Some(Bug::SetsBySpec) => {
+            for n in 0..3 {
+                rolled(safety, &format!("deployment{n}"), &mut acts);
+            }
+            return acts;
+        }
+        Some(Bug::EndsForgotten) => {
+            for n in 0..8 {
+                job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
+            }
+            return acts;
+        }
         _ => {}
     }
     let deployments = 1 + rng.below(3);
@@ -197,6 +209,22 @@ fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             version += 1;
             work.patch(new_version(version), acts);
         }
+    }
+}
+
+/// A Deployment that is rolled all the time.
+fn rolled(safety: Duration, name: &str, acts: &mut Vec<Act>) {
+    let at = Duration::from_secs(1);
+    let mut work = Work { resource: Deployment::resource(), kind: "deployment", name, at, safety };
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}});
+    work.create(
+        json!({"replicas": 5, "strategy": strategy, "selector": {"matchLabels": {"app": name}},
+            "template": template(name, 1)}),
+        acts,
+    );
+    for version in 2..20 {
+        work.at += safety / 20;
+        work.patch(new_version(version), acts);
     }
 }
 
