@@ -315,6 +315,9 @@ fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result
 }
 
 #[cfg(test)]
+mod races;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
