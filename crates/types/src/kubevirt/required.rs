@@ -133,7 +133,7 @@ fn check(kind: &str, through: Through, schema: &Value) -> usize {
         assert!(written.pointer(path).is_some(), "{kind}: {path} is not written when it is {empty}");
         let mut left_out = Vec::new();
         missing(schema, &written, "", &mut left_out);
-        assert_eq!(left_out, [String::new(); 0], "{kind} with {path} as {empty}");
+        assert!(left_out.is_empty(), "{kind} with {path} as {empty}: {left_out:?}");
     }
     fields.len()
 }
