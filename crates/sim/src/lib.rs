@@ -25,6 +25,7 @@ mod hall;
 mod hosted;
 mod invariants;
 mod ledger;
+mod machines;
 mod net;
 mod node;
 mod observer;

@@ -420,8 +420,13 @@ impl Node {
     /// The machine comes up; returns when.
     pub(crate) fn power_on(&mut self, now: Time) -> Duration {
         let delay = crate::chance::between(&mut self.rng, Duration::from_secs(3), Duration::from_secs(30));
-        self.booted_at = now + delay;
+        self.power_on_after(now, delay);
         delay
+    }
+
+    /// The machine comes up after that time.
+    pub(crate) fn power_on_after(&mut self, now: Time, delay: Duration) {
+        self.booted_at = now + delay;
     }
 }
 
