@@ -16,8 +16,9 @@ pub(crate) enum Want {
     /// The pod runs, or waits because no node has room; one that is not restarted may have ended, and one that is not
     /// important may have had to go for another.
     Pod { restarts: bool, important: bool },
-    /// The pod has its GPUs and runs, or has ended, or no node has room for it.
-    Gpus,
+    /// The pod has its GPUs and runs, or has ended, or no node has room for it; one that is not important may have had to go
+    /// for another.
+    Gpus { important: bool },
     /// The config map has its children.
     Parent,
     /// The claim has a volume of its own.
@@ -55,6 +56,7 @@ pub(crate) fn lacking(
     observer: &Observer,
     nodes: &BTreeMap<u8, Node>,
     lost: bool,
+    finicky: bool,
 ) -> Option<String> {
     for ((kind, name), want) in wants {
         let object = observer.get(kind, name);
@@ -62,7 +64,8 @@ pub(crate) fn lacking(
             // A person's late request may have made it again after it was deleted; then it is a pod like any other.
             (Want::Gone, Some(pod)) if *kind == "pod" && crate::gpu::shares(pod) => crate::gpu::lacks(pod, observer),
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
-            (Want::Gone | Want::Pod { important: false, .. } | Want::Clone { may_go: true, .. }, None) => None,
+            (Want::Gone | Want::Clone { may_go: true, .. }, None) => None,
+            (Want::Pod { important: false, .. } | Want::Gpus { important: false }, None) => None,
             // Nobody makes a single pod again that was on a node which was taken out.
             (Want::Pod { .. }, None) if lost => None,
             (_, None) => Some("is not there".to_owned()),
@@ -70,8 +73,8 @@ pub(crate) fn lacking(
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
-            (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer),
-            (Want::Gpus, Some(pod)) => crate::gpu::lacks(pod, observer),
+            (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
+            (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
             (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
@@ -123,25 +126,34 @@ fn set_lacks(set: &Value, count: usize, observer: &Observer, nodes: &BTreeMap<u8
     (!right).then(|| format!("has {} instances, {running} of them run, {guests} guests; it says {said}", owned.len()))
 }
 
-fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String> {
+fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) -> Option<String> {
     let phase = text(pod, "/status/phase");
     match phase {
         "Running" if condition(pod, "Ready") == "True" => None,
         "Succeeded" | "Failed" if !restarts => None,
-        "Pending" if condition(pod, "PodScheduled") == "False" => {
-            let wants = pod.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
-            let full = |node: &Value| {
-                let here = |p: &&Value| text(p, "/spec/nodeName") == text(node, "/metadata/name") && !terminal(p);
-                let takes =
-                    |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
-                observer.all("pod").filter(here).filter(|p| takes(p)).count() >= WIDGETS
-            };
-            let takes_pods = |node: &&Value| node["spec"]["unschedulable"] != true;
-            (!(wants && observer.all("node").filter(takes_pods).all(full)))
-                .then(|| "waits though a node has room".to_owned())
-        }
+        "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }
+}
+
+/// Why a pod need not wait for a node: one has room, or less important pods have what it asks for.
+fn waits_lacking(pod: &Value, observer: &Observer, finicky: bool) -> Option<String> {
+    let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
+    let priority = |p: &Value| p.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0);
+    let takes_pods = |node: &&Value| node["spec"]["unschedulable"] != true;
+    observer.all("node").filter(takes_pods).find_map(|node| {
+        let node = text(node, "/metadata/name");
+        if finicky && crate::extender::refuses(pod, node) {
+            return None;
+        }
+        let here = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && takes(p);
+        let holders: Vec<&Value> = observer.all("pod").filter(here).collect();
+        if !takes(pod) || holders.len() < WIDGETS {
+            return Some("waits though a node has room".to_owned());
+        }
+        let less = holders.into_iter().find(|p| priority(p) < priority(pod))?;
+        Some(format!("waits though {} is less important, on {node}", key_of(less)))
+    })
 }
 
 fn has_disk(pod: &Value) -> bool {

@@ -47,6 +47,9 @@ pub(crate) const MOST_INSTANCES: usize = 3;
 /// How often a refusal is taken for something that passes.
 const TRIES: u32 = 120;
 
+/// Adds a part of the work.
+type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
+
 /// The people.
 pub(crate) struct User {
     acts: Vec<Act>,
@@ -63,13 +66,14 @@ impl User {
     /// People whose work the seed chooses.
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
+        let parts = options.parts(rng);
         if options.on_hollow_nodes() {
             if options.gpus {
                 acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
             }
             if options.workloads {
                 let bug = options.plant.map(|plant| plant.bug);
-                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));
+                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
             }
             return Self::with(acts);
         }
@@ -77,14 +81,19 @@ impl User {
             let bug = options.plant.map(|plant| plant.bug);
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
         }
-        parents(&mut rng.fork("parents"), options.safety, &mut acts);
-        namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);
-        pods(&mut rng.fork("pods"), options.safety, &mut acts);
-        claims(&mut rng.fork("claims"), options.safety, &mut acts);
-        tenants(&mut rng.fork("tenants"), options.safety, &mut acts);
-        if options.machines {
-            machines(&mut rng.fork("machines"), options.safety, &mut acts);
-            sets(&mut rng.fork("sets"), options.safety, &mut acts);
+        let of_pods: [(&str, Part); 5] = [
+            ("parents", parents),
+            ("namespaces", namespaces),
+            ("pods", pods),
+            ("claims", claims),
+            ("tenants", tenants),
+        ];
+        let of_machines: [(&str, Part); 2] = [("machines", machines), ("sets", sets)];
+        let of_machines = of_machines.into_iter().filter(|_| options.machines);
+        for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
+            add(&mut rng.fork(part), options.safety, &mut acts);
+        }
+        if options.machines && parts.has("machines") {
             let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
             ghost(&mut rng.fork("ghost"), always, &mut acts);
         }

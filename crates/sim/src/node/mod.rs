@@ -94,6 +94,8 @@ pub(crate) struct Node {
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
     pub blind: bool,
+    /// A planted bug: a pod's volumes are unmounted before its containers are stopped.
+    pub unmounts_first: bool,
     pub up: bool,
     boot: u32,
     booted_at: Time,
@@ -113,6 +115,7 @@ impl Node {
             guests: Guests::default(),
             faults,
             blind: false,
+            unmounts_first: false,
             up: true,
             boot: 1,
             booted_at: now,
@@ -363,7 +366,15 @@ impl Node {
                 }
                 self.runtime.start(now, &id)
             }
-            Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
+            Op::StopContainer { id, .. } => {
+                let pod = self.runtime.running().find(|c| c.record.id == id).map(|c| c.record.pod.uid.to_string());
+                if let Some(uid) = pod.filter(|_| self.unmounts_first) {
+                    for path in self.disk.paths_of(&uid) {
+                        self.tear_down(&uid, &path, breaches)?;
+                    }
+                }
+                self.runtime.stop(now, &id, observer, breaches)
+            }
             Op::RemoveContainer(id) => self.runtime.remove(&id),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
@@ -371,13 +382,7 @@ impl Node {
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => self.disk.mount(&setup),
-            Op::TearDownVolume { uid, path, .. } => {
-                if let Some(container) = self.runtime.alive_of(&uid) {
-                    let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
-                    breaches.push(Breach::new("volume-in-use-stays", what));
-                }
-                self.disk.unmount(&uid, &path)
-            }
+            Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, breaches),
             Op::StageVolume(staging, inputs) => {
                 self.storage.stage(&staging)?;
                 self.disk.stage(&staging, &inputs, self.boot)
@@ -404,6 +409,14 @@ impl Node {
             | Op::PublishDevices(_)
             | Op::Publish(_) => Ok(Reply::Done),
         }
+    }
+
+    fn tear_down(&mut self, uid: &str, path: &str, breaches: &mut Vec<Breach>) -> Outcome {
+        if let Some(container) = self.runtime.alive_of(uid) {
+            let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
+            breaches.push(Breach::new("volume-in-use-stays", what));
+        }
+        self.disk.unmount(uid, path)
     }
 
     /// Power is lost: everything that runs ends, operations under way are forgotten.

@@ -13,7 +13,9 @@ use crate::workload::User;
 impl World {
     pub(super) fn check(&mut self) {
         let changes = self.observer.changes(&self.server.mem);
+        self.noticed(&changes);
         for change in &changes {
+            self.picture.change(self.queue.now(), change);
             if let Some(text) = crate::observer::describe(change) {
                 self.trace.line(self.queue.now(), Weight::Act, format_args!("  {text}"));
             }
@@ -92,7 +94,8 @@ impl World {
                 return why;
             }
         }
-        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost);
+        let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
+        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, Time, WatchItem};
+use carrack_plot::Tone;
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
@@ -102,7 +103,7 @@ impl World {
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
                     if let Some(process) = self.processes.get_mut(&role) {
-                        process.paused_until = now + length;
+                        process.hang.hang(now + length);
                     }
                 }
             }
@@ -221,7 +222,8 @@ impl World {
             return;
         }
         let name = crate::controllers::nodes().name(number);
-        self.mark(format_args!("{name} {}", if on { "has power again" } else { "loses power" }));
+        let (what, tone) = if on { ("has power again", Tone::Good) } else { ("loses power", Tone::Down) };
+        self.turn(&name, what, tone, format_args!("{name} {what}"));
         let Some(process) = self.processes.get_mut(&Role::Hollow) else { return };
         let local = Time(self.queue.now().0 + process.skew_ns);
         let effects = process.hosted.as_mut().map(|hosted| hosted.power(local, number, on)).unwrap_or_default();
@@ -243,7 +245,8 @@ impl World {
         if !self.server.is_up(server) {
             return;
         }
-        self.mark(format_args!("apiserver {server} dies for {} ms", down.as_millis()));
+        let who = format!("apiserver {server}");
+        self.turn(&who, "down", Tone::Down, format_args!("{who} dies for {} ms", down.as_millis()));
         let (flights, conns) = self.server.crash(server);
         for flight in flights {
             self.unanswered(&flight, "the API server died");
@@ -268,7 +271,7 @@ impl World {
 
     fn power_off(&mut self, number: u8) {
         let now = self.queue.now();
-        self.mark(format_args!("node{number} loses power"));
+        self.turn(node_name(number), "no power", Tone::Down, format_args!("node{number} loses power"));
         for role in [Role::Kubelet(number), Role::VirtHandler(number), Role::LocalStorage(number)] {
             if self.processes.contains_key(&role) {
                 self.crash(role, "no power");
