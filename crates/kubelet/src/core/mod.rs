@@ -813,6 +813,10 @@ impl Core for KubeletCore {
             let id = OpId(fx.fresh());
             fx.own(Out { id, op: Op::PublishDevices(Arc::new(self.devices.view())) });
         }
+        if self.volumes.take_changed() {
+            let id = OpId(fx.fresh());
+            fx.own(Out { id, op: Op::PublishVolumes(self.volumes.census()) });
+        }
         if std::mem::take(&mut self.publish) {
             let pods = self.workers.values().map(|w| w.pod.clone()).collect();
             let id = OpId(fx.fresh());

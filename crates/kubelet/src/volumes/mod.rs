@@ -15,6 +15,7 @@
 //!
 //! Volumes of drivers go two ways: made ready for the node ([`staged`]), then published to each pod.
 
+mod census;
 mod driver;
 mod growth;
 pub mod origin;
@@ -29,9 +30,10 @@ use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
+pub use census::{Census, Count, plugin_name};
 pub use growth::Expanding;
 pub use origin::{Driver, Origin};
-pub use payload::{FileEntry, PayloadSources, files};
+pub use payload::{FileEntry, PayloadSources, Token, files};
 pub use staged::{Secrets, StageAction, StagedVolumes, Staging, Told};
 
 use crate::amount;
@@ -234,7 +236,13 @@ pub struct Volumes {
     journals: BTreeMap<Uid, (u32, u32)>,
     /// Volumes made ready for the node.
     pub node: StagedVolumes,
+    /// Something is counted otherwise than before.
+    changed: bool,
 }
+
+/// How often a driver is called again that wants to be: upstream's kubelet does it whenever it syncs a pod, which is about
+/// once a minute.
+const REPUBLISH: Duration = Duration::from_secs(60);
 
 /// Volumes that are not there, each with its error if it has one.
 pub type Missing = Vec<(String, Option<String>)>;
@@ -357,6 +365,7 @@ fn setup_of(
 impl Volumes {
     /// Takes over what a pod's record says may be mounted.
     pub fn restore(&mut self, uid: &Uid, journal: &[JournalEntry]) {
+        self.changed = true;
         let volumes = self.pods.entry(uid.clone()).or_default();
         for e in journal {
             volumes.entry(e.name.clone()).or_insert_with(|| State {
@@ -427,6 +436,7 @@ impl Volumes {
         let volumes = self.pods.entry(uid.clone()).or_default();
         for v in spec(pod).volumes.iter().flatten() {
             let state = volumes.entry(v.name.clone()).or_default();
+            self.changed |= !state.wants;
             state.wants = true;
             if state.op.is_some() || state.retry_at > now {
                 continue;
@@ -474,6 +484,7 @@ impl Volumes {
     /// What to do for a pod about whose volumes there is proof that they may go.
     pub fn unwanted(&mut self, now: Time, uid: &str) -> Vec<VolumeAction> {
         let Some(volumes) = self.pods.get_mut(uid) else { return Vec::new() };
+        self.changed |= volumes.values().any(|v| v.wants);
         volumes.values_mut().for_each(|v| v.wants = false);
         volumes.retain(|_, v| v.op.is_some() || (v.owned && v.actual != Actual::Absent));
         volumes
@@ -509,6 +520,7 @@ impl Volumes {
         let v = self.pods.get_mut(uid)?.get_mut(name)?;
         let (_, kind) = v.op.take_if(|(id, _)| *id == op)?;
         let was_set_up = kind.is_some();
+        self.changed = true;
         match outcome {
             Ok(_) => {
                 v.actual = if was_set_up { Actual::Mounted } else { Actual::Absent };

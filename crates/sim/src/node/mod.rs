@@ -159,7 +159,7 @@ impl Node {
 
     /// The kubelet of a life asks for an operation.
     pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op) -> Vec<Follow> {
-        if matches!(op, Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_)) || !self.up {
+        if op.only_shows() || !self.up {
             return Vec::new();
         }
         let mut delay = self.faults.operation.draw(&mut self.rng);
@@ -402,6 +402,7 @@ impl Node {
             | Op::RotateLogs { .. }
             | Op::CountProbe(_)
             | Op::PublishDevices(_)
+            | Op::PublishVolumes(_)
             | Op::Publish(_) => Ok(Reply::Done),
         }
     }
