@@ -16,4 +16,10 @@ pub enum Planted {
     ForgottenDeletions,
     /// A sandbox that does not run any more is forgotten without CNI DEL: its addresses leak.
     ForgottenNetworks,
+    /// Volumes of a pod that something could not be read for are taken for unwanted (kubernetes #120150).
+    UnreadIsUnwanted,
+    /// A disk is mounted before the Node tells that it is in use.
+    MountsUntold,
+    /// A restarted kubelet does not read what it had mounted.
+    ForgottenMounts,
 }

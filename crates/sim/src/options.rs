@@ -287,7 +287,7 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain | Bug::ForgottenMounts) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
@@ -318,6 +318,8 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
+            Some(Bug::UnreadIsUnwanted) => net.lose_reply_one_in = 8,
+            Some(Bug::MountsUntold) => nodes = 1,
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer

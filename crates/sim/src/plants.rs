@@ -44,6 +44,9 @@ pub(crate) enum Bug {
     StaleGrants,
     ForgottenDeletions,
     ForgottenNetworks,
+    UnreadIsUnwanted,
+    MountsUntold,
+    ForgottenMounts,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
@@ -230,6 +233,24 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::ForgottenNetworks,
     },
     Plant {
+        name: "unread-is-unwanted",
+        what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
+        found_by: "unmounted-on-proof",
+        bug: Bug::UnreadIsUnwanted,
+    },
+    Plant {
+        name: "mounts-untold",
+        what: "a disk is mounted before the Node tells that it is in use",
+        found_by: "disk-in-use-stays",
+        bug: Bug::MountsUntold,
+    },
+    Plant {
+        name: "forgotten-mounts",
+        what: "a restarted kubelet does not read what it had mounted",
+        found_by: "volumes-go-with-their-pods",
+        bug: Bug::ForgottenMounts,
+    },
+    Plant {
         name: "random-clone-names",
         what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
         found_by: "clones-make-once",
@@ -284,6 +305,9 @@ impl Bug {
             Self::StaleGrants => Planted::StaleGrants,
             Self::ForgottenDeletions => Planted::ForgottenDeletions,
             Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
+            Self::MountsUntold => Planted::MountsUntold,
+            Self::ForgottenMounts => Planted::ForgottenMounts,
             _ => return None,
         })
     }

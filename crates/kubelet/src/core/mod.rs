@@ -517,7 +517,9 @@ impl KubeletCore {
                 }
             };
             let uid: Uid = uid.into();
-            self.volumes.restore(&uid, &record.volumes);
+            if self.planted != Some(Planted::ForgottenMounts) {
+                self.volumes.restore(&uid, &record.volumes);
+            }
             let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
             w.admitted_before = record.admitted;
             if record.deleted {
@@ -528,7 +530,9 @@ impl KubeletCore {
             w.record_saved = Some(mark);
             self.dirty.insert(uid);
         }
-        self.restore_staged(&loaded.records);
+        if self.planted != Some(Planted::ForgottenMounts) {
+            self.restore_staged(&loaded.records);
+        }
         self.loaded = true;
         self.publish = true;
         self.dirty.extend(self.workers.keys().cloned());

@@ -372,6 +372,7 @@ impl Node {
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => self.disk.mount(&setup),
             Op::TearDownVolume { uid, path, .. } => {
+                crate::invariants::unmounted(&uid, &path, observer, breaches);
                 if let Some(container) = self.runtime.alive_of(&uid) {
                     let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
                     breaches.push(Breach::new("volume-in-use-stays", what));
