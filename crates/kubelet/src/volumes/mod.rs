@@ -85,11 +85,22 @@ pub struct Publishing {
     pub pod: PodInfo,
     /// The driver wants to be told about the pod (`podInfoOnMount`).
     pub pod_info: bool,
+    /// Tokens of the pod's service account for the driver (`tokenRequests`), if it takes them in the volume's context.
+    pub tokens: Secrets,
+    /// The driver wants to be called again from time to time (`requiresRepublish`).
+    pub republish: bool,
     /// What is to be done about the pod's group.
     pub group_policy: GroupPolicy,
     /// The rest of this could not be read: it is only looked at whether the volume is there as the
     /// record says.
     pub confirm_only: bool,
+}
+
+impl Publishing {
+    /// Whether it was only found as it was left, and it is not known what its driver wants.
+    fn unasked(&self) -> bool {
+        self.confirm_only && matches!(self.published.origin.driver, Driver::Csi { .. })
+    }
 }
 
 /// Whom a volume is published to.
@@ -212,6 +223,8 @@ struct State {
     actual: Actual,
     /// What was last made ready, to see whether contents changed.
     made: Option<VolumeKind>,
+    /// When that was.
+    made_at: Time,
     op: Option<(OpId, Option<VolumeKind>)>,
     error: Option<String>,
     retry_at: Time,
@@ -444,7 +457,7 @@ impl Volumes {
             // From here on it waits for something else, or fails anew: a time that has passed wakes nobody.
             state.retry_at = Time::default();
             let journal = self.journals.entry(uid.clone()).or_default();
-            match drivers_part(pod, v, config, sources, state, journal, &mut self.node) {
+            match drivers_part(now, pod, v, config, sources, state, journal, &mut self.node) {
                 Ok(None) => {}
                 Ok(Some(Part::Unready)) => continue,
                 Ok(Some(Part::SetUp(setup))) => {
@@ -525,6 +538,7 @@ impl Volumes {
             Ok(_) => {
                 v.actual = if was_set_up { Actual::Mounted } else { Actual::Absent };
                 v.made = kind;
+                v.made_at = now;
                 v.error = None;
                 v.failures = 0;
                 v.retry_at = Time::default();
@@ -578,10 +592,27 @@ impl Volumes {
         self.pods.get(uid)?.values().filter(waits).map(|v| v.retry_at).min()
     }
 
+    /// When a volume of a pod is to be published again.
+    #[must_use]
+    pub fn next_republish(&self, uid: &str) -> Option<Time> {
+        let idle = |v: &&State| v.op.is_none() && v.error.is_none() && v.actual == Actual::Mounted;
+        self.pods.get(uid)?.values().filter(idle).filter_map(State::republish_at).min()
+    }
+
     /// Forgets a pod.
     pub fn forget(&mut self, uid: &str) {
-        self.pods.remove(uid);
+        self.changed |= self.pods.remove(uid).is_some();
         self.journals.remove(uid);
+    }
+}
+
+impl State {
+    /// When it is to be published again, if its driver wants that.
+    fn republish_at(&self) -> Option<Time> {
+        match &self.made {
+            Some(VolumeKind::Published(p)) if p.republish || p.unasked() => Some(self.made_at + REPUBLISH),
+            _ => None,
+        }
     }
 }
 
@@ -594,7 +625,9 @@ enum Part {
 }
 
 /// Looks at a driver's volume of a pod. None when it is the kubelet's own kind.
+#[expect(clippy::too_many_arguments, reason = "one volume, and everything that it is made of")]
 fn drivers_part(
+    now: Time,
     pod: &Pod,
     volume: &Volume,
     config: &NodeConfig,
@@ -619,7 +652,7 @@ fn drivers_part(
         return Ok(Some(Part::Unready));
     }
     // What is there needs nothing more to be read for it.
-    if state.actual == Actual::Mounted {
+    if state.actual == Actual::Mounted && state.republish_at().is_none_or(|at| now < at) {
         state.error = None;
         return Ok(Some(Part::Unready));
     }
@@ -655,6 +688,8 @@ fn drivers_part(
                 service_account: spec(pod).service_account_name.clone().unwrap_or_default(),
             },
             pod_info: inputs.pod_info,
+            tokens: inputs.tokens,
+            republish: inputs.republish,
             group_policy: inputs.group_policy,
             confirm_only: inputs.stage.confirm_only,
         })),

@@ -138,9 +138,13 @@ impl Drivers {
 
     async fn give(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
         let path = &setup.path;
-        if mounted(path)?.is_some()
-            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()))
-        {
+        let there = mounted(path)?.is_some()
+            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()));
+        if there {
+            // What is there is left as it is; a driver may want to renew what it wrote there.
+            if p.republish && !p.confirm_only {
+                self.csi.publish(setup, p).await?;
+            }
             return Ok(Reply::Done);
         }
         if p.confirm_only {
