@@ -13,7 +13,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use carrack_disks::filesystem as disk;
-use carrack_disks::{program, system};
+use carrack_disks::{ownership, program, system};
 
 use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};
@@ -180,7 +180,7 @@ impl Drivers {
             };
             if takes_groups && policy != GroupPolicy::None {
                 let only_on_mismatch = policy == GroupPolicy::OnRootMismatch;
-                blocking(move || Ok(disk::own(Path::new(&path), group, only_on_mismatch)?)).await?;
+                blocking(move || Ok(ownership::own(Path::new(&path), group, only_on_mismatch)?)).await?;
             }
         }
         Ok(Reply::Done)
