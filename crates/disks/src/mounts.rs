@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 /// A line of mountinfo.
@@ -61,6 +62,23 @@ fn unescape(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Whether something is mounted at a path itself. The kernel is asked about the path alone: the table of all mounts of a node
+/// with many pods is long.
+///
+/// # Errors
+/// When that cannot be known.
+pub fn is_mount_point(path: &str) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        // An old kernel does not say, and a file system without its server neither.
+        Ok(_) | Err(_) => Ok(at(path)?.is_some()),
+    }
 }
 
 /// Mount points at a directory and below it, deepest first.
