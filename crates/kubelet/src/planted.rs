@@ -22,4 +22,6 @@ pub enum Planted {
     MountsUntold,
     /// A restarted kubelet does not read what it had mounted.
     ForgottenMounts,
+    /// Every container that is over is forgotten at once, the newest too.
+    ForgottenEnds,
 }

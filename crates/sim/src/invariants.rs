@@ -79,6 +79,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
     },
     Invariant {
+        name: "ends-are-remembered",
+        sentence: "How a container ended is forgotten only when there is a newer one of its name, or its pod has ended or is to go.",
+    },
+    Invariant {
         name: "claimed-data-stays",
         sentence: "The data of a volume is not deleted while a claim is bound to it.",
     },
@@ -501,6 +505,15 @@ pub(crate) fn unmounted(id: &str, path: &str, observer: &Observer, breaches: &mu
     if let Some(pod) = observer.all("pod").find(|pod| uid(pod) == id).filter(goes_on) {
         let what = format!("{path} is unmounted, and {} has not ended and is not to go", key_of(pod));
         breaches.push(Breach::new("unmounted-on-proof", what));
+    }
+}
+
+/// A container of a pod is forgotten that was the newest of its name: not while the pod is to go on.
+pub(crate) fn forgotten(id: &str, pod_uid: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let goes_on = |pod: &&Value| !deleting(pod) && !terminal(pod);
+    if let Some(pod) = observer.all("pod").find(|pod| uid(pod) == pod_uid).filter(goes_on) {
+        let what = format!("{id} is forgotten, and nothing else tells how it ended; {} goes on", key_of(pod));
+        breaches.push(Breach::new("ends-are-remembered", what));
     }
 }
 

@@ -320,6 +320,7 @@ impl Swarm {
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
             Some(Bug::UnreadIsUnwanted) => net.lose_reply_one_in = 8,
             Some(Bug::MountsUntold) => nodes = 1,
+            Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer

@@ -47,6 +47,7 @@ pub(crate) enum Bug {
     UnreadIsUnwanted,
     MountsUntold,
     ForgottenMounts,
+    ForgottenEnds,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
@@ -251,6 +252,12 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::ForgottenMounts,
     },
     Plant {
+        name: "forgotten-ends",
+        what: "every container that is over is forgotten at once, the newest too",
+        found_by: "ends-are-remembered",
+        bug: Bug::ForgottenEnds,
+    },
+    Plant {
         name: "random-clone-names",
         what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
         found_by: "clones-make-once",
@@ -308,6 +315,7 @@ impl Bug {
             Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
             Self::MountsUntold => Planted::MountsUntold,
             Self::ForgottenMounts => Planted::ForgottenMounts,
+            Self::ForgottenEnds => Planted::ForgottenEnds,
             _ => return None,
         })
     }

@@ -740,7 +740,15 @@ pub(super) fn with_facts<T>(
 ) -> T {
     let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
     let containers: Vec<_> = runtime.containers.iter().collect();
-    f(&Facts { pod: &w.pod, sandboxes: &sandboxes, containers: &containers, stopped: &w.stopped, verdicts, ran_before })
+    f(&Facts {
+        pod: &w.pod,
+        sandboxes: &sandboxes,
+        containers: &containers,
+        stopped: &w.stopped,
+        verdicts,
+        ran_before,
+        surplus: &w.surplus,
+    })
 }
 
 /// Containers that the API knows to have been started, with their restart counts.

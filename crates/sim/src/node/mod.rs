@@ -364,7 +364,7 @@ impl Node {
                 self.runtime.start(now, &id)
             }
             Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
-            Op::RemoveContainer(id) => self.runtime.remove(&id),
+            Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
             Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
