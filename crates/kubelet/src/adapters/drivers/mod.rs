@@ -239,6 +239,22 @@ impl Drivers {
     }
 }
 
+/// Whether a path, or what is left of it, lies on the file system of this number.
+fn is_of(number: &str, path: &Path) -> Result<bool, OpError> {
+    use std::os::unix::fs::MetadataExt as _;
+    for at in path.ancestors() {
+        match fs::metadata(at) {
+            Ok(found) => {
+                let device = found.dev();
+                return Ok(number == format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io_error(format!("looking at {}", at.display()))(e)),
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a volume's file system and device are free of everybody but the node's own mount.
 fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
     let there = mounted(&s.path)?;
@@ -249,10 +265,17 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
         return failed(format!("{} has device {} and was mounted with {recorded}", s.path, there.device));
     }
     let number = there.as_ref().map(|m| m.device.as_str()).or(recorded);
-    // A file system shared with others (a bind of the node's own disk) has no device to give back.
-    let shared = matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    // What is bound from the node's own disk has no device to give back. Once it is unmounted, nothing tells it from the rest
+    // of that disk; while it is mounted, its root does.
+    let of_node = match (&there, number) {
+        (None, Some(number)) => is_of(number, Path::new(&s.path))?,
+        _ => false,
+    };
+    let shared = of_node || matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    let root = there.as_ref().map_or("/", |m| m.root.as_str());
     if let Some(number) = number.filter(|_| !shared)
-        && let Some((pid, at)) = mounts::elsewhere(number, &s.path).map_err(io_error("looking at mount namespaces"))?
+        && let Some((pid, at)) =
+            mounts::elsewhere(number, root, &s.path).map_err(io_error("looking at mount namespaces"))?
     {
         return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
     }
