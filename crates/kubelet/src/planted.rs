@@ -18,7 +18,7 @@ pub enum Planted {
     ForgottenNetworks,
     /// Volumes of a pod that something could not be read for are taken for unwanted (kubernetes #120150).
     UnreadIsUnwanted,
-    /// A disk is mounted before the Node tells that it is in use.
+    /// The Node does not tell which disks are in use, and they are mounted all the same.
     MountsUntold,
     /// A restarted kubelet does not read what it had mounted.
     ForgottenMounts,

@@ -241,7 +241,7 @@ pub const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "mounts-untold",
-        what: "a disk is mounted before the Node tells that it is in use",
+        what: "the Node does not tell which disks are in use, and they are mounted all the same",
         found_by: "disk-in-use-stays",
         bug: Bug::MountsUntold,
     },
