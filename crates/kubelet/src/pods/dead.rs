@@ -124,7 +124,8 @@ mod tests {
         check((0, Some(0), None), 100, "a/c0 a/c1", "a/c0");
         check((0, Some(0), None), 100, "a/c0 a/c1*", "a/c0");
         // Young ones stay, and older ones go.
-        check((97, Some(1), None), 100, "a/c0 a/c1 a/c2 a/c3 a/c4*", "a/c0 a/c1");
+        check((97, Some(1), None), 100, "a/c0 a/c1 a/c2 a/c3 a/c4 a/c5*", "a/c0 a/c1 a/c2");
+        check((98, Some(1), None), 100, "a/c0 a/c1 a/c2 a/c3 a/c4 a/c5*", "a/c0 a/c1");
         check((1000, Some(1), None), 100, "a/c0 a/c1 a/c2*", "");
     }
 
