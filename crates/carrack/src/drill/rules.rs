@@ -60,6 +60,22 @@ pub const LAUNCHER_ALONE: Rule = Rule {
     name: "launchers-follow-one-another",
     own_sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
 };
+/// Incident 3.
+pub const CHILD_ONCE: Rule = of_simulator("C1", "clones-make-once");
+/// Incident 3.
+pub const CHILD_KNOWN: Rule = of_simulator("C2", "clones-name-their-own");
+/// Incident 3.
+pub const NOTHING_LEFT: Rule = Rule {
+    mark: "C3",
+    name: "clones-leave-nothing",
+    own_sentence: "Of a clone that has succeeded neither snapshot nor restore is left.",
+};
+/// Incident 3.
+pub const CLONES_SUCCEED: Rule = Rule {
+    mark: "C5",
+    name: "clones-succeed-under-lag",
+    own_sentence: "However late its controller hears of what it wrote, and wherever it dies, a clone ends with its target.",
+};
 /// Incident 4.
 pub const NOMINATIONS: Rule = Rule {
     mark: "S2",

@@ -1,6 +1,7 @@
 //! The stories: what is played, what must hold, and what can be broken on purpose.
 
 mod api_outage;
+mod clone_under_lag;
 mod gpu_extender;
 mod kill_9;
 mod node_death;
@@ -8,11 +9,15 @@ mod node_reboot;
 
 use std::path::Path;
 
+use serde_json::json;
+
 use super::cluster::Cluster;
 use super::machine::{self, Contained};
+use super::roles::Role;
 use super::rules::Rule;
 use super::stage::Stage;
 use super::{api, objects};
+use crate::cli::BuiltIn;
 
 /// Something that can be broken on purpose, so that a drill has something to find.
 #[derive(Debug)]
@@ -40,8 +45,29 @@ pub struct Story {
 }
 
 /// All drills.
-pub const STORIES: &[Story] =
-    &[node_reboot::STORY, node_death::STORY, gpu_extender::STORY, api_outage::STORY, kill_9::STORY];
+pub const STORIES: &[Story] = &[
+    node_reboot::STORY,
+    node_death::STORY,
+    clone_under_lag::STORY,
+    gpu_extender::STORY,
+    api_outage::STORY,
+    kill_9::STORY,
+];
+
+/// A cluster with all its roles, whose node is ready and has all images.
+fn whole_cluster(stage: &Stage) -> anyhow::Result<Cluster<'_>> {
+    stage.step("starting the cluster, each role a process of its own");
+    let cluster = Cluster::new(stage, &json!([]))?;
+    cluster.start_containerd()?;
+    cluster.images(&[BuiltIn::Pause])?;
+    cluster.start_control_plane()?;
+    cluster.start(Role::Kubelet)?;
+    cluster.start(Role::VirtHandler)?;
+    cluster.wait_node(None)?;
+    stage.step("preparing images");
+    cluster.images(&[BuiltIn::VirtLauncher, BuiltIn::Busybox, BuiltIn::Demo])?;
+    Ok(cluster)
+}
 
 /// The machine of the stories.
 const MACHINE: &str = "demo";

@@ -164,7 +164,9 @@ impl Role {
         });
         config.network = Network {
             service_ranges: vec![endpoint.service_range],
-            advertise: endpoint.addresses.first().map(|address| SocketAddr::new(*address, endpoint.bind.port())),
+            // A machine without a network has none that anybody could be told of.
+            advertise: (endpoint.addresses.first().filter(|address| !address.is_loopback()))
+                .map(|address| SocketAddr::new(*address, endpoint.bind.port())),
             ..Network::default()
         };
 

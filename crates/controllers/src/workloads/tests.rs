@@ -2,12 +2,12 @@
 
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
-use super::{CronJobController, DeploymentController, ReplicaSets};
+use super::{CronJobController, DeploymentController, ReplicaSets, StatefulSetController};
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
@@ -91,6 +91,52 @@ fn what_a_set_cannot_do_is_told_and_not_tried() {
         &["status \"FailedCreate\"", "FailedCreate"],
     );
     check_set(json!({"replicas": -3, "selector": selector("web"), "template": template("1")}), &["status null"]);
+}
+
+/// What a StatefulSet of four plans with running pods of these ordinals, and on what the pod that it makes rests.
+fn check_order(policy: &str, start: i64, there: &[i64], made: Option<&str>, rests_on: &[&str]) {
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "s", "controller": true}]);
+    let set = json!({"metadata": {"namespace": "ns", "name": "db", "uid": "s", "resourceVersion": "5"},
+        "spec": {"replicas": 4, "serviceName": "db", "podManagementPolicy": policy, "ordinals": {"start": start},
+            "selector": {"matchLabels": {"app": "web"}}, "template": template("1")}});
+    let pod = |ordinal: &i64| {
+        let name = format!("db-{ordinal}");
+        let labels = json!({"app": "web", "statefulset.kubernetes.io/pod-name": name,
+            "apps.kubernetes.io/pod-index": ordinal.to_string()});
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "labels": labels, "ownerReferences": owner},
+            "status": {"phase": "Running", "conditions": ready}})
+    };
+    let plan = |revisions: Vec<ControllerRevision>| {
+        let caches = Caches::new()
+            .with::<StatefulSet>([read(set.clone())])
+            .with_index("controller", super::claim::index::<ControllerRevision>)
+            .with(revisions)
+            .with_index("controller", super::claim::index::<Pod>)
+            .with::<Pod>(there.iter().map(|ordinal| read(pod(ordinal))))
+            .with::<PersistentVolumeClaim>([]);
+        StatefulSetController::default().reconcile(&Key::new("ns", "db"), &caches.view(), Time::default())
+    };
+    // First it notes the template.
+    let [Write::Create { object, .. }] = &plan(Vec::new()).writes[..] else { panic!("a revision") };
+    let plan = plan(vec![read(object.clone())]);
+    let first = plan.writes.iter().position(|w| matches!(w, Write::Create { .. }));
+    assert_eq!(first.map(|n| plan.writes[n].key().name).as_deref(), made, "{policy}, {there:?}");
+    let own = plan.premises.iter().filter(|(number, premise)| Some(*number) == first && premise.resource == "pods");
+    let names: Vec<&str> = own.map(|(_, premise)| premise.name.as_str()).collect();
+    assert_eq!(names, rests_on, "{policy}, {there:?}");
+}
+
+#[test]
+fn in_order_a_pod_rests_on_those_before_it() {
+    check_order("OrderedReady", 0, &[], Some("db-0"), &[]);
+    check_order("OrderedReady", 0, &[0], Some("db-1"), &["db-0"]);
+    check_order("OrderedReady", 0, &[0, 1, 2], Some("db-3"), &["db-0", "db-1", "db-2"]);
+    check_order("OrderedReady", 5, &[5, 6], Some("db-7"), &["db-5", "db-6"]);
+    // One in the middle is missing: those behind it are not asked.
+    check_order("OrderedReady", 0, &[0, 2, 3], Some("db-1"), &["db-0"]);
+    check_order("OrderedReady", 0, &[0, 1, 2, 3], None, &[]);
+    check_order("Parallel", 0, &[0], Some("db-1"), &[]);
 }
 
 /// What is planned for a CronJob that was made at midnight, and when it is looked at again.

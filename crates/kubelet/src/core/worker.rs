@@ -121,6 +121,8 @@ pub(super) struct StatusState {
     /// A patch on its way.
     pub call: Option<CallId>,
     pub retry_at: Time,
+    /// Until when a change waits that nobody waits for.
+    pub held_until: Option<Time>,
     pub failures: u32,
 }
 

@@ -7,6 +7,10 @@
 //!
 //! One pod is asked about at a time, and each extender filters once for a pop. Answers are about names: a node that went
 //! in the meantime, or that others have filled, is not taken.
+//!
+//! Of victims only those extenders are asked that have a verb for them, as upstream does it (`callExtenders` in
+//! pkg/scheduler/framework/preemption): one that filters alone would be shown a node with its victims still on it, and could
+//! only refuse. It has its say when the node is free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +24,8 @@ use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_vict
 use crate::queue::Row;
 use crate::{FitError, Found, NodeId, Plugin, Refusal};
 
-/// What extenders said about nodes in this cycle: by extender, by node, whether it may yet take the pod.
-pub(super) type Seen = BTreeMap<usize, BTreeMap<Arc<str>, bool>>;
+/// Nodes that an extender has refused in this cycle whoever leaves them.
+pub(super) type Hopeless = BTreeSet<Arc<str>>;
 
 /// The cycle under way.
 #[derive(Debug)]
@@ -31,14 +35,14 @@ pub(super) struct Asking {
     /// Nodes that nobody has refused yet.
     nodes: BTreeSet<Arc<str>>,
     refusals: BTreeMap<Refusal, usize>,
-    seen: Seen,
+    hopeless: Hopeless,
 }
 
 #[derive(Debug)]
 enum Stage {
     Filter { extender: usize, call: u64 },
     Scores { calls: BTreeMap<u64, usize>, scores: BTreeMap<Arc<str>, i64> },
-    Victims { extender: usize, call: u64, by_filter: bool, proposals: Vec<Proposal>, error: Box<FitError> },
+    Victims { extender: usize, call: u64, proposals: Vec<Proposal>, error: Box<FitError> },
 }
 
 impl Scheduler {
@@ -49,7 +53,11 @@ impl Scheduler {
     /// Whether some extender has a say about a pod's node.
     pub(super) fn must_ask(&self, row: &Row) -> bool {
         let asks = |verb: fn(&crate::extender::Extender) -> &String| !self.asks(row, verb).is_empty();
-        asks(|e| &e.filter_verb) || asks(|e| &e.prioritize_verb)
+        asks(|e| &e.filter_verb) || asks(|e| &e.prioritize_verb) || self.must_ask_of_victims(row)
+    }
+    /// Whether some extender has a say about a pod's victims.
+    pub(super) fn must_ask_of_victims(&self, row: &Row) -> bool {
+        !self.asks(row, |e| &e.preempt_verb).is_empty()
     }
 
     pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
@@ -60,7 +68,7 @@ impl Scheduler {
                 let cluster = &self.decider.cluster;
                 let nodes = ids.iter().filter_map(|id| cluster.node(*id)).map(|n| n.name.clone()).collect();
                 let stage = Stage::Filter { extender: 0, call: 0 };
-                let asking = Asking { row, stage, nodes, refusals, seen: Seen::new() };
+                let asking = Asking { row, stage, nodes, refusals, hopeless: Hopeless::new() };
                 self.ask_filter(now, asking, 0, fx);
             }
         }
@@ -71,7 +79,7 @@ impl Scheduler {
             let error =
                 FitError { nodes: self.decider.cluster.len(), refusals: asking.refusals, ..FitError::default() };
             if asking.row.profile.preemption {
-                self.preempt(now, asking.row, error, asking.seen, fx);
+                self.preempt(now, asking.row, error, &asking.hopeless, fx);
             } else {
                 self.refused(now, &asking.row, error, None, fx);
             }
@@ -158,11 +166,10 @@ impl Scheduler {
                     self.asking = Some(asking);
                 }
             }
-            Stage::Victims { extender, by_filter, proposals, error, .. } => {
-                let (row, seen) = (asking.row, asking.seen);
-                let kept = self.answered_victims(extender, by_filter, proposals, answer.result);
-                match kept {
-                    Ok(proposals) => self.ask_victims(now, row, proposals, extender + 1, seen, error, fx),
+            Stage::Victims { extender, proposals, error, .. } => {
+                let row = asking.row;
+                match self.answered_victims(extender, proposals, answer.result) {
+                    Ok(proposals) => self.ask_victims(now, row, proposals, extender + 1, error, fx),
                     Err(why) => self.give_up_preempting(now, &row, *error, &why, fx),
                 }
             }
@@ -183,9 +190,8 @@ impl Scheduler {
     ) {
         match result.and_then(|body| read_filter(&body)) {
             Ok(filtered) => {
-                let seen = sort_out(&asking.nodes, &filtered, &mut asking.refusals);
+                asking.hopeless.extend(sort_out(&asking.nodes, &filtered, &mut asking.refusals));
                 asking.nodes.retain(|node| filtered.accepted.iter().any(|n| **n == **node));
-                asking.seen.insert(extender, seen);
                 self.ask_filter(now, asking, extender + 1, fx);
             }
             Err(error) if self.config.extenders[extender].ignorable => {
@@ -216,46 +222,26 @@ impl Scheduler {
         }
     }
 
-    /// Asks the extenders, one after the other, about nodes that could be made free. Nothing is evicted from a node about
-    /// which an extender with a say has not spoken.
-    #[expect(clippy::too_many_arguments, reason = "the state of a cycle, which is not yet one")]
+    /// Asks the extenders that have a verb for it, one after the other, about nodes that could be made free.
     pub(super) fn ask_victims(
         &mut self,
         now: Time,
         row: Row,
-        mut proposals: Vec<Proposal>,
+        proposals: Vec<Proposal>,
         from: usize,
-        seen: Seen,
         error: Box<FitError>,
         fx: &mut Effects<Out>,
     ) {
-        let preempting = self.asks(&row, |e| &e.preempt_verb);
-        let filtering = self.asks(&row, |e| &e.filter_verb);
-        for extender in from..self.config.extenders.len() {
-            if proposals.is_empty() {
-                break;
-            }
+        let next = self.asks(&row, |e| &e.preempt_verb).into_iter().find(|at| *at >= from);
+        if let Some(extender) = next.filter(|_| !proposals.is_empty()) {
             let config = &self.config.extenders[extender];
-            let by_filter = !preempting.contains(&extender);
-            if by_filter && !filtering.contains(&extender) {
-                continue;
-            }
-            if by_filter && let Some(said) = seen.get(&extender) {
-                proposals.retain(|p| said.get(&p.node) == Some(&true));
-                continue;
-            }
-            let call = if by_filter {
-                let nodes = proposals.iter().map(|p| p.node.clone()).collect();
-                self.send_filter(extender, &row, &nodes, fx)
-            } else {
-                let victims = proposals.iter().map(|p| (p.node.to_string(), p.named())).collect();
-                let body = config.preempt_args(&row.pod.pod, &victims);
-                let id = fx.fresh();
-                fx.own(Out::Extender(Ask { id, extender, verb: config.preempt_verb.clone(), body }));
-                id
-            };
-            let stage = Stage::Victims { extender, call, by_filter, proposals, error };
-            self.asking = Some(Asking { row, stage, nodes: BTreeSet::new(), refusals: BTreeMap::new(), seen });
+            let victims = proposals.iter().map(|p| (p.node.to_string(), p.named())).collect();
+            let body = config.preempt_args(&row.pod.pod, &victims);
+            let call = fx.fresh();
+            fx.own(Out::Extender(Ask { id: call, extender, verb: config.preempt_verb.clone(), body }));
+            let stage = Stage::Victims { extender, call, proposals, error };
+            let (nodes, refusals, hopeless) = (BTreeSet::new(), BTreeMap::new(), Hopeless::new());
+            self.asking = Some(Asking { row, stage, nodes, refusals, hopeless });
             return;
         }
         match proposals.into_iter().next() {
@@ -267,23 +253,10 @@ impl Scheduler {
     fn answered_victims(
         &self,
         extender: usize,
-        by_filter: bool,
         mut proposals: Vec<Proposal>,
         result: Result<Bytes, String>,
     ) -> Result<Vec<Proposal>, String> {
         let ignorable = self.config.extenders[extender].ignorable;
-        if by_filter {
-            return match result.and_then(|body| read_filter(&body)) {
-                Ok(filtered) => {
-                    let nodes = proposals.iter().map(|p| p.node.clone()).collect();
-                    let seen = sort_out(&nodes, &filtered, &mut BTreeMap::new());
-                    proposals.retain(|p| seen.get(&p.node) == Some(&true));
-                    Ok(proposals)
-                }
-                Err(_) if ignorable => Ok(proposals),
-                Err(error) => Err(error),
-            };
-        }
         match result.and_then(|body| read_victims(&body)) {
             Ok(victims) => {
                 proposals.retain_mut(|proposal| {
@@ -302,25 +275,24 @@ impl Scheduler {
     }
 }
 
-/// Counts a filter's refusals, and tells for each node that was offered whether the extender may yet take the pod there.
+/// Counts a filter's refusals, and tells which of the nodes that were offered it refuses whoever leaves them: those that it
+/// names so, and those of which it says nothing (upstream's `NodeToStatus` takes a node without a status for one of these).
 fn sort_out(
     offered: &BTreeSet<Arc<str>>,
     filtered: &Filtered,
     refusals: &mut BTreeMap<Refusal, usize>,
-) -> BTreeMap<Arc<str>, bool> {
-    let mut seen = BTreeMap::new();
-    for node in offered {
-        if filtered.accepted.iter().any(|n| **n == **node) {
-            seen.insert(node.clone(), true);
-            continue;
-        }
+) -> BTreeSet<Arc<str>> {
+    let mut hopeless = BTreeSet::new();
+    for node in offered.iter().filter(|node| !filtered.accepted.iter().any(|n| **n == ***node)) {
         let refusal = match (filtered.hopeless.get(&**node), filtered.failed.get(&**node)) {
             (Some(reason), _) => Refusal::unresolvable(Plugin::Extender, reason.clone()),
             (None, Some(reason)) => Refusal::resolvable(Plugin::Extender, reason.clone()),
             (None, None) => Refusal::unresolvable(Plugin::Extender, "node(s) were not accepted by an extender"),
         };
-        seen.insert(node.clone(), refusal.resolvable);
+        if !refusal.resolvable {
+            hopeless.insert(node.clone());
+        }
         *refusals.entry(refusal).or_default() += 1;
     }
-    seen
+    hopeless
 }

@@ -78,7 +78,7 @@ impl Scheduler {
         if !row.profile.preemption || error.nodes == 0 {
             return self.refused(now, &row, error, None, fx);
         }
-        self.preempt(now, row, error, super::ask::Seen::new(), fx);
+        self.preempt(now, row, error, &super::ask::Hopeless::new(), fx);
     }
 
     /// The attempt ends: the pod waits for something to change, perhaps with a node being made free for it.

@@ -8,7 +8,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use super::ask::Seen;
+use super::ask::Hopeless;
 use super::attempt::status_patch;
 use super::{Call, Out, Scheduler, path_of};
 use crate::class::rank;
@@ -90,14 +90,22 @@ impl StoredNominations {
 }
 
 impl Scheduler {
-    pub(super) fn preempt(&mut self, now: Time, row: Row, mut error: FitError, seen: Seen, fx: &mut Effects<Out>) {
+    pub(super) fn preempt(
+        &mut self,
+        now: Time,
+        row: Row,
+        mut error: FitError,
+        hopeless: &Hopeless,
+        fx: &mut Effects<Out>,
+    ) {
         if let Err(why) = self.may_preempt(&row) {
             error.preemption = format!("preemption: {why}");
             let keeps = row.nominated.clone();
             return self.refused(now, &row, error, keeps, fx);
         }
-        let asks = self.must_ask(&row) && self.planted.is_none();
-        let most = if asks { MOST_PROPOSALS } else { 1 };
+        let asks = self.must_ask_of_victims(&row) && self.planted.is_none();
+        // Those that an extender has refused for good are none.
+        let most = if asks { MOST_PROPOSALS } else { 1 } + hopeless.len();
         let begun = (self.decider.laps.stopwatch)();
         let found = self.with_question(&row, |decider, question, _| decider.candidates(question, most));
         let took = (self.decider.laps.stopwatch)().saturating_sub(begun);
@@ -112,17 +120,19 @@ impl Scheduler {
                 return self.refused(now, &row, error, None, fx);
             }
         };
-        let cluster = &self.decider.cluster;
+        let (cluster, heeds) = (&self.decider.cluster, self.planted.is_none());
         let proposals = candidates.into_iter().filter_map(|c| {
             let node = cluster.node(c.node)?.name.clone();
-            Some(Proposal { node, victims: c.victims, violations: c.violations, priority: row.pod.priority })
+            let (victims, violations, priority) = (c.victims, c.violations, row.pod.priority);
+            let refused = heeds && hopeless.contains(&node);
+            (!refused).then_some(Proposal { node, victims, violations, priority })
         });
         let mut proposals: Vec<Proposal> = proposals.collect();
-        if asks {
-            return self.ask_victims(now, row, proposals, 0, seen, Box::new(error), fx);
-        }
         if proposals.is_empty() {
-            return self.refused(now, &row, error, None, fx);
+            return self.give_up_preempting(now, &row, error, "no extender accepts a node", fx);
+        }
+        if asks {
+            return self.ask_victims(now, row, proposals, 0, Box::new(error), fx);
         }
         let best = proposals.swap_remove(0);
         self.evict(now, row, error, best, fx);

@@ -45,12 +45,7 @@ pub(crate) struct Bounds {
     claims: Claims,
     /// Since when nodes that were there have been gone.
     gone: BTreeMap<String, Time>,
-    /// When pods of StatefulSets went, by their keys.
-    left: BTreeMap<String, Time>,
 }
-
-/// How long a controller may not have heard that somebody took a pod away.
-const UNHEARD: Duration = Duration::from_secs(10);
 
 /// How long the node of a pod must have been gone, at the least, before the pod is given up.
 const QUARANTINE: Duration = Duration::from_secs(40);
@@ -97,7 +92,7 @@ impl Bounds {
             ("pod", _) => match owner_kind(change.object()) {
                 "ReplicaSet" => self.rolled(change, observer, breaches),
                 "DaemonSet" => daemon(change, observer, breaches),
-                "StatefulSet" => self.stateful(now, change, observer, breaches),
+                "StatefulSet" => stateful(change, observer, breaches),
                 "Job" => self.worked(change, observer, breaches),
                 _ => {}
             },
@@ -213,28 +208,21 @@ impl Bounds {
             breaches.push(Breach::new("orphans-wait", what));
         }
     }
+}
 
-    /// A pod of an ordered set was made: all before it are there, or were a moment ago.
-    fn stateful(&mut self, now: Time, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
-        let pod = change.object();
-        if change.after.is_none() {
-            self.left.insert(key_of(pod), now);
-        }
-        let Some(set) = observer.all("statefulset").find(|s| uid(s) == controller(pod)) else { return };
-        if change.before.is_some() || text(set, "/spec/podManagementPolicy") == "Parallel" {
-            return;
-        }
-        let ordinal = |p: &Value| label(p, "apps.kubernetes.io/pod-index").parse::<i64>().unwrap_or(0);
-        let there: BTreeSet<i64> = pods_of(set, observer).map(ordinal).collect();
-        let was_there = |ordinal: &i64| {
-            let left = self.left.get(&format!("{}-{ordinal}", key_of(set)));
-            left.is_some_and(|left| now.since(*left) < UNHEARD)
-        };
-        let first = number(set, "/spec/ordinals/start");
-        if let Some(missing) = (first..ordinal(pod)).find(|o| !there.contains(o) && !was_there(o)) {
-            let what = format!("{} is made, and ordinal {missing} is not there", key_of(pod));
-            breaches.push(Breach::new("one-pod-for-one-place", what));
-        }
+/// A pod of an ordered set was made: all before it are there.
+fn stateful(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let pod = change.object();
+    let Some(set) = observer.all("statefulset").find(|s| uid(s) == controller(pod)) else { return };
+    if change.before.is_some() || text(set, "/spec/podManagementPolicy") == "Parallel" {
+        return;
+    }
+    let ordinal = |p: &Value| label(p, "apps.kubernetes.io/pod-index").parse::<i64>().unwrap_or(0);
+    let there: BTreeSet<i64> = pods_of(set, observer).map(ordinal).collect();
+    let first = number(set, "/spec/ordinals/start");
+    if let Some(missing) = (first..ordinal(pod)).find(|o| !there.contains(o)) {
+        let what = format!("{} is made, and ordinal {missing} is not there", key_of(pod));
+        breaches.push(Breach::new("one-pod-for-one-place", what));
     }
 }
 

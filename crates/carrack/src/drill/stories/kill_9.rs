@@ -11,8 +11,7 @@ use super::super::machine::{self, Contained};
 use super::super::roles::{NODE, Role};
 use super::super::stage::Stage;
 use super::super::{api, looks, objects, rules};
-use super::{MACHINE, Plant, Story, so, start_machine};
-use crate::cli::BuiltIn;
+use super::{MACHINE, Plant, Story, so, start_machine, whole_cluster};
 
 /// Who is killed, in this order.
 const KILLED: [Role; 6] =
@@ -40,17 +39,7 @@ pub const STORY: Story = Story {
 };
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
-    stage.step("starting the cluster, each role a process of its own");
-    let cluster = Cluster::new(stage, &json!([]))?;
-    cluster.start_containerd()?;
-    cluster.images(&[BuiltIn::Pause])?;
-    cluster.start_control_plane()?;
-    cluster.start(Role::Kubelet)?;
-    cluster.start(Role::VirtHandler)?;
-    cluster.wait_node(None)?;
-    stage.step("preparing images");
-    cluster.images(&[BuiltIn::VirtLauncher, BuiltIn::Busybox, BuiltIn::Demo])?;
-
+    let cluster = whole_cluster(stage)?;
     stage.step("a machine boots, and a pod counts into a file");
     let below = cluster.places.node.kubelet_root();
     let _pods = looks::pods(stage, &cluster.api)?;

@@ -16,8 +16,7 @@ use super::super::machine::{self, Contained};
 use super::super::roles::Role;
 use super::super::stage::Stage;
 use super::super::{api, looks, objects, rules};
-use super::{Plant, Story, guest, so, start_machine};
-use crate::cli::BuiltIn;
+use super::{Plant, Story, guest, so, start_machine, whole_cluster};
 
 const RESOURCE: &str = "drill.carrack.io/widget";
 const DEVICES: [&str; 3] = ["w0", "w1", "w2"];
@@ -46,17 +45,7 @@ pub const STORY: Story = Story {
 };
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
-    stage.step("starting the cluster, each role a process of its own");
-    let cluster = Cluster::new(stage, &json!([]))?;
-    cluster.start_containerd()?;
-    cluster.images(&[BuiltIn::Pause])?;
-    cluster.start_control_plane()?;
-    cluster.start(Role::Kubelet)?;
-    cluster.start(Role::VirtHandler)?;
-    cluster.wait_node(None)?;
-    stage.step("preparing images");
-    cluster.images(&[BuiltIn::VirtLauncher, BuiltIn::Busybox, BuiltIn::Demo])?;
-
+    let cluster = whole_cluster(stage)?;
     let plugin = Plugin::start(&cluster)?;
     cluster.wait_offer(RESOURCE, "3")?;
     let below = cluster.places.node.kubelet_root();

@@ -1,12 +1,15 @@
 //! A pod for each ordinal, in order or all at once, and none beyond.
 
-use carrack_engine::{EventRecord, Plan, View};
+use carrack_engine::{EventRecord, Plan, Premise, View};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::super::{BURST, pods};
 use super::{Known, claims, identity};
+
+/// So many of the pods before it a new one rests on, the nearest ones: a request has no room for more.
+const RESTS_ON: i64 = 32;
 
 /// What is to be done, and whether an update has to wait for what is not done yet.
 pub(super) struct Scaling {
@@ -61,6 +64,17 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Scaling {
     Scaling { plan, waits: false }
 }
 
+/// In an ordered set a pod is made beside those before it. One of them may have been taken away since they were read, so the
+/// write itself rests on their being there.
+fn in_order(plan: Plan, known: &Known<'_>, ordinal: i64) -> Plan {
+    if !known.is_ordered() {
+        return plan;
+    }
+    let before = known.start().max(ordinal.saturating_sub(RESTS_ON))..ordinal;
+    let pods = before.filter_map(|ordinal| known.pods.get(&ordinal));
+    pods.fold(plan, |plan, pod| plan.resting_on(&Premise::present(pod.as_ref())))
+}
+
 /// What an ordinal needs, and whether it is done with.
 fn replica(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> (Plan, bool) {
     let Some(pod) = known.pods.get(&ordinal) else {
@@ -68,7 +82,7 @@ fn replica(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> (Plan, bool) {
         let Some(plan) = claims::missing(view, known, ordinal) else { return (Plan::none(), false) };
         let pod = identity::pod(known, ordinal, revision_for(known, ordinal));
         let told = told(known, "create", pod.name());
-        return (plan.create(&pod).told(told), false);
+        return (in_order(plan.create(&pod).told(told), known, ordinal), false);
     };
     if pod.is_deleting() {
         return (Plan::none(), false);

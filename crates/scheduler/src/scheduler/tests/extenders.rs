@@ -144,50 +144,103 @@ fn what_a_watch_tells_of_a_pod_that_is_known_to_be_gone_is_old() {
     world.check();
 }
 
-fn preempts(change: impl FnOnce(&mut Extender)) -> (World, Ask) {
-    let mut low = pod("low", "900m");
-    low["spec"]["nodeName"] = "a".into();
-    let mut high = pod("high", "500m");
-    high["spec"]["priority"] = 10.into();
-    let mut world = World::new(config(change), vec![node("a", "1")], vec![low, high]);
-    let ask = world.ask();
-    (world, ask)
+/// A less important pod that fills a node, and one that would have to go for another.
+fn low(name: &str, on: &str) -> Value {
+    let mut low = pod(name, "900m");
+    low["spec"]["nodeName"] = on.into();
+    low
 }
 
-fn evictions(world: &mut World) -> usize {
+fn high() -> Value {
+    let mut high = pod("high", "500m");
+    high["spec"]["priority"] = 10.into();
+    high
+}
+
+fn preempts(change: impl FnOnce(&mut Extender)) -> World {
+    World::new(config(change), vec![node("a", "1")], vec![low("low", "a"), high()])
+}
+
+/// UIDs of pods that are being made to go.
+fn evicted(world: &mut World) -> Vec<String> {
     let marks =
         world.take(|r| r.method == Method::Patch && String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
-    marks.len()
+    let read = |(_, request): (CallId, ApiRequest)| {
+        let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+        body["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+    };
+    marks.into_iter().map(read).collect()
 }
 
 #[test]
-fn nothing_is_evicted_where_an_extender_would_not_take_the_pod() {
-    // The one that filters is asked about the node as it would be.
-    let (mut world, ask) = preempts(|_| {});
-    assert_eq!(ask.verb, FILTER);
-    world.answer(&ask, &json!({"NodeNames": [], "FailedAndUnresolvableNodes": {"a": "no"}}));
-    assert_eq!(evictions(&mut world), 0);
-    assert!(world.told()[0].1.ends_with("preemption: no extender accepts a node."));
-    let (mut world, ask) = preempts(|_| {});
-    world.answer(&ask, &json!({"NodeNames": ["a"]}));
-    assert_eq!(evictions(&mut world), 1);
+fn an_extender_without_a_verb_for_victims_is_not_asked_about_them() {
+    let mut world = preempts(|_| {});
+    assert_eq!((world.asked.len(), evicted(&mut world)), (0, vec!["uid-low".to_owned()]));
     world.check();
+    // It has its say when the node is free.
+    world.tell("DELETED", low("low", "a"));
+    let ask = world.ask();
+    assert_eq!(ask.verb, FILTER);
+    world.answer(&ask, &json!({"NodeNames": ["a"]}));
+    assert_eq!(world.bound(), [("high".to_owned(), "a".to_owned())]);
+    world.check();
+}
+
+/// Node a has room, b has only less important pods. What the extender says of a, what becomes of a meanwhile, and who has to
+/// go for the pod.
+#[test]
+fn what_an_extender_that_only_filters_said_of_one_node_holds_of_that_node_alone() {
+    let no = |list: &str| json!({"NodeNames": [], list: {"a": "no"}});
+    let silent = json!({"NodeNames": [], "FailedNodes": {}});
+    for (answer, filled, expected) in [
+        (no("FailedNodes"), false, Some("uid-b")),
+        (no("FailedAndUnresolvableNodes"), false, Some("uid-b")),
+        (silent.clone(), false, Some("uid-b")),
+        // Somebody took the room while the extender thought. Whether it would take the node without them, it has said.
+        (no("FailedNodes"), true, Some("uid-a")),
+        (no("FailedAndUnresolvableNodes"), true, None),
+        (silent, true, None),
+    ] {
+        let nodes = if filled { vec![node("a", "1")] } else { nodes() };
+        let there = if filled { Vec::new() } else { vec![low("b", "b")] };
+        let mut world = World::new(config(|_| {}), nodes, there.into_iter().chain([high()]).collect());
+        let ask = world.ask();
+        if filled {
+            world.tell("ADDED", low("a", "a"));
+        }
+        world.answer(&ask, &answer);
+        match expected {
+            Some(uid) => assert_eq!(evicted(&mut world), [uid], "{answer}, filled meanwhile: {filled}"),
+            // That is about this cycle; in the next one a is a node that was not offered.
+            None => {
+                let told = world.told();
+                assert!(told[0].1.ends_with("preemption: no extender accepts a node."), "{answer}: {told:?}");
+            }
+        }
+        world.check();
+    }
+}
+
+#[test]
+fn nothing_is_evicted_where_an_extender_with_a_say_would_not_take_the_pod() {
     // The one that has a say about victims may choose among those that are there and less important.
-    for (pods, evicted) in [
+    for (pods, gone) in [
         (json!([{"UID": "uid-low"}]), 1),
         (json!([{"UID": "nobody"}]), 0),
         (json!([{"UID": "uid-high"}]), 0),
         (json!([]), 0),
     ] {
-        let (mut world, ask) = preempts(|e| e.preempt_verb = "preempt".into());
+        let mut world = preempts(|e| e.preempt_verb = "preempt".into());
+        let ask = world.ask();
         assert_eq!(ask.verb, "preempt");
         world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": pods}, "nowhere": {"Pods": []}}}));
-        assert_eq!(evictions(&mut world), evicted, "{pods}");
+        assert_eq!(evicted(&mut world).len(), gone, "{pods}");
         world.check();
     }
-    let (mut world, ask) = preempts(|e| e.preempt_verb = "preempt".into());
+    let mut world = preempts(|e| e.preempt_verb = "preempt".into());
+    let ask = world.ask();
     world.no_answer(&ask);
-    assert_eq!(evictions(&mut world), 0);
+    assert_eq!(evicted(&mut world).len(), 0);
     world.check();
 }
 

@@ -43,6 +43,9 @@ use crate::instancetype::{
 use size::{Sized, Trouble};
 use strategy::Act;
 
+/// How long a status may wait that only tells how a machine is getting on: starts and stops go through several in a moment.
+const STATUS_WAIT: Duration = Duration::from_millis(300);
+
 /// Runs machines.
 #[derive(Default)]
 pub struct VmController {
@@ -200,7 +203,10 @@ fn status_plan(world: &World<'_>, now: Time) -> Plan {
     let old = world.vm.status.clone().unwrap_or_default();
     let new = status::compute(world, now);
     match merge_patch(&old, &new) {
-        Some(patch) => Plan::none().patch_status(world.vm, json!({"status": patch})),
+        Some(patch) => {
+            let plan = Plan::none().patch_status(world.vm, json!({"status": patch}));
+            if status::can_wait(&old, &new) { plan.patient(STATUS_WAIT) } else { plan }
+        }
         None => Plan::none(),
     }
 }
