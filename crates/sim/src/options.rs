@@ -344,7 +344,7 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain | Bug::ForgottenMounts) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
@@ -417,6 +417,15 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
+            Some(Bug::UnreadIsUnwanted) => {
+                // Kubelets that start anew, and read little.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+                net.lose_reply_one_in = 4;
+            }
+            Some(Bug::MountsUntold) => nodes = 1,
+            Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer

@@ -46,6 +46,10 @@ pub(crate) enum Bug {
     StaleGrants,
     ForgottenDeletions,
     ForgottenNetworks,
+    UnreadIsUnwanted,
+    MountsUntold,
+    ForgottenMounts,
+    ForgottenEnds,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
@@ -278,6 +282,30 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::ForgottenNetworks,
     },
     Plant {
+        name: "unread-is-unwanted",
+        what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
+        found_by: "unmounted-on-proof",
+        bug: Bug::UnreadIsUnwanted,
+    },
+    Plant {
+        name: "mounts-untold",
+        what: "the Node does not tell which disks are in use, and they are mounted all the same",
+        found_by: "disk-in-use-stays",
+        bug: Bug::MountsUntold,
+    },
+    Plant {
+        name: "forgotten-mounts",
+        what: "a restarted kubelet does not read what it had mounted",
+        found_by: "volumes-go-with-their-pods",
+        bug: Bug::ForgottenMounts,
+    },
+    Plant {
+        name: "forgotten-ends",
+        what: "every container that is over is forgotten at once, the newest too",
+        found_by: "ends-are-remembered",
+        bug: Bug::ForgottenEnds,
+    },
+    Plant {
         name: "random-clone-names",
         what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
         found_by: "clones-make-once",
@@ -457,6 +485,10 @@ impl Bug {
             Self::StaleGrants => Planted::StaleGrants,
             Self::ForgottenDeletions => Planted::ForgottenDeletions,
             Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
+            Self::MountsUntold => Planted::MountsUntold,
+            Self::ForgottenMounts => Planted::ForgottenMounts,
+            Self::ForgottenEnds => Planted::ForgottenEnds,
             _ => return None,
         })
     }

@@ -159,6 +159,8 @@ pub(super) struct Worker {
     pub sandbox_spec: Option<Arc<SandboxSpec>>,
     /// Sandboxes whose stop was acknowledged.
     pub stopped: BTreeSet<String>,
+    /// Containers that are over and to be forgotten.
+    pub surplus: BTreeSet<String>,
     /// Sandboxes and containers that are being stopped (sandboxes) or removed (both).
     pub busy: BTreeMap<String, OpId>,
     pub lanes: BTreeMap<String, Lane>,
@@ -216,6 +218,7 @@ impl Worker {
             sandbox_retry_at: Time::default(),
             sandbox_spec: None,
             stopped: BTreeSet::new(),
+            surplus: BTreeSet::new(),
             busy: BTreeMap::new(),
             lanes: BTreeMap::new(),
             killing: BTreeMap::new(),
