@@ -285,24 +285,28 @@ pub const PLANTS: &[Plant] = &[
         name: "unread-is-unwanted",
         what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
         found_by: "unmounted-on-proof",
+        also: &[],
         bug: Bug::UnreadIsUnwanted,
     },
     Plant {
         name: "mounts-untold",
         what: "the Node does not tell which disks are in use, and they are mounted all the same",
         found_by: "disk-in-use-stays",
+        also: &[],
         bug: Bug::MountsUntold,
     },
     Plant {
         name: "forgotten-mounts",
         what: "a restarted kubelet does not read what it had mounted",
         found_by: "volumes-go-with-their-pods",
+        also: &[],
         bug: Bug::ForgottenMounts,
     },
     Plant {
         name: "forgotten-ends",
         what: "every container that is over is forgotten at once, the newest too",
         found_by: "ends-are-remembered",
+        also: &[],
         bug: Bug::ForgottenEnds,
     },
     Plant {
