@@ -12,6 +12,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: waits for processes and conditions with a deadline")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test whose preparation fails has failed")]
 
+mod csi;
 mod guest;
 mod kubectl;
 mod plugin;
@@ -22,6 +23,7 @@ mod sandbox;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+pub use csi::{CsiCall, CsiDriver};
 pub use kubectl::{Kubectl, debian_kubectl};
 pub use plugin::Plugin;
 pub use run::{Output, Run};

@@ -59,7 +59,7 @@ fn run(sandbox: &Sandbox, command: &str, more: &[&str]) -> String {
         let name = arguments[1];
         timeline(&sandbox.home(), name, planted);
         let verdict = if planted { format!("{name}: DOES NOT HOLD\n") } else { format!("{name}: holds\n") };
-        assert_contains(&output.stdout, &[&verdict]);
+        assert!(output.stdout.contains(&verdict), "{output}");
         assert_eq!(output.stdout.contains("BROKEN: "), planted, "{output}");
         assert!(planted || !output.stdout.contains("not seen"), "{output}");
         println!("{}", output.stdout);

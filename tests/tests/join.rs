@@ -1,7 +1,12 @@
 //! A node's agent joins a cluster with a bootstrap token alone: it asks for its credentials, keeps them, and comes back
 //! with them.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+#![expect(clippy::disallowed_methods, reason = "certificates end at their time")]
+
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true};
 use serde_json::{Value, json};
@@ -43,22 +48,33 @@ impl Drop for Agent {
     }
 }
 
-#[test]
-fn an_agent_joins_with_a_bootstrap_token_alone() {
-    let sandbox = Sandbox::up(&[]);
-    let kubectl = sandbox.kubectl();
-    let home = sandbox.home();
-    // The administrator's kubeconfig with a token in place of the certificate.
-    let text = std::fs::read(sandbox.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
-    let mut bootstrap: Value = serde_json::from_slice(&text).expect("JSON");
-    bootstrap["users"][0]["user"] = json!({"token": "abcdef.0123456789abcdef"});
-    let token = home.join("bootstrap.yaml");
-    std::fs::write(&token, bootstrap.to_string()).expect("written");
-    let kubeconfig = home.join("kubelet.yaml");
-    let data = home.join("joined");
-    let path = |path: &std::path::Path| path.display().to_string();
-    let start = |bootstrap: bool| {
-        let (token, kubeconfig, data) = (path(&token), path(&kubeconfig), path(&data));
+fn display(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What an agent has that joins by a bootstrap token.
+struct Joining<'a> {
+    sandbox: &'a Sandbox,
+    token: PathBuf,
+    kubeconfig: PathBuf,
+    data: PathBuf,
+}
+
+impl<'a> Joining<'a> {
+    fn new(sandbox: &'a Sandbox) -> Self {
+        let home = sandbox.home();
+        // The administrator's kubeconfig with a token in place of the certificate.
+        let text = std::fs::read(sandbox.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
+        let mut bootstrap: Value = serde_json::from_slice(&text).expect("JSON");
+        bootstrap["users"][0]["user"] = json!({"token": "abcdef.0123456789abcdef"});
+        let token = home.join("bootstrap.yaml");
+        std::fs::write(&token, bootstrap.to_string()).expect("written");
+        Self { sandbox, token, kubeconfig: home.join("kubelet.yaml"), data: home.join("joined") }
+    }
+
+    /// Starts the agent, with the bootstrap token or without.
+    fn start(&self, bootstrap: bool) -> Agent {
+        let (token, kubeconfig, data) = (display(&self.token), display(&self.kubeconfig), display(&self.data));
         let mut arguments = vec![
             "kubelet",
             "--kubeconfig",
@@ -77,9 +93,17 @@ fn an_agent_joins_with_a_bootstrap_token_alone() {
         if bootstrap {
             arguments.extend(["--bootstrap-kubeconfig", &token]);
         }
-        Agent(sandbox.carrack(&arguments).spawn())
-    };
-    let agent = start(true);
+        Agent(self.sandbox.carrack(&arguments).spawn())
+    }
+}
+
+#[test]
+fn an_agent_joins_with_a_bootstrap_token_alone() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    let joining = Joining::new(&sandbox);
+    let (kubeconfig, data, path) = (&joining.kubeconfig, &joining.data, display);
+    let agent = joining.start(true);
 
     // Nobody believes the token yet, and nobody may ask; the agent asks again.
     assert!(kubectl.get("node", "joined").is_none());
@@ -99,14 +123,14 @@ fn an_agent_joins_with_a_bootstrap_token_alone() {
 
     // The files are private, and the kubeconfig rests on them.
     let current = data.join("kubelet/pki/kubelet-client-current.pem");
-    for file in [&kubeconfig, &current] {
+    for file in [kubeconfig, &current] {
         let mode = std::fs::metadata(file).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
-    let written = std::fs::read_to_string(&kubeconfig).expect("a kubeconfig");
+    let written = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
     assert_contains(&written, &["kubelet-client-current.pem", "default-auth"]);
     assert!(!written.contains("0123456789abcdef"), "{written}");
-    let who = kubectl.ok(&["--kubeconfig", &path(&kubeconfig), "auth", "whoami", "-o", "json"]);
+    let who = kubectl.ok(&["--kubeconfig", &path(kubeconfig), "auth", "whoami", "-o", "json"]);
     assert_contains(&who, &["system:node:joined", "system:nodes"]);
 
     // Nobody has approved its serving certificate: there is no handshake until somebody does.
@@ -130,9 +154,90 @@ fn an_agent_joins_with_a_bootstrap_token_alone() {
     drop(agent);
     kubectl.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
     kubectl.ok(&["delete", "node", "joined"]);
-    let _agent = start(false);
+    let _agent = joining.start(false);
     eventually_true("the node is there again", 60, || kubectl.get("node", "joined").is_some());
     eventually_true("the agent serves", 60, || healthz().code == Some(0));
     let after: Value = serde_json::from_str(&requests()).expect("JSON");
     assert_eq!(after["items"].as_array().map(Vec::len), Some(2), "{after}");
+}
+
+/// Nodes may have another certificate of their own: what kubeadm binds for that.
+const ROTATION: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: rotate-approve}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: 'system:certificates.k8s.io:certificatesigningrequests:selfnodeclient'
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:nodes'}]
+";
+
+/// How long certificates last here: with five minutes that they are dated back, they are exchanged within eighty seconds.
+const LASTS: Duration = Duration::from_secs(120);
+
+#[test]
+fn an_agent_outlives_its_certificates() {
+    let sandbox = Sandbox::new();
+    sandbox.start(&["--cluster-signing-duration", &format!("{}s", LASTS.as_secs())]);
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(BINDINGS);
+    kubectl.apply(ROTATION);
+    let joining = Joining::new(&sandbox);
+    let agent = joining.start(true);
+    let began = Instant::now();
+    let files = joining.data.join("kubelet/pki");
+    let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap_or_default();
+    eventually_true("the node is there", 60, || kubectl.get("node", "joined").is_some());
+    kubectl.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
+    let requests = || -> Vec<Value> {
+        let listed: Value = serde_json::from_str(&kubectl.ok(&["get", "csr", "-o", "json"])).expect("JSON");
+        listed["items"].as_array().cloned().unwrap_or_default()
+    };
+    // Serving certificates are a person's to approve.
+    let approve = || {
+        for request in requests().iter().filter(|r| r["status"]["conditions"].is_null()) {
+            kubectl.ok(&["certificate", "approve", request["metadata"]["name"].as_str().expect("a name")]);
+        }
+    };
+    let healthz = || kubectl.run(&["get", "--raw", "/api/v1/nodes/joined/proxy/healthz"]).output();
+    let serves = |what: &str| {
+        eventually(what, 60, || {
+            approve();
+            let said = healthz();
+            if said.code == Some(0) { Ok(()) } else { Err(said.to_string()) }
+        });
+    };
+    serves("the agent serves");
+    let current = ["kubelet-client-current.pem", "kubelet-server-current.pem"];
+    let first = current.map(read);
+    assert!(first.iter().all(|pem| pem.contains("BEGIN CERTIFICATE")), "{first:?}");
+
+    // Both are exchanged before they end, the client's without anybody's help.
+    for (name, before) in current.iter().zip(&first) {
+        eventually_true(&format!("{name} is another one"), LASTS.as_secs(), || {
+            approve();
+            read(name) != *before
+        });
+    }
+    assert!(began.elapsed() < LASTS, "in time");
+    let own = |r: &&Value| {
+        r["spec"]["username"] == "system:node:joined"
+            && r["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
+    };
+    let listed = requests();
+    let rotated = listed.iter().find(own).expect("it asked for another one by itself");
+    assert_eq!(rotated["status"]["conditions"][0]["reason"], "AutoApproved");
+
+    // The first ones have ended: whoever is still there has new ones, and a restart finds them.
+    eventually_true("the first certificates have ended", LASTS.as_secs() + 30, || {
+        approve();
+        began.elapsed() > LASTS + Duration::from_secs(5)
+    });
+    serves("the agent serves with another certificate");
+    drop(agent);
+    kubectl.ok(&["delete", "node", "joined"]);
+    let _agent = joining.start(false);
+    eventually_true("the node is there again", 60, || kubectl.get("node", "joined").is_some());
+    serves("the agent serves after a restart");
 }

@@ -10,6 +10,7 @@ mod machine;
 mod pods;
 mod scheduler;
 mod store;
+mod volumes;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -102,7 +103,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         results.push(Result::of("peak of memory, whole control plane", "MB", None, vec![outcome.peak_mb]));
         results.push(Result::of("leader hand-over", "s", Some(3.0), outcome.handed_over_s));
     }
-    if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
+    if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods, Measure::Volumes].into_iter().any(wanted) {
         let dir = cluster::Dir::new(&args.images_dir)?;
         let mut samples = Vec::new();
         let repeat = if wanted(Measure::Up) { args.repeat.max(1) } else { 1 };
@@ -119,8 +120,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         if wanted(Measure::Up) {
             results.push(Result::time("carrack up until /readyz", Some(1000.0), samples));
         }
-        let cluster = running.context("no cluster was started")?;
-        if [Measure::Vm, Measure::Memory, Measure::Pods].into_iter().any(wanted) {
+        let mut cluster = running.context("no cluster was started")?;
+        if [Measure::Vm, Measure::Memory, Measure::Pods, Measure::Volumes].into_iter().any(wanted) {
             progress.step("waiting for the node");
             cluster.wait_node().await?;
         }
@@ -147,6 +148,13 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             progress.step("removing the pods");
             pods::remove_many(&cluster, MANY).await?;
         }
+        if wanted(Measure::Volumes) {
+            dir.build(BuiltIn::Busybox)?;
+            let wishes = volumes::Wishes { idle_s: args.idle, restarts: args.repeat.max(1) };
+            let (figures, after) = volumes::run(&dir, cluster, &wishes, |text| progress.step(text)).await?;
+            cluster = after;
+            results.extend(of_volumes(figures));
+        }
         if wanted(Measure::Vm) {
             let mut lives = Vec::new();
             dir.build(BuiltIn::Demo)?;
@@ -166,6 +174,18 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
     progress.finish();
     output::print(args.output, &results, || table(&results))
+}
+
+fn of_volumes(figures: volumes::Figures) -> [Result; 7] {
+    [
+        Result::of("CPU with 110 pods, all roles", "%", None, vec![figures.bare_percent]),
+        Result::of("  with four volumes each", "%", None, vec![figures.full_percent]),
+        Result::time("config map changed until in its file", None, figures.changed_ms),
+        Result::time("100 pods with claims until all run", None, vec![figures.running_ms]),
+        Result::time("  deleted until all is detached", None, vec![figures.detached_ms]),
+        Result::time("restart among 440 mounts until /readyz", None, figures.ready_ms),
+        Result::time("  until the kubelet knows them all", Some(500.0), figures.restored_ms),
+    ]
 }
 
 impl Result {

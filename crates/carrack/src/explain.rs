@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use carrack_engine::{ApiRequest, HttpsTransport, Selector, Transport};
-use carrack_scheduler::{Cluster, Decider, Explained, PodInfo, Profile, Question, explain, name_of};
+use carrack_scheduler::{Cluster, Decider, Explained, Objects, PodInfo, Profile, Question, explain, name_of};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use serde_json::Value;
 
 use crate::cli::explain::{ExplainArgs, ExplainCommand, ExplainPodArgs};
@@ -70,6 +70,8 @@ async fn load(api: &HttpsTransport) -> anyhow::Result<(Cluster, Vec<Arc<Pod>>)> 
     objects.volumes = map::<PersistentVolume>(api).await?;
     objects.classes = map::<StorageClass>(api).await?;
     objects.csi_nodes = map::<CSINode>(api).await?;
+    let attachments = list::<VolumeAttachment>(api).await?;
+    objects.attachments = attachments.into_iter().map(|a| (Objects::attachment_key(&a), a)).collect();
     objects.drivers = map::<CSIDriver>(api).await?;
     objects.capacities = map::<CSIStorageCapacity>(api).await?;
     objects.budgets = map::<PodDisruptionBudget>(api).await?;

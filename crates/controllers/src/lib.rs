@@ -10,12 +10,14 @@
 //! - [`DisruptionController`]: how many pods may be evicted now.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
 //! - [`QuotaController`]: quotas counted anew where no write does it.
+//! - [`CertificateCleaner`]: certificate requests that nobody waits for any more.
 //! - [`PolicyStatus`]: what is odd about the expressions of admission policies.
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
 //!   [`AttachDetach`]: claims and volumes.
 
 #[cfg(test)]
 mod barrier;
+mod certificates;
 mod custom;
 mod disruption;
 mod endpoints;
@@ -36,6 +38,7 @@ pub mod workloads;
 use carrack_engine::Controller;
 use carrack_types::resource::Resource;
 
+pub use certificates::CertificateCleaner;
 pub use disruption::DisruptionController;
 pub use endpoints::{EndpointSliceController, EndpointsController};
 pub use garbage::GarbageCollector;
@@ -105,6 +108,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(DisruptionController),
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
+        Box::new(CertificateCleaner),
         Box::new(PersistentVolumeBinder { by_name: config.planted == Some(Planted::ClaimsByName) }),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),

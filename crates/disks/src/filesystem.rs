@@ -1,12 +1,10 @@
 //! Disks: a file system is made only where there surely is none, and is checked before it is mounted.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::{DiskError, failed, io_error, program, system};
+use crate::{DiskError, failed, program, system};
 
 /// The file system when nobody names one, as upstream's.
 const DEFAULT_FS: &str = "ext4";
@@ -168,50 +166,4 @@ pub fn prove_closed(device: &str) -> Result<(), DiskError> {
         Err(rustix::io::Errno::BUSY) => Err(DiskError::InUse(format!("{device} is in use"))),
         Err(e) => failed(format!("opening {device}: {e}")),
     }
-}
-
-/// Gives what is in a volume to a group: readable and writable for it, and its own for what is made in it.
-/// With `only_on_mismatch`, nothing is done where the root has the group already.
-/// Links are changed themselves, never what they point at; other file systems below are left alone.
-///
-/// # Errors
-/// What the kernel says.
-pub fn own(root: &Path, group: i64, only_on_mismatch: bool) -> Result<(), DiskError> {
-    let gid = match u32::try_from(group) {
-        Ok(gid) => gid,
-        Err(_) => return failed(format!("fsGroup {group} is out of range")),
-    };
-    let meta = fs::symlink_metadata(root).map_err(io_error(format!("looking at {}", root.display())))?;
-    let matches = meta.gid() == gid && meta.permissions().mode() & 0o2070 == 0o2070;
-    if only_on_mismatch && matches {
-        return Ok(());
-    }
-    // The root comes last: a walk that was cut short is done again.
-    let mut todo: Vec<PathBuf> = vec![root.to_owned()];
-    while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(&dir).map_err(io_error(format!("reading {}", dir.display())))? {
-            let entry = entry.map_err(io_error(format!("reading {}", dir.display())))?;
-            let path = entry.path();
-            let found = fs::symlink_metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?;
-            if found.dev() != meta.dev() {
-                continue;
-            }
-            if found.is_dir() {
-                todo.push(path.clone());
-            }
-            change(&path, &found, gid)?;
-        }
-    }
-    change(root, &meta, gid)
-}
-
-fn change(path: &Path, meta: &fs::Metadata, gid: u32) -> Result<(), DiskError> {
-    let what = || format!("giving {} to group {gid}", path.display());
-    std::os::unix::fs::lchown(path, None, Some(gid)).map_err(io_error(what()))?;
-    if meta.is_symlink() {
-        return Ok(());
-    }
-    let bits = if meta.is_dir() { 0o2770 } else { 0o660 };
-    fs::set_permissions(path, fs::Permissions::from_mode(meta.permissions().mode() & 0o7777 | bits))
-        .map_err(io_error(what()))
 }

@@ -7,6 +7,7 @@
 pub mod filesystem;
 pub mod loops;
 pub mod mounts;
+pub mod ownership;
 mod program;
 
 pub use program::{LIMIT, program, system};

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 /// A line of mountinfo.
@@ -16,6 +17,8 @@ pub struct MountPoint {
     pub path: String,
     /// The device that the file system is on, as `major:minor`.
     pub device: String,
+    /// What of the file system: `/` for all of it, another path for a bind mount of a part.
+    pub root: String,
     /// File system type.
     pub fs_type: String,
     /// Options of the file system.
@@ -30,11 +33,12 @@ pub fn parse(text: &str) -> Vec<MountPoint> {
             let (left, right) = line.split_once(" - ")?;
             let mut left = left.split(' ').skip(2);
             let device = left.next()?.to_owned();
-            let path = unescape(left.nth(1)?);
+            let root = unescape(left.next()?);
+            let path = unescape(left.next()?);
             let mut right = right.split(' ');
             let fs_type = right.next()?.to_owned();
             let super_options = right.nth(1).unwrap_or_default().to_owned();
-            Some(MountPoint { path, device, fs_type, super_options })
+            Some(MountPoint { path, device, root, fs_type, super_options })
         })
         .collect()
 }
@@ -61,6 +65,23 @@ fn unescape(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Whether something is mounted at a path itself. The kernel is asked about the path alone: the table of all mounts of a node
+/// with many pods is long.
+///
+/// # Errors
+/// When that cannot be known.
+pub fn is_mount_point(path: &str) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        // An old kernel does not say, and a file system without its server neither.
+        Ok(_) | Err(_) => Ok(at(path)?.is_some()),
+    }
 }
 
 /// Mount points at a directory and below it, deepest first.
@@ -107,13 +128,22 @@ pub fn device_of(mount: &MountPoint) -> io::Result<String> {
     Ok(format!("/dev/{name}"))
 }
 
-/// Who has the file system of a device mounted elsewhere than at a path of ours, in any mount namespace: the
-/// process through which the namespace was seen, and the mount point there. A process that ends meanwhile
+/// Whether a part of a file system is within another: `/a/b` is within `/a` and `/`, and `/ab` is not within `/a`.
+fn is_within(part: &str, whole: &str) -> bool {
+    let whole = whole.trim_end_matches('/');
+    part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Who has a part of a device's file system, or something within it, mounted elsewhere than at a path of ours, in any mount
+/// namespace: the process through which the namespace was seen, and the mount point there. A process that ends meanwhile
 /// is left out; one that cannot be looked at is an error, since then nothing is known.
+///
+/// Where the part is a directory of a larger file system, whoever has the larger one mounted does not count: it is there
+/// for its own sake.
 ///
 /// # Errors
 /// When a namespace cannot be looked at.
-pub fn elsewhere(device: &str, ours: &str) -> io::Result<Option<(String, String)>> {
+pub fn elsewhere(device: &str, root: &str, ours: &str) -> io::Result<Option<(String, String)>> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
     let known_other = |namespace: &Option<std::path::PathBuf>| namespace.as_ref().is_some_and(|n| *n != own);
     let mut seen = std::collections::BTreeSet::new();
@@ -143,8 +173,8 @@ pub fn elsewhere(device: &str, ours: &str) -> io::Result<Option<(String, String)
             }
             Err(e) => return Err(e),
         };
-        let other =
-            parse(&text).into_iter().find(|m| m.device == device && (known_other(&namespace) || m.path != ours));
+        let same = |m: &MountPoint| m.device == device && is_within(&m.root, root);
+        let other = parse(&text).into_iter().find(|m| same(m) && (known_other(&namespace) || m.path != ours));
         if let Some(m) = other {
             return Ok(Some((pid.to_owned(), m.path)));
         }
@@ -217,11 +247,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn parts_are_told_from_their_neighbours() {
+        for (part, whole, within) in [
+            ("/", "/", true),
+            ("/a", "/", true),
+            ("/a/b", "/a", true),
+            ("/a", "/a", true),
+            ("/ab", "/a", false),
+            ("/", "/a", false),
+            ("/b/a", "/a", false),
+        ] {
+            assert_eq!(is_within(part, whole), within, "{part} in {whole}");
+        }
+    }
+
+    #[test]
     fn mountinfo_reads() {
         let text = "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\nbroken\n";
         let expected = MountPoint {
             path: "/mnt 2".into(),
             device: "98:0".into(),
+            root: "/mnt1".into(),
             fs_type: "ext3".into(),
             super_options: "rw,errors=continue".into(),
         };

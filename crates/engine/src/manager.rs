@@ -13,6 +13,9 @@
 //! a write's outcome is unknown, the key waits for a state that is newer than anything the write can
 //! have done. So no controller ever decides on a state older than its own last act, with no code in
 //! any controller.
+//!
+//! **Patience.** Writes that only tell what there is (statuses on the way to somewhere) are left out of a plan until the first
+//! of them has waited for as long as the controller lets it; what is decided meanwhile takes their place.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,6 +41,25 @@ struct Hosted {
     required: BTreeSet<Source>,
     queue: WorkQueue<Key>,
     runs: BTreeMap<Key, Run>,
+    /// Keys with writes that may wait, and until when they do.
+    patient: BTreeMap<Key, Time>,
+}
+
+impl Hosted {
+    /// Takes out of a plan what may wait for more to come, until it has waited.
+    fn hold_back(&mut self, now: Time, key: &Key, plan: Plan) -> Plan {
+        let Some(wait) = plan.patience() else {
+            self.patient.remove(key);
+            return plan;
+        };
+        let until = self.patient.get(key).map_or(now + wait, |until| (*until).min(now + wait));
+        if until <= now {
+            self.patient.remove(key);
+            return plan;
+        }
+        self.patient.insert(key.clone(), until);
+        plan.without_patient().requeue_after(until.since(now))
+    }
 }
 
 /// What a key waits for after its writes.
@@ -153,6 +175,7 @@ impl Manager {
             required: BTreeSet::new(),
             queue: WorkQueue::default(),
             runs: BTreeMap::new(),
+            patient: BTreeMap::new(),
         }));
         self
     }
@@ -167,10 +190,11 @@ impl Manager {
     pub fn view(&self) -> View<'_> {
         View { informers: &self.informers }
     }
-    /// Whether all caches are synced and no key is queued, running or held. Delayed keys don't count.
+    /// Whether all caches are synced and no key is queued, running or held, and no write waits. Delayed keys don't count.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.informers.values().all(|i| i.synced()) && self.hosted.iter().all(|h| h.queue.is_idle())
+        let idle = |hosted: &Hosted| hosted.queue.is_idle() && hosted.patient.is_empty();
+        self.informers.values().all(|i| i.synced()) && self.hosted.iter().all(idle)
     }
 
     /// Has a controller look at a key again: something beside the caches has changed on which its decision rests.
@@ -318,6 +342,7 @@ impl Manager {
 
     fn dispatch(&mut self, now: Time, fx: &mut Effects<Never>) {
         if self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
+            self.hosted.iter_mut().for_each(|hosted| hosted.patient.clear());
             return;
         }
         for i in 0..self.hosted.len() {
@@ -332,6 +357,7 @@ impl Manager {
                     let view = View { informers: &self.informers };
                     self.hosted[i].controller.reconcile(&key, &view, now)
                 };
+                let plan = self.hosted[i].hold_back(now, &key, plan);
                 self.begin(now, i, key, plan, fx);
             }
         }

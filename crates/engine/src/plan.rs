@@ -1,5 +1,6 @@
 //! What a reconcile decided: writes in order, events, and when to look again.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use carrack_types::resource::{Kind, Object, Resource};
@@ -209,6 +210,8 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// What writes rest on besides their own objects, each with the number of its write.
     pub premises: Vec<(usize, Premise)>,
+    /// Writes that may wait, each with its number and how long.
+    pub patient: Vec<(usize, Duration)>,
     /// Events to record.
     pub events: Vec<EventRecord>,
     /// Events to record once so many of the writes are done; in the order of these numbers.
@@ -331,6 +334,29 @@ impl Plan {
         self.premises.extend((0..self.writes.len()).map(|number| (number, premise.clone())));
         self
     }
+    /// The writes so far only tell what there is, and nothing rests on them: they may wait so long for what else happens, so that
+    /// many changes become one write. A plan that has other writes, too, is carried out without them, and they are decided about
+    /// again afterwards: what a later decision of the same controller rests on must not be among them.
+    pub fn patient(mut self, wait: Duration) -> Self {
+        self.patient.extend((0..self.writes.len()).map(|number| (number, wait)));
+        self
+    }
+    /// How long the least patient of the writes that may wait can do so, if there are such.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.patient.iter().map(|(_, wait)| *wait).min()
+    }
+    /// What cannot wait.
+    pub(crate) fn without_patient(mut self) -> Self {
+        let left_out: BTreeSet<usize> = self.patient.drain(..).map(|(number, _)| number).collect();
+        // The new number of a write, or of what comes behind it.
+        let moved = |number: usize| number - left_out.range(..number).count();
+        self.told.iter_mut().for_each(|(after, _)| *after = moved(*after));
+        self.premises.retain(|(number, _)| !left_out.contains(number));
+        self.premises.iter_mut().for_each(|(number, _)| *number = moved(*number));
+        let writes = self.writes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
+        self.writes = writes.map(|(_, write)| write).collect();
+        self
+    }
     /// Adds: any write.
     pub fn write(mut self, write: Write) -> Self {
         self.writes.push(write);
@@ -356,6 +382,7 @@ impl Plan {
         let before = self.writes.len();
         self.told.extend(other.told.into_iter().map(|(after, event)| (before + after, event)));
         self.premises.extend(other.premises.into_iter().map(|(number, premise)| (before + number, premise)));
+        self.patient.extend(other.patient.into_iter().map(|(number, wait)| (before + number, wait)));
         self.writes.extend(other.writes);
         self.events.extend(other.events);
         if let Some(after) = other.requeue_after {
@@ -368,5 +395,36 @@ impl Plan {
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    #[test]
+    fn what_may_wait_is_left_out_with_what_belongs_to_it() {
+        let named = |name: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.name = Some(name.to_owned());
+            pod.metadata.uid = Some(name.to_owned());
+            pod
+        };
+        let one = |name: &str| {
+            let (pod, event) = (named(name), EventRecord::normal(&named(name), "Told", name));
+            Plan::none().delete(&pod).resting_on(&Premise::unchanged(&pod)).told(event)
+        };
+        let wait = |ms| Duration::from_millis(ms);
+        let plan = one("a").patient(wait(9)).then(one("b")).then(one("c").patient(wait(5))).then(one("d"));
+        assert_eq!(plan.patience(), Some(wait(5)));
+        let left = plan.without_patient();
+        assert_eq!(left.patience(), None);
+        let names: Vec<String> = left.writes.iter().map(|write| write.key().name).collect();
+        assert_eq!(names, ["b", "d"]);
+        assert_eq!(left.premises, [(0, Premise::unchanged(&named("b"))), (1, Premise::unchanged(&named("d")))]);
+        // What is told once something was written that waits is told as soon as all before it is.
+        assert_eq!(left.told.iter().map(|(after, _)| *after).collect::<Vec<_>>(), [0, 1, 1, 2]);
     }
 }

@@ -55,6 +55,8 @@ pub struct NodeConfig {
     pub file_check_period: Duration,
     /// When the node is low on something, and pods are evicted.
     pub eviction: crate::eviction::Thresholds,
+    /// How many containers that are over are kept.
+    pub container_gc: crate::pods::dead::Policy,
     /// When images that nobody uses go.
     pub image_gc: crate::images::Policy,
     /// Size at which a container's log is put aside, in bytes; 0 for never.
@@ -97,6 +99,7 @@ impl Default for NodeConfig {
             static_pod_path: None,
             file_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),
+            container_gc: crate::pods::dead::Policy::default(),
             image_gc: crate::images::Policy::default(),
             log_max_bytes: 10 << 20,
             log_max_files: 5,

@@ -210,6 +210,14 @@ impl TryFrom<String> for Span {
     }
 }
 
+/// Reads a duration as upstream's flags have it.
+///
+/// # Errors
+/// It is none.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    Span::try_from(text.to_owned()).map(|span| span.0.unwrap_or_default())
+}
+
 /// Reads a file, in YAML or JSON. The second part names the fields that are set and have no effect here.
 ///
 /// # Errors

@@ -238,6 +238,8 @@ pub enum Op {
     CountProbe(ProbeCount),
     /// Show the devices to those who ask. No outcome returns.
     PublishDevices(Arc<crate::devices::DeviceView>),
+    /// Show how many volumes there are to those who ask. No outcome returns.
+    PublishVolumes(crate::volumes::Census),
     /// Show the pods to the kubelet's own server. No outcome returns.
     Publish(Vec<Arc<Pod>>),
 }
@@ -301,6 +303,14 @@ pub enum OpError {
     /// It took longer than it may; what was done of it is unknown.
     #[error("no answer within {0} s")]
     TimedOut(u64),
+}
+
+impl Op {
+    /// Whether it only shows something to those who ask: no outcome returns.
+    #[must_use]
+    pub fn only_shows(&self) -> bool {
+        matches!(self, Self::CountProbe(_) | Self::PublishDevices(_) | Self::PublishVolumes(_) | Self::Publish(_))
+    }
 }
 
 impl From<carrack_disks::DiskError> for OpError {

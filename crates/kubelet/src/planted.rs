@@ -16,4 +16,12 @@ pub enum Planted {
     ForgottenDeletions,
     /// A sandbox that does not run any more is forgotten without CNI DEL: its addresses leak.
     ForgottenNetworks,
+    /// Volumes of a pod that something could not be read for are taken for unwanted (kubernetes #120150).
+    UnreadIsUnwanted,
+    /// The Node does not tell which disks are in use, and they are mounted all the same.
+    MountsUntold,
+    /// A restarted kubelet does not read what it had mounted.
+    ForgottenMounts,
+    /// Every container that is over is forgotten at once, the newest too.
+    ForgottenEnds,
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
-use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published};
+use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, VolumeCounts};
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::csi::Csi;
 use crate::adapters::drivers::flex::Flex;
@@ -16,8 +16,9 @@ use crate::adapters::drivers::{Drivers, publishing};
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::stats::Stats;
+use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::Store;
-use crate::adapters::{blocking, cgroups, host, logs, manifests, net, now, volumes};
+use crate::adapters::{blocking, cgroups, host, logs, manifests, net, now, storage_times, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
@@ -52,6 +53,8 @@ struct Machine {
     pods: Published,
     probes: ProbeCounts,
     operations: Operations,
+    volumes: VolumeCounts,
+    storage: StorageTimes,
     devices: PublishedDevices,
     lister: Option<tokio::task::JoinHandle<()>>,
     events: Option<EventSink<In>>,
@@ -161,7 +164,7 @@ async fn carry_out(
         Op::PreStart { resource, epoch, ids } => {
             done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?
         }
-        Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_) => Reply::Done,
+        Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::CountProbe(_) => Reply::Done,
     })
 }
 
@@ -222,6 +225,10 @@ impl Doer<Out, In> for Machine {
             *self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = view;
             return;
         }
+        if let Op::PublishVolumes(census) = op {
+            *self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = census;
+            return;
+        }
         if let Op::CountProbe(probe) = op {
             backend::count(&self.probes, probe, &self.pods);
             return;
@@ -236,6 +243,7 @@ impl Doer<Out, In> for Machine {
             _ => Vec::new(),
         };
         let (name, operations) = (operation(&op), self.operations.clone());
+        let (of_volume, storage) = (storage_times::operation(&op), self.storage.clone());
         tokio::spawn(async move {
             let began = now();
             let outcome = carry_out(cri, store, plugins, drivers, stats, pods, host, manifests, root, op).await;
@@ -243,6 +251,9 @@ impl Doer<Out, In> for Machine {
                 let mut all = operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 let (count, took) = all.entry(name).or_default();
                 (*count, *took) = (*count + 1, *took + now().since(began));
+            }
+            if let Some(operation) = of_volume {
+                storage.ended(operation, outcome.is_ok(), now().since(began));
             }
             events.send(In::Done(id, outcome));
         });
@@ -266,6 +277,7 @@ pub async fn run(
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
     let (probes, operations) = (ProbeCounts::default(), Operations::default());
+    let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
     let host =
@@ -305,6 +317,8 @@ pub async fn run(
             probes: probes.clone(),
             stats: stats.clone(),
             operations: operations.clone(),
+            volumes: volume_counts.clone(),
+            storage: storage.clone(),
             node_name: node.node_name.clone(),
             drivers: drivers.clone(),
         };
@@ -324,6 +338,8 @@ pub async fn run(
         pods,
         probes,
         operations,
+        volumes: volume_counts,
+        storage,
         devices: PublishedDevices::default(),
         lister: None,
         events: None,

@@ -159,7 +159,7 @@ impl SimRuntime {
             self.published.clone_from(pods);
             return None;
         }
-        if matches!(op, Op::CountProbe(_) | Op::PublishDevices(_)) {
+        if op.only_shows() {
             return None;
         }
         Some(self.done(now, op))
@@ -345,7 +345,7 @@ impl SimRuntime {
                 self.plugin(resource, *epoch)?;
                 Reply::Done
             }
-            Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_) => Reply::Done,
+            Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::CountProbe(_) => Reply::Done,
         })
     }
 

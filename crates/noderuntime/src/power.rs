@@ -5,15 +5,10 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
 
 use crate::layout::Layout;
 use crate::members::{boot_id_file, off_file};
-use crate::process::ProcessId;
-use crate::teardown::{remove_file, remove_tree, shim_sockets, strays, unmount_all};
-
-/// Rounds in which processes are killed: one that is just being started is seen by the next round.
-const ROUNDS: usize = 50;
+use crate::teardown::{kill_left, remove_file, remove_tree, shim_sockets, unmount_all};
 
 /// Ends everything of a node at once. Nothing is told to anybody, as with a power cut. The node stays off, also when the
 /// cluster is started again, until [`switch_on`]. Run it in the node's network namespace, whose links go. Blocks.
@@ -24,26 +19,7 @@ pub fn cut(node: &Layout) -> io::Result<()> {
     // First, so that nobody starts the agent again meanwhile.
     fs::write(off_file(node), "")?;
     let sockets = shim_sockets(node);
-    let mut left = 0;
-    for _ in 0..ROUNDS {
-        let agents = [node.pidfile(), node.containerd_pidfile()];
-        let agents = agents.iter().filter_map(|file| ProcessId::from_pidfile(file));
-        let all: Vec<ProcessId> = agents.chain(strays(node).into_iter().map(|(process, _)| process)).collect();
-        left = all.len();
-        if left == 0 {
-            break;
-        }
-        // All get the signal before any is waited for: power goes for all of them at once.
-        for process in &all {
-            process.kill()?;
-        }
-        for process in &all {
-            process.terminate(Duration::ZERO)?;
-        }
-    }
-    if left > 0 {
-        return Err(io::Error::other(format!("{left} processes survive")));
-    }
+    kill_left(node, &[node.pidfile(), node.containerd_pidfile()], Vec::new(), &mut |_| {})?;
     unmount_all(node)?;
     for link in links()? {
         let status = std::process::Command::new("ip").args(["link", "delete", &link]).output()?.status;

@@ -56,6 +56,15 @@ impl ProcessId {
         Ok(self.is_alive().then_some(handle))
     }
 
+    /// Whether `other` is this very process, or one in the session that this one led. This one may have ended: a session's
+    /// number is not given to another process while somebody is in it, and one that has it afterwards is not this one.
+    #[must_use]
+    pub fn leads(&self, other: &Self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", other.pid)).unwrap_or_default();
+        let reused = || Self::of(self.pid).is_some_and(|now| now != *self);
+        self == other || (parse_session(&stat) == Some(self.pid) && self.boot_id == other.boot_id && !reused())
+    }
+
     /// Asks the process to end (SIGTERM), waits up to `grace`, then kills it and waits for that, 5 s at most.
     /// Returns once the process is gone.
     ///
@@ -159,6 +168,12 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, start_ticks))
 }
 
+/// The session from `/proc/<pid>/stat`: field 6. 0 for the kernel's own, and for one that began outside what is seen from here.
+fn parse_session(stat: &str) -> Option<i32> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(3)?.parse().ok()
+}
+
 fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
@@ -216,12 +231,14 @@ pub fn part_of(pidfile: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_stat_line_is_read_from_its_last_parenthesis() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 9 10";
         assert_eq!(parse_stat(stat), Some(('S', 4242)));
+        assert_eq!(parse_session("7 (a) b (c)) S 1 2 3 0 -1"), Some(3));
         assert_eq!(parse_stat("7 (a"), None);
         assert_eq!(parse_stat("7 (a) S 1"), None);
     }
@@ -244,6 +261,27 @@ mod tests {
         assert!(!id.is_alive());
         assert_eq!(ProcessId::from_pidfile(&pidfile), None);
         child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn a_session_is_known_by_its_leader_also_after_its_end() {
+        let mut leader = Command::new("setsid")
+            .args(["sh", "-c", "sleep 1000 & echo $!; read -r line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut said = String::new();
+        BufReader::new(leader.stdout.take().expect("piped")).read_line(&mut said).expect("it says a number");
+        let id = ProcessId::of(i32::try_from(leader.id()).expect("a pid")).expect("it lives");
+        let member = ProcessId::of(said.trim().parse().expect("a number")).expect("it lives");
+        let own = ProcessId::of(i32::try_from(std::process::id()).expect("a pid")).expect("it lives");
+        assert!(id.leads(&id) && id.leads(&member) && !id.leads(&own));
+        drop(leader.stdin.take());
+        leader.wait().expect("reaped");
+        assert!(id.leads(&member) && !id.leads(&own));
+        assert!(!ProcessId { start_ticks: id.start_ticks + 1, ..own.clone() }.leads(&member), "another session");
+        member.terminate(Duration::ZERO).expect("it ends");
     }
 
     #[test]

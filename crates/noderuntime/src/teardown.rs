@@ -48,6 +48,16 @@ const GUEST_LABEL: (&str, &str) = ("kubevirt.io", "virt-launcher");
 /// How long `carrack up` gets to flush and end.
 const UP_GRACE: Duration = Duration::from_secs(15);
 
+/// How long pods may refuse to be removed after the first time, and how soon they are removed once more.
+const PODS_LIMIT: Duration = Duration::from_secs(15);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How long containerd gets to end.
+const CONTAINERD_GRACE: Duration = Duration::from_secs(10);
+
+/// Rounds in which processes are killed: one that is just being started is seen by the next round.
+const ROUNDS: usize = 50;
+
 /// How long another process may take that starts or stops the same cluster.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 
@@ -72,14 +82,13 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
             check("removing pods", Err(io::Error::other(failure)));
         }
     }
-    if let Some(containerd) = ProcessId::from_pidfile(&layout.containerd_pidfile()) {
+    let containerd = ProcessId::from_pidfile(&layout.containerd_pidfile());
+    if let Some(containerd) = &containerd {
         say(format!("stopping containerd (pid {})", containerd.pid));
-        check("stopping containerd", containerd.terminate(Duration::from_secs(10)));
+        check("stopping containerd", containerd.terminate(CONTAINERD_GRACE));
     }
-    for (process, words) in strays(layout) {
-        say(format!("killing {} (pid {})", words.first().map_or("a process", String::as_str), process.pid));
-        check("killing a left process", process.terminate(Duration::ZERO));
-    }
+    let leaders = containerd.into_iter().collect();
+    check("killing left processes", kill_left(layout, &[layout.containerd_pidfile()], leaders, say));
     match mounts::unmount_all(layout) {
         Ok(0) => {}
         Ok(count) => say(format!("unmounted {count} mounts")),
@@ -192,28 +201,41 @@ fn configured_pod_cidr(layout: &Layout) -> String {
     conflist["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap_or("10.42.0.0/24").to_owned()
 }
 
+/// Removes pods until there is none. What is just being started cannot be removed, and is not listed before it is there: the
+/// next round removes it.
 async fn stop_and_remove(mut cri: Cri, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
-    let (sandboxes, containers) = match (cri.sandboxes().await, cri.containers().await) {
-        (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
-        (Err(error), _) | (_, Err(error)) => return vec![error.to_string()],
-    };
-    if sandboxes.is_empty() {
-        return Vec::new();
+    let mut deadline = None;
+    loop {
+        let (sandboxes, containers) = match (cri.sandboxes().await, cri.containers().await) {
+            (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
+            (Err(error), _) | (_, Err(error)) => return vec![error.to_string()],
+        };
+        if sandboxes.is_empty() {
+            return Vec::new();
+        }
+        say(format!("stopping {} pods", sandboxes.len()));
+        let mut jobs = JoinSet::new();
+        for sandbox in sandboxes {
+            let is_guest = sandbox.labels.get(GUEST_LABEL.0).is_some_and(|value| value == GUEST_LABEL.1);
+            let grace_s = if is_guest { options.guest_grace_s } else { options.pod_grace_s };
+            let ids: Vec<String> = containers
+                .iter()
+                .filter(|container| container.pod_sandbox_id == sandbox.id)
+                .map(|container| container.id.clone())
+                .collect();
+            let name = sandbox.metadata.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
+            jobs.spawn(remove_pod(cri.clone(), name, sandbox.id, ids, grace_s));
+        }
+        let failures: Vec<String> = jobs.join_all().await.into_iter().filter_map(Result::err).collect();
+        let now = tokio::time::Instant::now();
+        if now >= *deadline.get_or_insert(now + PODS_LIMIT) {
+            return failures;
+        }
+        if !failures.is_empty() {
+            tracing::info!(?failures, "pods are removed once more");
+            tokio::time::sleep(AGAIN).await;
+        }
     }
-    say(format!("stopping {} pods", sandboxes.len()));
-    let mut jobs = JoinSet::new();
-    for sandbox in sandboxes {
-        let is_guest = sandbox.labels.get(GUEST_LABEL.0).is_some_and(|value| value == GUEST_LABEL.1);
-        let grace_s = if is_guest { options.guest_grace_s } else { options.pod_grace_s };
-        let ids: Vec<String> = containers
-            .iter()
-            .filter(|container| container.pod_sandbox_id == sandbox.id)
-            .map(|container| container.id.clone())
-            .collect();
-        let name = sandbox.metadata.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
-        jobs.spawn(remove_pod(cri.clone(), name, sandbox.id, ids, grace_s));
-    }
-    jobs.join_all().await.into_iter().filter_map(Result::err).collect()
 }
 
 async fn remove_pod(
@@ -235,8 +257,41 @@ async fn remove_pod(
     cri.remove_sandbox(&sandbox).await.map_err(|error| format!("pod {name}: {error}"))
 }
 
-/// Processes of this cluster that outlived containerd: those in its containers, then shims, then launchers of both.
-pub(crate) fn strays(layout: &Layout) -> Vec<(ProcessId, Vec<String>)> {
+/// Kills the processes that these files name, what was started in their sessions or those of `leaders`, and what else there is
+/// of this cluster, until nothing is found. A containerd leads a session of its own: the CNI plugins and `runc`s that it was
+/// just running outlive it by a moment, in which they make links, mounts and directories.
+///
+/// # Errors
+/// Something survives it.
+pub(crate) fn kill_left(
+    layout: &Layout,
+    pidfiles: &[PathBuf],
+    mut leaders: Vec<ProcessId>,
+    say: &mut (dyn FnMut(String) + Send),
+) -> io::Result<()> {
+    let mut left = 0;
+    for _ in 0..ROUNDS {
+        leaders.extend(pidfiles.iter().filter_map(|file| ProcessId::from_pidfile(file)));
+        leaders.dedup();
+        let found = strays(layout, &leaders);
+        left = found.len();
+        if left == 0 {
+            return Ok(());
+        }
+        // All get the signal before any is waited for: power goes for all of them at once.
+        for (process, words) in &found {
+            say(format!("killing {} (pid {})", words.first().map_or("a process", String::as_str), process.pid));
+            process.kill()?;
+        }
+        for (process, _) in &found {
+            process.terminate(Duration::ZERO)?;
+        }
+    }
+    Err(io::Error::other(format!("{left} processes survive")))
+}
+
+/// Processes of this cluster: those in its containers, then shims, then launchers of both, and the leaders' sessions.
+fn strays(layout: &Layout, leaders: &[ProcessId]) -> Vec<(ProcessId, Vec<String>)> {
     let root = layout.containerd_root();
     let socket = layout.containerd_socket().display().to_string();
     let config = layout.containerd_config().display().to_string();
@@ -244,7 +299,7 @@ pub(crate) fn strays(layout: &Layout) -> Vec<(ProcessId, Vec<String>)> {
     for (process, words) in process::all() {
         if process::is_in_container(&process, &root) {
             contained.push((process, words));
-        } else if is_ours(&words, &socket, &config) {
+        } else if is_ours(&words, &socket, &config) || leaders.iter().any(|leader| leader.leads(&process)) {
             others.push((process, words));
         }
     }

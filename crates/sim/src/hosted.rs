@@ -149,6 +149,7 @@ impl Hosted {
                 let config = carrack_virt::controllers::Config {
                     launcher_image: LAUNCHER_IMAGE.into(),
                     keep_alive_dir: "/usr/lib/carrack".into(),
+                    planted: settings.bug.and_then(Bug::of_machines),
                 };
                 let clones =
                     settings.bug.and_then(Bug::of_clones).map(CloneController::with_planted).unwrap_or_default();

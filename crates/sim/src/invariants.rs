@@ -39,6 +39,26 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "failed-on-proof",
         sentence: "An instance fails for its node's silence only when its guest has stopped for certain, and from a phase in which its node had it.",
     },
+    Invariant {
+        name: "silent-nodes-take-no-machines",
+        sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
+    },
+    Invariant {
+        name: "lost-instances-are-failed",
+        sentence: "An instance that may be started elsewhere fails soon after its node has fallen silent for good, whether or not there is a Node object.",
+    },
+    Invariant {
+        name: "launchers-follow-one-another",
+        sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
+    },
+    Invariant {
+        name: "machines-run",
+        sentence: "A machine that is to run has a running guest soon after nothing fails any more, and keeps it.",
+    },
+    Invariant {
+        name: "launchers-have-their-devices",
+        sentence: "A launcher starts with the devices that its guest makes use of and its node has, also when their plugins were away while it was made.",
+    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",
@@ -69,6 +89,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "disk-in-use-stays",
         sentence: "No disk is unmounted from its node or detached while a pod has a part of it, whatever the kubelet could not read.",
+    },
+    Invariant {
+        name: "unmounted-on-proof",
+        sentence: "A volume is unmounted only when its pod is gone, is to go, or has ended: never because something could not be read.",
+    },
+    Invariant {
+        name: "volumes-go-with-their-pods",
+        sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
+    },
+    Invariant {
+        name: "ends-are-remembered",
+        sentence: "How a container ended is forgotten only when there is a newer one of its name, or its pod has ended or is to go.",
     },
     Invariant {
         name: "claimed-data-stays",
@@ -212,6 +244,8 @@ pub(crate) struct Checker {
     bounds: Bounds,
     /// Since when nothing is left of a pod that is to go.
     leaving: BTreeMap<String, Time>,
+    /// Since when a pod's mounts are all that is left of it, by node and UID.
+    mounted: BTreeMap<(u8, String), Time>,
     /// When each node last renewed its Lease.
     renewed: BTreeMap<String, Time>,
     /// When the API server was away: from when to when, if it came back.
@@ -311,13 +345,15 @@ impl Checker {
         nodes: &BTreeMap<u8, Node>,
         breaches: &mut Vec<Breach>,
     ) {
+        self.mounted(now, observer, nodes, breaches);
         let left = |pod: &Value| {
             let node = nodes.values().find(|n| crate::role::node_name(n.number) == text(pod, "/spec/nodeName"));
             let finalizers =
                 pod.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty());
             finalizers
                 || node.is_none_or(|n| {
-                    !n.up || n.runtime.alive_of(uid(pod)).is_some() || n.runtime.sandbox_of(uid(pod)).is_some()
+                    let runs = n.runtime.alive_of(uid(pod)).is_some() || n.runtime.sandbox_of(uid(pod)).is_some();
+                    !n.up || runs || n.disk.mounted().any(|(pod_uid, _)| pod_uid == uid(pod))
                 })
         };
         let going: BTreeMap<String, String> = observer
@@ -332,6 +368,27 @@ impl Checker {
                 let what =
                     format!("nothing is left of {name} for {} s, and it is still there", now.since(since).as_secs());
                 breaches.push(Breach::new("deleted-pods-go", what));
+            }
+        }
+    }
+
+    /// What is still mounted for pods that are gone or to go.
+    fn mounted(&mut self, now: Time, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+        let stays = |id: &str| observer.all("pod").any(|pod| uid(pod) == id && !deleting(pod));
+        let mut left: BTreeMap<(u8, String), String> = BTreeMap::new();
+        for node in nodes.values().filter(|n| n.up) {
+            let runs = |id: &str| node.runtime.alive_of(id).is_some() || node.runtime.sandbox_of(id).is_some();
+            for (id, path) in node.disk.mounted().filter(|(id, _)| !stays(id) && !runs(id)) {
+                left.insert((node.number, id.to_owned()), path.to_owned());
+            }
+        }
+        self.mounted.retain(|place, _| left.contains_key(place));
+        for (place, path) in left {
+            let (number, since) = (place.0, *self.mounted.entry(place).or_insert(now));
+            if now.since(since) > LEAVES_WITHIN {
+                let seconds = now.since(since).as_secs();
+                let what = format!("{path} on node{number} is all that is left of its pod for {seconds} s");
+                breaches.push(Breach::new("volumes-go-with-their-pods", what));
             }
         }
     }
@@ -390,6 +447,8 @@ impl Checker {
                 }
             }
             (Some(_), None) if self.forced.contains(id) => {}
+            // Its node was taken out, with what it had.
+            (Some(old), None) if observer.get("node", text(old, "/spec/nodeName")).is_none() => {}
             // On a node that cannot be reached a sandbox is left, but no guest.
             (Some(old), None) if is_of_lost(old, observer) => {
                 for node in nodes.values() {
@@ -461,6 +520,25 @@ impl Checker {
     }
 }
 
+/// A volume of a pod is unmounted: not while the pod is to go on.
+pub(crate) fn unmounted(id: &str, path: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+    // One that is not restarted may have ended before anybody was told.
+    let goes_on = |pod: &&Value| text(pod, "/spec/restartPolicy") == "Always" && !deleting(pod) && !terminal(pod);
+    if let Some(pod) = observer.all("pod").find(|pod| uid(pod) == id).filter(goes_on) {
+        let what = format!("{path} is unmounted, and {} has not ended and is not to go", key_of(pod));
+        breaches.push(Breach::new("unmounted-on-proof", what));
+    }
+}
+
+/// A container of a pod is forgotten that was the newest of its name: not while the pod is to go on.
+pub(crate) fn forgotten(id: &str, pod_uid: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let goes_on = |pod: &&Value| !deleting(pod) && !terminal(pod);
+    if let Some(pod) = observer.all("pod").find(|pod| uid(pod) == pod_uid).filter(goes_on) {
+        let what = format!("{id} is forgotten, and nothing else tells how it ended; {} goes on", key_of(pod));
+        breaches.push(Breach::new("ends-are-remembered", what));
+    }
+}
+
 /// Whether a pod's instance failed because its node is dead.
 fn is_of_lost(pod: &Value, observer: &Observer) -> bool {
     let owner = controller(pod);
@@ -477,6 +555,11 @@ fn lost(change: &Change, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>)
     let (name, id, was) = (key_of(new), uid(new), text(old, "/status/phase"));
     if !matches!(was, "Scheduling" | "Scheduled" | "Running") {
         breaches.push(Breach::new("failed-on-proof", format!("{name} was {was:?} when it was failed")));
+    }
+    let (from, to) = (text(old, "/status/nodeName"), text(new, "/status/nodeName"));
+    if from != to || from.is_empty() && was != "Scheduling" {
+        let what = format!("{name} was on {from:?} and is failed on {to:?}");
+        breaches.push(Breach::new("failed-on-proof", what));
     }
     for node in nodes.values() {
         for (compute, _) in node.guests.alive().filter(|(_, guest)| guest.domain.uid == id) {

@@ -26,6 +26,7 @@ mod hang;
 mod hosted;
 mod invariants;
 mod ledger;
+mod machines;
 mod net;
 mod node;
 mod observer;

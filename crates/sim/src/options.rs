@@ -183,6 +183,8 @@ pub(crate) struct Intervals {
     pub flood: Option<Duration>,
     /// A hollow node loses its power, or is taken out of the cluster besides.
     pub vanish: Option<Duration>,
+    /// A node of machines loses its power for minutes, and is taken out of the cluster.
+    pub lose: Option<Duration>,
 }
 
 /// What the seed chose.
@@ -283,7 +285,7 @@ impl Swarm {
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
-        let node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
+        let mut node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
@@ -300,7 +302,11 @@ impl Swarm {
             pause: mean(10, 60),
             flood: None,
             vanish: None,
+            lose: None,
         };
+        let mut own = root.fork("lose");
+        let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
+        intervals.lose = lose.then(|| between(&mut own, Duration::from_secs(20), Duration::from_secs(90)));
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
         let standby = rng.one_in(2) && elect && !options.gpus;
@@ -338,10 +344,18 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain) => {
+            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain | Bug::ForgottenMounts) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::DevicesOfTheMoment) => {
+                // Guests that end while plugins look for a kubelet that has started anew.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                node.plugin_late_one_in = 2;
+                let (crash, guest) = (Some(Duration::from_secs(4)), Some(Duration::from_secs(4)));
+                intervals = Intervals { crash, guest, ..Intervals::default() };
             }
             Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
                 nodes = 1;
@@ -359,6 +373,27 @@ impl Swarm {
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
+            Some(Bug::UnconditionalVerdict) => {
+                // As above, and requests that come when nobody expects them any more.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                net.late_one_in = 3;
+                intervals = Intervals { cut: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::LostForGood | Bug::HastyFinalizer) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
+            Some(Bug::VanishedNode) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { lose: Some(Duration::from_secs(30)), ..Intervals::default() };
+            }
+            Some(Bug::MissingHeartbeat) => {
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::MakesRoom) => nodes = 1,
@@ -386,6 +421,15 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
+            Some(Bug::UnreadIsUnwanted) => {
+                // Kubelets that start anew, and read little.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+                net.lose_reply_one_in = 4;
+            }
+            Some(Bug::MountsUntold) => nodes = 1,
+            Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer

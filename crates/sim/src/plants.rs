@@ -46,12 +46,22 @@ pub(crate) enum Bug {
     StaleGrants,
     ForgottenDeletions,
     ForgottenNetworks,
+    UnreadIsUnwanted,
+    MountsUntold,
+    ForgottenMounts,
+    ForgottenEnds,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
     CacheMissIsTerminal,
     AdoptsAnything,
     TargetDrawnLate,
+    DevicesOfTheMoment,
+    UnconditionalVerdict,
+    MissingHeartbeat,
+    VanishedNode,
+    HastyFinalizer,
+    LostForGood,
     BaselessWrites,
     OneNode,
     BindingsOverwrite,
@@ -272,6 +282,34 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::ForgottenNetworks,
     },
     Plant {
+        name: "unread-is-unwanted",
+        what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
+        found_by: "unmounted-on-proof",
+        also: &[],
+        bug: Bug::UnreadIsUnwanted,
+    },
+    Plant {
+        name: "mounts-untold",
+        what: "the Node does not tell which disks are in use, and they are mounted all the same",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::MountsUntold,
+    },
+    Plant {
+        name: "forgotten-mounts",
+        what: "a restarted kubelet does not read what it had mounted",
+        found_by: "volumes-go-with-their-pods",
+        also: &[],
+        bug: Bug::ForgottenMounts,
+    },
+    Plant {
+        name: "forgotten-ends",
+        what: "every container that is over is forgotten at once, the newest too",
+        found_by: "ends-are-remembered",
+        also: &[],
+        bug: Bug::ForgottenEnds,
+    },
+    Plant {
         name: "random-clone-names",
         what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
         found_by: "clones-make-once",
@@ -312,6 +350,48 @@ pub const PLANTS: &[Plant] = &[
         found_by: "liveness",
         also: &[],
         bug: Bug::TargetDrawnLate,
+    },
+    Plant {
+        name: "devices-of-the-moment",
+        what: "a launcher asks for the devices that nodes offer at the moment: for none while plugins look for a new kubelet",
+        found_by: "launchers-have-their-devices",
+        also: &[],
+        bug: Bug::DevicesOfTheMoment,
+    },
+    Plant {
+        name: "unconditional-verdict",
+        what: "the write that fails an instance of a silent node rests on nothing, and meets its successor (incident 2)",
+        found_by: "failed-on-proof",
+        also: &[],
+        bug: Bug::UnconditionalVerdict,
+    },
+    Plant {
+        name: "missing-heartbeat",
+        what: "a node that never had a heartbeat counts as one that is heard (incident 2)",
+        found_by: "silent-nodes-take-no-machines",
+        also: &[],
+        bug: Bug::MissingHeartbeat,
+    },
+    Plant {
+        name: "vanished-node",
+        what: "what a silent node ran is not looked after once its Node object is gone (incident 2)",
+        found_by: "lost-instances-are-failed",
+        also: &[],
+        bug: Bug::VanishedNode,
+    },
+    Plant {
+        name: "hasty-finalizer",
+        what: "an instance goes, and its successor comes, while its launcher is there",
+        found_by: "launchers-follow-one-another",
+        also: &[],
+        bug: Bug::HastyFinalizer,
+    },
+    Plant {
+        name: "lost-for-good",
+        what: "a machine whose instance failed for its node is not started again",
+        found_by: "machines-run",
+        also: &[],
+        bug: Bug::LostForGood,
     },
     Plant {
         name: "baseless-writes",
@@ -409,6 +489,10 @@ impl Bug {
             Self::StaleGrants => Planted::StaleGrants,
             Self::ForgottenDeletions => Planted::ForgottenDeletions,
             Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
+            Self::MountsUntold => Planted::MountsUntold,
+            Self::ForgottenMounts => Planted::ForgottenMounts,
+            Self::ForgottenEnds => Planted::ForgottenEnds,
             _ => return None,
         })
     }
@@ -436,6 +520,19 @@ impl Bug {
             Self::CacheMissIsTerminal => Planted::CacheMissIsTerminal,
             Self::AdoptsAnything => Planted::AdoptsAnything,
             Self::TargetDrawnLate => Planted::TargetDrawnLate,
+            _ => return None,
+        })
+    }
+    /// What it is for the controllers of machines.
+    pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
+        use carrack_virt::controllers::Planted;
+        Some(match self {
+            Self::DevicesOfTheMoment => Planted::DevicesOfTheMoment,
+            Self::UnconditionalVerdict => Planted::UnconditionalVerdict,
+            Self::MissingHeartbeat => Planted::MissingHeartbeat,
+            Self::VanishedNode => Planted::VanishedNode,
+            Self::HastyFinalizer => Planted::HastyFinalizer,
+            Self::LostForGood => Planted::LostForGood,
             _ => return None,
         })
     }

@@ -31,6 +31,8 @@ pub(crate) enum Want {
     Down,
     /// The clone has succeeded, and has left nothing behind; or it has failed, or went after its target, if it may.
     Clone { may_fail: bool, may_go: bool },
+    /// The node takes no machines: nobody is there to run them.
+    Idle,
     /// So many instances of the set run, and it says so.
     Instances(usize),
 }
@@ -48,11 +50,12 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     conditions.into_iter().flatten().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
-/// The first thing that is not as it was asked to be.
+/// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran.
 pub(crate) fn lacking(
     wants: &BTreeMap<(&'static str, String), Want>,
     observer: &Observer,
     nodes: &BTreeMap<u8, Node>,
+    lost: bool,
     finicky: bool,
 ) -> Option<String> {
     for ((kind, name), want) in wants {
@@ -63,6 +66,8 @@ pub(crate) fn lacking(
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
             (Want::Gone | Want::Clone { may_go: true, .. }, None) => None,
             (Want::Pod { important: false, .. } | Want::Gpus { important: false }, None) => None,
+            // Nobody makes a single pod again that was on a node which was taken out.
+            (Want::Pod { .. }, None) if lost => None,
             (_, None) => Some("is not there".to_owned()),
             (Want::Parent, Some(parent)) => {
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
@@ -76,6 +81,9 @@ pub(crate) fn lacking(
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),
             (Want::Down, Some(machine)) => (observer.get("vmi", name).is_some() || guests_of(name, nodes) > 0)
                 .then(|| format!("is {:?} and not stopped", text(machine, "/status/printableStatus"))),
+            (Want::Idle, Some(node)) => {
+                crate::machines::is_offered(node).then(|| "is silent and takes machines".to_owned())
+            }
             (Want::Instances(count), Some(set)) => set_lacks(set, *count, observer, nodes),
         };
         if let Some(lack) = lack {
@@ -91,7 +99,7 @@ pub(crate) fn lacking(
 }
 
 /// How many guests of a machine run.
-fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
+pub(crate) fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
     nodes.values().flat_map(|n| n.guests.alive()).filter(|(_, guest)| guest.name == name).count()
 }
 
@@ -132,7 +140,8 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
 fn waits_lacking(pod: &Value, observer: &Observer, finicky: bool) -> Option<String> {
     let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
     let priority = |p: &Value| p.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0);
-    observer.all("node").find_map(|node| {
+    let takes_pods = |node: &&Value| node["spec"]["unschedulable"] != true;
+    observer.all("node").filter(takes_pods).find_map(|node| {
         let node = text(node, "/metadata/name");
         if finicky && crate::extender::refuses(pod, node) {
             return None;

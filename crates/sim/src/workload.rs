@@ -11,7 +11,9 @@ use carrack_engine::{
 };
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceReplicaSet};
 use carrack_types::resource::{Kind as _, Resource};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
+use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use serde_json::{Value, json};
@@ -20,6 +22,7 @@ use crate::chance::between;
 use crate::node::WIDGET;
 use crate::observer::key_of;
 use crate::options::Options;
+use crate::plants::Bug;
 use crate::replicas;
 use crate::wants::Want;
 
@@ -89,6 +92,10 @@ impl User {
         let of_machines = of_machines.into_iter().filter(|_| options.machines);
         for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
             add(&mut rng.fork(part), options.safety, &mut acts);
+        }
+        if options.machines && parts.has("machines") {
+            let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
+            ghost(&mut rng.fork("ghost"), always, &mut acts);
         }
         Self::with(acts)
     }
@@ -451,6 +458,27 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             acts.push(delete(at, VirtualMachine::resource(), "default", &name, "vm"));
         }
     }
+}
+
+/// A node that somebody says takes machines, where nobody is: with the Lease of a handler that has been there, or with
+/// nothing at all.
+fn ghost(rng: &mut Rng, always: bool, acts: &mut Vec<Act>) {
+    if !rng.one_in(6) && !always {
+        return;
+    }
+    let at = between(rng, Duration::from_secs(1), Duration::from_secs(10));
+    if !rng.one_in(3) {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"namespace": NODE_LEASE_NAMESPACE, "name": "ghost"},
+            "spec": {"holderIdentity": "ghost", "leaseDurationSeconds": 10, "leaseTransitions": 1,
+                "renewTime": "2026-10-31T00:00:00.000000Z"}});
+        acts.push(Act { at, what: What::Create { resource: Lease::resource(), object: lease, want: None } });
+    }
+    // Not for pods: nothing on it is of use to them.
+    let node = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "ghost", "labels": {SCHEDULABLE_LABEL: "true"}}, "spec": {"unschedulable": true}});
+    let want = Some(("node", Want::Idle));
+    acts.push(Act { at, what: What::Create { resource: Node::resource(), object: node, want } });
 }
 
 /// A set of equal instances that grows and shrinks.

@@ -142,6 +142,8 @@ pub fn check_request(signer: &str, facts: &RequestFacts, usages: &[String]) -> R
 #[derive(Debug)]
 pub struct RequestSigner {
     authority: Authority,
+    /// The longest that a certificate lasts.
+    longest_s: i64,
 }
 
 impl Pki {
@@ -150,7 +152,8 @@ impl Pki {
     /// # Errors
     /// When the authority cannot be read.
     pub fn request_signer(&self, now_unix_s: i64) -> Result<RequestSigner, PkiError> {
-        Ok(RequestSigner { authority: Authority::ensure(&self.directory, "ca", "carrack-ca", now_unix_s)? })
+        let authority = Authority::ensure(&self.directory, "ca", "carrack-ca", now_unix_s)?;
+        Ok(RequestSigner { authority, longest_s: LEAF_VALIDITY_S })
     }
 }
 
@@ -159,6 +162,12 @@ impl RequestSigner {
     #[must_use]
     pub fn knows(signer: &str) -> bool {
         [SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, SIGNER_LEGACY].contains(&signer)
+    }
+
+    /// The same with certificates that last no longer than this (upstream's `--cluster-signing-duration`).
+    #[must_use]
+    pub fn lasting(self, longest: Duration) -> Self {
+        Self { longest_s: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX).min(LEAF_VALIDITY_S), ..self }
     }
 
     /// The certificate for a request, in PEM. `wanted_s` is how long it is to be valid, in seconds.
@@ -200,7 +209,7 @@ impl RequestSigner {
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         let left_s = self.authority.not_after_unix_s().saturating_sub(now_unix_s);
-        let validity_s = wanted_s.unwrap_or(LEAF_VALIDITY_S).min(LEAF_VALIDITY_S).min(left_s);
+        let validity_s = wanted_s.unwrap_or(self.longest_s).min(self.longest_s).min(left_s);
         let at = |unix_s: i64| date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
         params.not_before = at(now_unix_s.saturating_sub(BACKDATE_S));
         params.not_after = at(now_unix_s.saturating_add(validity_s));

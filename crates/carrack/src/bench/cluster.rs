@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use carrack_engine::{ApiRequest, Method, Transport};
+use carrack_engine::{ApiRequest, ApiResponse, ContentType, Method, Transport};
 use carrack_noderuntime::Layout;
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::teardown::{self, Options};
@@ -146,6 +146,44 @@ impl Cluster {
             "/api/v1/nodes",
         )
         .await
+    }
+
+    async fn send(&self, request: ApiRequest) -> anyhow::Result<ApiResponse> {
+        let what = format!("{:?} {}", request.method, request.path);
+        self.api.send(request).await.map_err(|error| anyhow::anyhow!("{what}: {error}"))
+    }
+
+    /// Reads what is at a path.
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let reply = self.send(ApiRequest::new(Method::Get, path)).await?;
+        reply.json().map_err(|error| anyhow::anyhow!("{path}: {error}"))
+    }
+
+    /// Creates an object.
+    pub async fn create(&self, collection: &str, object: &Value) -> anyhow::Result<()> {
+        let request = ApiRequest { body: object.to_string().into(), ..ApiRequest::new(Method::Post, collection) };
+        self.send(request).await.map(drop)
+    }
+
+    /// Merges something into an object.
+    pub async fn merge(&self, path: &str, patch: &Value) -> anyhow::Result<()> {
+        let content_type = ContentType::MergePatch;
+        let request =
+            ApiRequest { content_type, body: patch.to_string().into(), ..ApiRequest::new(Method::Patch, path) };
+        self.send(request).await.map(drop)
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.send(ApiRequest::new(Method::Delete, path)).await.map(drop)
+    }
+
+    /// What the kubelet tells in `/metrics`.
+    pub async fn kubelet_metrics(&self) -> anyhow::Result<String> {
+        let nodes = self.get("/api/v1/nodes").await?;
+        let name = nodes["items"][0]["metadata"]["name"].as_str().context("there is no node")?.to_owned();
+        let reply = self.send(ApiRequest::new(Method::Get, format!("/api/v1/nodes/{name}/proxy/metrics"))).await?;
+        Ok(String::from_utf8_lossy(&reply.body).into_owned())
     }
 
     /// Asks for `path` until `good` says so.

@@ -59,7 +59,7 @@ pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
             }}],
         }}},
     });
-    let start = get(cluster, collection).await?["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let start = cluster.get(collection).await?["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let request = ApiRequest {
         body: serde_json::to_vec(&machine).context("a machine is no JSON")?.into(),
         ..ApiRequest::new(Method::Post, collection)
@@ -85,12 +85,6 @@ pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
     cluster.wait("its pod is still there", gone, "/api/v1/namespaces/default/pods").await?;
     let (writes, updates) = writes(cluster, &start).await?;
     Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes, updates, beside_mb })
-}
-
-async fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
-    let reply = cluster.api.send(ApiRequest::new(Method::Get, path)).await;
-    let reply = reply.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
-    reply.json().map_err(|error| anyhow::anyhow!("{path}: {error}"))
 }
 
 /// Counts the writes since a revision, as a watch tells them; and those of the instance until it was Running.

@@ -4,8 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use carrack_engine::{ApiRequest, Method};
+use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
@@ -35,19 +34,6 @@ fn pod(name: &str) -> Value {
     })
 }
 
-async fn create(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
-    let body = serde_json::to_vec(&pod(name)).context("a pod is no JSON")?.into();
-    let request = ApiRequest { body, ..ApiRequest::new(Method::Post, PODS) };
-    cluster.api.send(request).await.map_err(|error| anyhow::anyhow!("the pod was refused: {error}"))?;
-    Ok(())
-}
-
-async fn get(cluster: &Cluster, path: &str) -> anyhow::Result<Value> {
-    let reply = cluster.api.send(ApiRequest::new(Method::Get, path)).await;
-    let reply = reply.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
-    reply.json().map_err(|error| anyhow::anyhow!("{path}: {error}"))
-}
-
 /// Pods one after another.
 ///
 /// # Errors
@@ -59,9 +45,9 @@ pub async fn one_after_another(cluster: &Cluster, count: u32) -> anyhow::Result<
         let name = format!("bench-{round}");
         let before = runtime_ms(cluster).await?;
         let began = Instant::now();
-        create(cluster, &name).await?;
+        cluster.create(PODS, &pod(&name)).await?;
         let path = format!("{PODS}/{name}");
-        while get(cluster, &path).await?["status"]["phase"] != "Running" {
+        while cluster.get(&path).await?["status"]["phase"] != "Running" {
             anyhow::ensure!(began.elapsed() < LIMIT, "{name} does not run after {} s", LIMIT.as_secs());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -84,10 +70,10 @@ pub async fn at_once_ms(cluster: &Cluster, count: usize) -> anyhow::Result<f64> 
     let names: Vec<String> = (0..count).map(|n| format!("many-{n}")).collect();
     let began = Instant::now();
     for name in &names {
-        create(cluster, name).await?;
+        cluster.create(PODS, &pod(name)).await?;
     }
     loop {
-        let list = get(cluster, PODS).await?;
+        let list = cluster.get(PODS).await?;
         let running = list["items"].as_array().into_iter().flatten().filter(|p| p["status"]["phase"] == "Running");
         let running = running.count();
         if running >= count {
@@ -111,8 +97,7 @@ pub async fn remove_many(cluster: &Cluster, count: usize) -> anyhow::Result<()> 
 
 async fn remove(cluster: &Cluster, names: &[String]) -> anyhow::Result<()> {
     for name in names {
-        let path = format!("{PODS}/{name}");
-        cluster.api.send(ApiRequest::new(Method::Delete, &path)).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+        cluster.delete(&format!("{PODS}/{name}")).await?;
     }
     let gone = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
     cluster.wait("pods are still there", gone, PODS).await
@@ -120,12 +105,7 @@ async fn remove(cluster: &Cluster, names: &[String]) -> anyhow::Result<()> {
 
 /// Time that runtime operations which pods wait for have taken so far, as the kubelet counts it.
 async fn runtime_ms(cluster: &Cluster) -> anyhow::Result<f64> {
-    let nodes = get(cluster, "/api/v1/nodes").await?;
-    let name = nodes["items"][0]["metadata"]["name"].as_str().context("there is no node")?.to_owned();
-    let path = format!("/api/v1/nodes/{name}/proxy/metrics");
-    let reply = cluster.api.send(ApiRequest::new(Method::Get, &path)).await;
-    let reply = reply.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
-    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    let text = cluster.kubelet_metrics().await?;
     let waited = ["run_podsandbox", "create_container", "start_container", "image_status"];
     let seconds: f64 = text
         .lines()

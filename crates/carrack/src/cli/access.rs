@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_apiserver::audit::{Audit, Policy};
@@ -15,6 +16,9 @@ pub struct AccessArgs {
     /// File of tokens that are accepted: lines of token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// How long certificates last at most that somebody asked for, such as 24h; a year without it
+    #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
+    pub cluster_signing_duration: Option<Duration>,
     /// Policy that says what goes into the audit log (audit.k8s.io/v1)
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     pub audit_policy_file: Option<PathBuf>,

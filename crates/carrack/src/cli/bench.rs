@@ -21,6 +21,9 @@ Examples:
   # How long a start takes, as data
   carrack bench up -o json
 
+  # What volumes cost and how long they take
+  carrack bench volumes --idle 60
+
   # An API server of its own; then another one, with a plot
   carrack bench api
   carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json
@@ -178,6 +181,8 @@ pub enum Measure {
     Vm,
     /// Pods from creation until they run, one after another and 90 at once, and what they cost the process
     Pods,
+    /// Volumes: idle cost of 440, a config map's way to its file, a hundred claims, a restart among mounts
+    Volumes,
     /// Resident memory of the idle control plane and node agent
     Memory,
     /// Durable writes of the embedded store

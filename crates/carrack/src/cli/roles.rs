@@ -234,6 +234,15 @@ pub struct KubeletArgs {
     /// Socket of the container runtime; ours below the data directory without it
     #[arg(long, value_name = "SOCKET")]
     pub container_runtime_endpoint: Option<PathBuf>,
+    /// How many containers that are over the node keeps; -1 for no limit
+    #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
+    pub maximum_dead_containers: i32,
+    /// How many of them a pod keeps of each of its containers; -1 for no limit
+    #[arg(long, value_name = "COUNT", default_value_t = 1, allow_negative_numbers = true)]
+    pub maximum_dead_containers_per_container: i32,
+    /// How old they are at least before they go, such as 1m30s
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = carrack_kubelet::configuration::duration)]
+    pub minimum_container_ttl_duration: std::time::Duration,
     /// How long a pod waits for a device or another resource that is not there, in seconds, before it is rejected
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub resource_wait: u64,

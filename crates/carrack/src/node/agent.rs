@@ -141,6 +141,7 @@ fn agents(
         listen: SocketAddr::new(any, told.kubelet_port),
         runtime_endpoint: layout.containerd_socket(),
         configuration: told.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
+        container_gc: Default::default(),
         resource_wait: Duration::from_secs(told.resource_wait_s),
         boot_id_file: Some(carrack_noderuntime::power::boot_id(layout).context("the node has no boot's id")?),
     };

@@ -157,10 +157,16 @@ impl Role {
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
         config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
-        config.signer = Some(pki.request_signer(now_unix_s())?);
+        let signer = pki.request_signer(now_unix_s())?;
+        config.signer = Some(match access.cluster_signing_duration {
+            Some(longest) => signer.lasting(longest),
+            None => signer,
+        });
         config.network = Network {
             service_ranges: vec![endpoint.service_range],
-            advertise: endpoint.addresses.first().map(|address| SocketAddr::new(*address, endpoint.bind.port())),
+            // A machine without a network has none that anybody could be told of.
+            advertise: (endpoint.addresses.first().filter(|address| !address.is_loopback()))
+                .map(|address| SocketAddr::new(*address, endpoint.bind.port())),
             ..Network::default()
         };
 

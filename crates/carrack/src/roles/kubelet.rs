@@ -13,6 +13,7 @@ use carrack_auth::pki::{Identity, KeyPairPem};
 use carrack_auth::tls::Reloadable;
 use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
+use carrack_kubelet::pods::dead::Policy;
 use carrack_kubelet::{KubeletConfig, NodeConfig, ServingTls};
 use carrack_noderuntime::Layout;
 use tokio::task::JoinSet;
@@ -70,6 +71,8 @@ pub struct Node {
     pub runtime_endpoint: PathBuf,
     /// What its configuration file says.
     pub configuration: Option<Configuration>,
+    /// How many containers that are over are kept.
+    pub container_gc: Policy,
     /// How long a pod waits for a resource.
     pub resource_wait: Duration,
     /// File that tells the boot's id instead of the kernel.
@@ -98,6 +101,7 @@ pub async fn run(
             log_dir: layout.pod_log_dir().display().to_string(),
             cgroup_root: layout.cgroup_root(),
             port: node.listen.port(),
+            container_gc: node.container_gc,
             resource_wait: node.resource_wait,
             ..NodeConfig::default()
         },
@@ -137,6 +141,12 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         listen: SocketAddr::new(address.unwrap_or(args.bind_address), port.unwrap_or(args.port)),
         runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
         configuration,
+        container_gc: Policy {
+            min_age: args.minimum_container_ttl_duration,
+            // What is negative is no limit.
+            max_per_container: usize::try_from(args.maximum_dead_containers_per_container).ok(),
+            max_containers: usize::try_from(args.maximum_dead_containers).ok(),
+        },
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file,
     };

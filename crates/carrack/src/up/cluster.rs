@@ -344,6 +344,7 @@ fn start_agents(
         listen: SocketAddr::new(args.bind_address, args.kubelet_port),
         runtime_endpoint: machine.layout.containerd_socket(),
         configuration: args.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
+        container_gc: Default::default(),
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file.clone(),
     };

@@ -9,15 +9,20 @@ use k8s_openapi::api::core::v1::Pod;
 use super::cri::Cri;
 use super::drivers::Drivers;
 use super::stats::Stats;
+use super::storage_times::{StorageTime, StorageTimes};
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
+use crate::volumes::Census;
 
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
 
 /// Operations of the runtime: how many, and how long they took together.
 pub(crate) type Operations = Arc<Mutex<BTreeMap<&'static str, (u64, std::time::Duration)>>>;
+
+/// How many volumes there are, as the core counted them last.
+pub(crate) type VolumeCounts = Arc<Mutex<Census>>;
 
 /// How often which probe was answered how.
 pub(crate) type ProbeCounts = Arc<Mutex<BTreeMap<ProbeCount, u64>>>;
@@ -42,6 +47,8 @@ pub(crate) struct Node {
     pub probes: ProbeCounts,
     pub stats: Arc<Stats>,
     pub operations: Operations,
+    pub volumes: VolumeCounts,
+    pub storage: StorageTimes,
     pub node_name: String,
     pub drivers: Drivers,
 }
@@ -120,6 +127,14 @@ impl Backend for Node {
     fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
         let all = self.operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         all.iter().map(|(name, (count, took))| (*name, *count, *took)).collect()
+    }
+
+    fn volume_counts(&self) -> Census {
+        self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn storage_operations(&self) -> Vec<StorageTime> {
+        self.storage.all()
     }
 
     fn health(&self) -> Result<(), String> {

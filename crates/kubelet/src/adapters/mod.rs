@@ -17,6 +17,7 @@ pub mod plugins;
 pub mod podresources;
 pub mod sockets;
 pub mod stats;
+pub mod storage_times;
 pub mod store;
 mod termination;
 pub mod volumes;

@@ -19,8 +19,7 @@ fn what(doing: &str, path: &str) -> String {
 }
 
 fn is_mounted(path: &str) -> Result<bool, OpError> {
-    let found = mounts::at_or_below(path).map_err(io_error("reading the mount table"))?;
-    Ok(found.iter().any(|m| m.path == path))
+    mounts::is_mount_point(path).map_err(io_error(what("looking for a mount at", path)))
 }
 
 /// Makes a volume ready, or makes sure that it is.
@@ -315,6 +314,9 @@ fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result
 }
 
 #[cfg(test)]
+mod races;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -418,6 +420,10 @@ mod tests {
         set_up(&v).unwrap();
         set_up(&v).unwrap();
         assert_eq!(mounts::at_or_below(&v.path).unwrap().len(), 1);
+        assert!(mounts::is_mount_point(&v.path).unwrap());
+        for other in [format!("{}/below", v.path), dir.path().to_string_lossy().into_owned()] {
+            assert!(!mounts::is_mount_point(&other).unwrap(), "{other}");
+        }
         let pod = dir.path().join("pods/u").to_string_lossy().into_owned();
         assert!(remove_pod(&pod, &pod).is_err(), "not while it is mounted");
         tear_down(&v.path).unwrap();

@@ -34,6 +34,7 @@ use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
 use crate::planted::Planted;
+use crate::pods::dead;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
 use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
@@ -517,7 +518,9 @@ impl KubeletCore {
                 }
             };
             let uid: Uid = uid.into();
-            self.volumes.restore(&uid, &record.volumes);
+            if self.planted != Some(Planted::ForgottenMounts) {
+                self.volumes.restore(&uid, &record.volumes);
+            }
             let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
             w.admitted_before = record.admitted;
             if record.deleted {
@@ -528,7 +531,9 @@ impl KubeletCore {
             w.record_saved = Some(mark);
             self.dirty.insert(uid);
         }
-        self.restore_staged(&loaded.records);
+        if self.planted != Some(Planted::ForgottenMounts) {
+            self.restore_staged(&loaded.records);
+        }
         self.loaded = true;
         self.publish = true;
         self.dirty.extend(self.workers.keys().cloned());
@@ -548,7 +553,7 @@ impl KubeletCore {
                     self.node.dirty = true;
                     self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
                 }
-                self.take_snapshot(id, snapshot);
+                self.take_snapshot(now, id, snapshot);
             }
             // What is not known changes nothing.
             Ok(_) => {}
@@ -570,7 +575,7 @@ impl KubeletCore {
         }
     }
 
-    fn take_snapshot(&mut self, id: OpId, snapshot: RuntimeSnapshot) {
+    fn take_snapshot(&mut self, now: Time, id: OpId, snapshot: RuntimeSnapshot) {
         let mut by_pod: BTreeMap<Uid, PodRuntime> = BTreeMap::new();
         for s in snapshot.sandboxes {
             by_pod.entry(s.pod.uid.clone()).or_default().sandboxes.push(s);
@@ -593,7 +598,28 @@ impl KubeletCore {
             }
         }
         self.runtime = by_pod;
+        self.count_dead(now);
         self.find_gone();
+    }
+
+    /// Finds containers that are over and too many.
+    fn count_dead(&mut self, now: Time) {
+        // What a pod leaves that is over, or is to go, goes with it.
+        let goes_on = |uid: &Uid| self.workers.get(uid).is_some_and(|w| w.stopping.is_none() && w.confirmed);
+        let all = self.runtime.iter().filter(|(uid, _)| goes_on(uid)).flat_map(|(_, r)| &r.containers);
+        let policy = self.config.container_gc;
+        let surplus = match self.planted {
+            Some(Planted::ForgottenEnds) => all.filter(|c| c.exit_code().is_some()).map(|c| c.id.clone()).collect(),
+            _ => dead::surplus(now, &policy, all),
+        };
+        for (uid, w) in &mut self.workers {
+            let own = self.runtime.get(uid).into_iter().flat_map(|r| &r.containers).map(|c| &c.id);
+            let own: BTreeSet<String> = own.filter(|id| surplus.contains(*id)).cloned().collect();
+            if w.surplus != own {
+                w.surplus = own;
+                self.dirty.insert(uid.clone());
+            }
+        }
     }
 
     fn done(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
@@ -812,6 +838,10 @@ impl Core for KubeletCore {
             self.published_devices = self.checkpoint.version;
             let id = OpId(fx.fresh());
             fx.own(Out { id, op: Op::PublishDevices(Arc::new(self.devices.view())) });
+        }
+        if self.volumes.take_changed() {
+            let id = OpId(fx.fresh());
+            fx.own(Out { id, op: Op::PublishVolumes(self.volumes.census()) });
         }
         if std::mem::take(&mut self.publish) {
             let pods = self.workers.values().map(|w| w.pod.clone()).collect();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::worker::Admission;
 use super::{Call, Fx, KubeletCore, Wake};
+use crate::planted::Planted;
 use crate::status::node as status;
 
 /// What this kubelet has said of its volumes in use, and what of it may still reach the API server.
@@ -87,7 +88,10 @@ impl KubeletCore {
             devices,
             images: &self.images,
             pressure: self.pressure(now),
-            volumes_in_use: self.volumes.node.in_use().map(str::to_owned).collect(),
+            volumes_in_use: match self.planted {
+                Some(Planted::MountsUntold) => Vec::new(),
+                _ => self.volumes.node.in_use().map(str::to_owned).collect(),
+            },
             config: &self.config,
         }
     }

@@ -14,6 +14,7 @@ use super::{Call, Fx, KubeletCore, host_ips};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::pod::{Admitted, Inputs, pod_status};
+use crate::status::urgency::{HOLD, is_pressing};
 
 impl KubeletCore {
     pub(super) fn event(&mut self, now: Time, record: EventRecord, fx: &mut Fx) {
@@ -65,10 +66,18 @@ impl KubeletCore {
         }
         let status = self.status_of(now, uid, w);
         if w.pod.status.as_ref() == Some(&status) {
+            w.status.held_until = None;
             w.last_status = Some(status);
             return;
         }
         w.last_status = Some(status.clone());
+        if !is_pressing(w.pod.status.as_ref(), &status) {
+            let until = *w.status.held_until.get_or_insert(now + HOLD);
+            if until > now {
+                self.wake_pod(until, uid);
+                return;
+            }
+        }
         if w.status.retry_at > now {
             self.wake_pod(w.status.retry_at, uid);
             return;
@@ -91,6 +100,7 @@ impl KubeletCore {
         ));
         self.calls.insert(call, Call::Status(uid.clone()));
         w.status.call = Some(call);
+        w.status.held_until = None;
     }
 
     /// Whether the API has the pod's last word, or will not take it.

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::runtime::Uid;
 use crate::spec::env::Sources;
 use crate::spec::pod;
-use crate::volumes::{NotReady, PayloadSources};
+use crate::volumes::{NotReady, PayloadSources, Token};
 
 /// How old a config map or secret may be.
 const MAX_AGE: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ enum Value {
     Volume(Option<Arc<PersistentVolume>>),
     CsiDriver(Option<Arc<CSIDriver>>),
     Attachment(Option<Arc<VolumeAttachment>>),
-    Token(String),
+    Token(Token),
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok((None, asked_at)),
         }
     }
-    fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
+    fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady> {
         let account = pod::spec(pod).service_account_name.clone().filter(|s| !s.is_empty());
         let key = SourceKey::Token {
             namespace: pod.namespace().to_owned(),
@@ -250,7 +250,8 @@ impl SourceCache {
                     let life = expires.as_ref().map(Time::from).unwrap_or_default().since(now);
                     // Renewed at four fifths of its life, and at least daily, as upstream does.
                     let life = life.min(Duration::from_secs(u64::try_from(*expiration_s).unwrap_or(3600)));
-                    (Value::Token(token), (life * 4 / 5).min(Duration::from_secs(86_400)))
+                    let told = expires.map(|t| t.0.to_string()).unwrap_or_default();
+                    (Value::Token(Token { token, expires: told }), (life * 4 / 5).min(Duration::from_secs(86_400)))
                 }),
         };
         match parsed {
@@ -267,6 +268,11 @@ impl SourceCache {
             }
         }
         Some(entry.users.clone())
+    }
+
+    /// Whether something of this could not be read when it was tried last.
+    pub fn any_failed(&self, keys: &BTreeSet<SourceKey>) -> bool {
+        keys.iter().filter_map(|key| self.entries.get(key)).any(|entry| entry.error.is_some())
     }
 
     /// What is known of it is old: it is read again when it is wanted next.

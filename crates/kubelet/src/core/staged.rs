@@ -56,7 +56,10 @@ impl KubeletCore {
             known,
             |id| of(id).wanted,
             |id| of(id).there && self.planted != Some(Planted::DesiredStateAlone),
-            |id| Told { in_use: told.iter().any(|t| t == id) && said.stands(id), attached: attached.contains(id) },
+            |id| match self.planted {
+                Some(Planted::MountsUntold) => Told { in_use: true, attached: true },
+                _ => Told { in_use: told.iter().any(|t| t == id) && said.stands(id), attached: attached.contains(id) },
+            },
         );
         for action in actions {
             let (id, op) = match action.clone() {

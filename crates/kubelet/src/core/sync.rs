@@ -413,13 +413,19 @@ impl KubeletCore {
         let pod_ips = self.pod_ips(uid, w);
         let place = self.place(pod_ips);
         let view = SourceView::new(&self.sources);
-        let actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
+        let mut actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
         let grown = self.volumes.grown(uid, &view);
         let (wanted, _) = view.finish();
+        if self.planted == Some(Planted::UnreadIsUnwanted) && self.sources.any_failed(&wanted) {
+            actions = self.volumes.unwanted(now, uid);
+        }
         if let Some(at) = self.sources.want(now, uid, wanted, fx) {
             self.wake_pod(at, uid);
         }
         self.volume_actions(uid, actions, fx);
+        if let Some(at) = self.volumes.next_republish(uid) {
+            self.wake_pod(at, uid);
+        }
         self.start_growth(now, uid, grown, fx);
         // Volumes that were resolved just now are recorded before anything is done about them.
         self.recorded(now, uid, w, fx);
@@ -734,7 +740,15 @@ pub(super) fn with_facts<T>(
 ) -> T {
     let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
     let containers: Vec<_> = runtime.containers.iter().collect();
-    f(&Facts { pod: &w.pod, sandboxes: &sandboxes, containers: &containers, stopped: &w.stopped, verdicts, ran_before })
+    f(&Facts {
+        pod: &w.pod,
+        sandboxes: &sandboxes,
+        containers: &containers,
+        stopped: &w.stopped,
+        verdicts,
+        ran_before,
+        surplus: &w.surplus,
+    })
 }
 
 /// Containers that the API knows to have been started, with their restart counts.

@@ -121,6 +121,8 @@ pub(super) struct StatusState {
     /// A patch on its way.
     pub call: Option<CallId>,
     pub retry_at: Time,
+    /// Until when a change waits that nobody waits for.
+    pub held_until: Option<Time>,
     pub failures: u32,
 }
 
@@ -157,6 +159,8 @@ pub(super) struct Worker {
     pub sandbox_spec: Option<Arc<SandboxSpec>>,
     /// Sandboxes whose stop was acknowledged.
     pub stopped: BTreeSet<String>,
+    /// Containers that are over and to be forgotten.
+    pub surplus: BTreeSet<String>,
     /// Sandboxes and containers that are being stopped (sandboxes) or removed (both).
     pub busy: BTreeMap<String, OpId>,
     pub lanes: BTreeMap<String, Lane>,
@@ -214,6 +218,7 @@ impl Worker {
             sandbox_retry_at: Time::default(),
             sandbox_spec: None,
             stopped: BTreeSet::new(),
+            surplus: BTreeSet::new(),
             busy: BTreeMap::new(),
             lanes: BTreeMap::new(),
             killing: BTreeMap::new(),

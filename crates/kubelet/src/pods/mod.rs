@@ -1,4 +1,5 @@
 //! The life of one pod on this node: what to do next, and how long to wait before it.
 
 pub mod backoff;
+pub mod dead;
 pub mod plan;

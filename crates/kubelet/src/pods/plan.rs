@@ -49,6 +49,8 @@ pub struct Facts<'a> {
     /// Containers that were started once, as the API remembers, with their restart counts. Where the
     /// runtime has no record of one, it was lost.
     pub ran_before: &'a BTreeMap<String, u32>,
+    /// Containers that are over and to be forgotten ([`dead::surplus`](super::dead::surplus)).
+    pub surplus: &'a BTreeSet<String>,
 }
 
 /// A container to start.
@@ -254,18 +256,10 @@ fn keep(
     }
 }
 
-/// Dead containers beyond the last two of each name, and old sandboxes that hold nothing any more.
+/// Containers that are over and of which there are enough, and old sandboxes that hold nothing any more.
 fn sweep(f: &Facts<'_>, plan: &mut Plan) {
-    let mut by_name: BTreeMap<&str, Vec<&ContainerRecord>> = BTreeMap::new();
-    for c in f.containers {
-        by_name.entry(&c.name).or_default().push(c);
-    }
-    for records in by_name.values_mut() {
-        records.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
-        for old in records.iter().skip(2).filter(|c| c.exit_code().is_some()) {
-            plan.remove.push(old.id.clone());
-        }
-    }
+    let over = f.containers.iter().filter(|c| c.exit_code().is_some() && f.surplus.contains(&c.id));
+    plan.remove.extend(over.map(|c| c.id.clone()));
     let current = current_sandbox(f.sandboxes).map(|s| s.id.as_str());
     for s in f.sandboxes {
         if Some(s.id.as_str()) != current

@@ -114,6 +114,7 @@ impl Case {
             stopped: &self.stopped,
             verdicts: &self.verdicts,
             ran_before: &self.ran_before,
+            surplus: &super::super::dead::surplus(Time(0), &Default::default(), &self.containers),
         })
     }
     fn run(&self) -> String {
@@ -162,7 +163,7 @@ fn a_pod_that_should_run() {
         // A new sandbox runs init containers again; a leftover one is stopped.
         ("Always", init, one, &[(0, false), (1, true)], &["i:0@s0=0", "a:0@s0=1"], "stop s0, +i1"),
         // Only the last two of each name are kept.
-        ("Always", &[], one, &[(0, true)], &["a:0@s0=1", "a:1@s0=1", "a:2@s0=1", "a:3@s0=run"], "rm a1, rm a0"),
+        ("Always", &[], one, &[(0, true)], &["a:0@s0=1", "a:1@s0=1", "a:2@s0=1", "a:3@s0=run"], "rm a0, rm a1"),
     ] {
         let case = Case::new(pod(policy, inits, regular), sandboxes, containers);
         assert_eq!(case.run(), expected, "{policy} {inits:?} {sandboxes:?} {containers:?}");

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::{Summary, VolumeStats};
+use crate::adapters::storage_times::StorageTime;
 use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
+use crate::volumes::Census;
 
 /// An answer that comes later. Dropping it gives up on it.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, OpError>> + Send + 'a>>;
@@ -75,6 +77,16 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Operations of the runtime by upstream's names for them: how many, and how long they took together.
     fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
+        Vec::new()
+    }
+
+    /// How many volumes there are, by plugin.
+    fn volume_counts(&self) -> Census {
+        Census::new()
+    }
+
+    /// How long operations on volumes took.
+    fn storage_operations(&self) -> Vec<StorageTime> {
         Vec::new()
     }
 

@@ -76,7 +76,9 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::Metrics => {
             let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
             let volumes = backend.volumes().await?;
-            Ok(reply::metrics(page + &metrics::runtime(&backend.runtime_operations()) + &metrics::volumes(&volumes)))
+            let managed = metrics::managed(&backend.volume_counts()) + &metrics::storage(&backend.storage_operations());
+            let runtime = metrics::runtime(&backend.runtime_operations());
+            Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }
         Route::ResourceMetrics => {
             let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();

@@ -3,6 +3,8 @@
 //! `/metrics` counts what the server does and what runs; `/metrics/resource` is the summary of
 //! [`super::stats`] in the form that metrics-server reads.
 
+mod storage;
+
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
+
+pub(super) use storage::{managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.
 #[derive(Debug, Default)]

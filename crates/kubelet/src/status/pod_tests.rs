@@ -73,6 +73,7 @@ impl Case {
                 stopped: &BTreeSet::new(),
                 verdicts: &self.verdicts,
                 ran_before: &BTreeMap::new(),
+                surplus: &BTreeSet::new(),
             },
             waiting: &self.waiting,
             admitted: &self.admitted,

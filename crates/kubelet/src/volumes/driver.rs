@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 
 use carrack_types::resource::Object as _;
 use carrack_types::volume::attachment_name;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
+use k8s_openapi::api::storage::v1::CSIDriverSpec;
+use serde_json::json;
 
 use super::origin::{Driver, SecretName};
 use super::staged::{Attached, Secrets, StageInputs};
 use super::{GroupPolicy, NotReady, PayloadSources, Published};
 use crate::config::NodeConfig;
 use crate::spec::pod::spec;
+
+/// Under this name tokens are handed to a driver.
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Everything that is gathered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub(super) struct Inputs {
     pub publish_context: BTreeMap<String, String>,
     pub publish_secrets: Secrets,
     pub pod_info: bool,
+    pub tokens: Secrets,
+    pub republish: bool,
     pub group_policy: GroupPolicy,
 }
 
@@ -60,6 +67,8 @@ pub(super) fn inputs(
         Driver::Csi { driver, handle, stage_secret, publish_secret, ephemeral, .. } => {
             let about = sources.csi_driver(driver)?.map(|d| d.spec.clone());
             out.pod_info = *ephemeral || about.as_ref().and_then(|s| s.pod_info_on_mount) == Some(true);
+            out.republish = about.as_ref().and_then(|s| s.requires_republish) == Some(true);
+            let tokens = about.as_ref().map_or(Ok(None), |about| tokens(pod, about, sources))?;
             if *ephemeral {
                 let modes = about.as_ref().and_then(|s| s.volume_lifecycle_modes.clone()).unwrap_or_default();
                 if !modes.iter().any(|m| m == "Ephemeral") {
@@ -82,12 +91,33 @@ pub(super) fn inputs(
             };
             out.stage.secrets = secrets(stage_secret.as_ref(), sources)?;
             out.publish_secrets = secrets(publish_secret.as_ref(), sources)?;
+            if let Some(tokens) = tokens {
+                let in_secrets = about.as_ref().and_then(|s| s.service_account_token_in_secrets) == Some(true);
+                let to = if in_secrets { &mut out.publish_secrets } else { &mut out.tokens };
+                to.0.insert(TOKENS.to_owned(), tokens.into_bytes());
+            }
         }
     }
     if fs_group.is_none() || origin.read_only || origin.block {
         out.group_policy = GroupPolicy::None;
     }
     Ok(out)
+}
+
+/// The tokens that a driver wants of the pod's service account, by audience (upstream's `podServiceAccountTokenAttrs`).
+fn tokens(pod: &Pod, about: &CSIDriverSpec, sources: &dyn PayloadSources) -> Result<Option<String>, NotReady> {
+    let mut all = serde_json::Map::new();
+    for request in about.token_requests.iter().flatten() {
+        let projection = ServiceAccountTokenProjection {
+            audience: Some(request.audience.clone()),
+            expiration_seconds: request.expiration_seconds,
+            path: String::new(),
+        };
+        let token = sources.token(pod, &projection)?;
+        let status = json!({"token": token.token, "expirationTimestamp": token.expires});
+        all.insert(request.audience.clone(), status);
+    }
+    Ok((!all.is_empty()).then(|| serde_json::Value::Object(all).to_string()))
 }
 
 fn attached(

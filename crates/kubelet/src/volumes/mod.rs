@@ -15,6 +15,7 @@
 //!
 //! Volumes of drivers go two ways: made ready for the node ([`staged`]), then published to each pod.
 
+mod census;
 mod driver;
 mod growth;
 pub mod origin;
@@ -29,9 +30,10 @@ use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
+pub use census::{Census, Count, plugin_name};
 pub use growth::Expanding;
 pub use origin::{Driver, Origin};
-pub use payload::{FileEntry, PayloadSources, files};
+pub use payload::{FileEntry, PayloadSources, Token, files};
 pub use staged::{Secrets, StageAction, StagedVolumes, Staging, Told};
 
 use crate::amount;
@@ -83,11 +85,22 @@ pub struct Publishing {
     pub pod: PodInfo,
     /// The driver wants to be told about the pod (`podInfoOnMount`).
     pub pod_info: bool,
+    /// Tokens of the pod's service account for the driver (`tokenRequests`), if it takes them in the volume's context.
+    pub tokens: Secrets,
+    /// The driver wants to be called again from time to time (`requiresRepublish`).
+    pub republish: bool,
     /// What is to be done about the pod's group.
     pub group_policy: GroupPolicy,
     /// The rest of this could not be read: it is only looked at whether the volume is there as the
     /// record says.
     pub confirm_only: bool,
+}
+
+impl Publishing {
+    /// Whether it was only found as it was left, and it is not known what its driver wants.
+    fn unasked(&self) -> bool {
+        self.confirm_only && matches!(self.published.origin.driver, Driver::Csi { .. })
+    }
 }
 
 /// Whom a volume is published to.
@@ -210,6 +223,8 @@ struct State {
     actual: Actual,
     /// What was last made ready, to see whether contents changed.
     made: Option<VolumeKind>,
+    /// When that was.
+    made_at: Time,
     op: Option<(OpId, Option<VolumeKind>)>,
     error: Option<String>,
     retry_at: Time,
@@ -234,7 +249,13 @@ pub struct Volumes {
     journals: BTreeMap<Uid, (u32, u32)>,
     /// Volumes made ready for the node.
     pub node: StagedVolumes,
+    /// Something is counted otherwise than before.
+    changed: bool,
 }
+
+/// How often a driver is called again that wants to be: upstream's kubelet does it whenever it syncs a pod, which is about
+/// once a minute.
+const REPUBLISH: Duration = Duration::from_secs(60);
 
 /// Volumes that are not there, each with its error if it has one.
 pub type Missing = Vec<(String, Option<String>)>;
@@ -357,6 +378,7 @@ fn setup_of(
 impl Volumes {
     /// Takes over what a pod's record says may be mounted.
     pub fn restore(&mut self, uid: &Uid, journal: &[JournalEntry]) {
+        self.changed = true;
         let volumes = self.pods.entry(uid.clone()).or_default();
         for e in journal {
             volumes.entry(e.name.clone()).or_insert_with(|| State {
@@ -427,6 +449,7 @@ impl Volumes {
         let volumes = self.pods.entry(uid.clone()).or_default();
         for v in spec(pod).volumes.iter().flatten() {
             let state = volumes.entry(v.name.clone()).or_default();
+            self.changed |= !state.wants;
             state.wants = true;
             if state.op.is_some() || state.retry_at > now {
                 continue;
@@ -434,7 +457,7 @@ impl Volumes {
             // From here on it waits for something else, or fails anew: a time that has passed wakes nobody.
             state.retry_at = Time::default();
             let journal = self.journals.entry(uid.clone()).or_default();
-            match drivers_part(pod, v, config, sources, state, journal, &mut self.node) {
+            match drivers_part(now, pod, v, config, sources, state, journal, &mut self.node) {
                 Ok(None) => {}
                 Ok(Some(Part::Unready)) => continue,
                 Ok(Some(Part::SetUp(setup))) => {
@@ -474,6 +497,7 @@ impl Volumes {
     /// What to do for a pod about whose volumes there is proof that they may go.
     pub fn unwanted(&mut self, now: Time, uid: &str) -> Vec<VolumeAction> {
         let Some(volumes) = self.pods.get_mut(uid) else { return Vec::new() };
+        self.changed |= volumes.values().any(|v| v.wants);
         volumes.values_mut().for_each(|v| v.wants = false);
         volumes.retain(|_, v| v.op.is_some() || (v.owned && v.actual != Actual::Absent));
         volumes
@@ -509,10 +533,12 @@ impl Volumes {
         let v = self.pods.get_mut(uid)?.get_mut(name)?;
         let (_, kind) = v.op.take_if(|(id, _)| *id == op)?;
         let was_set_up = kind.is_some();
+        self.changed = true;
         match outcome {
             Ok(_) => {
                 v.actual = if was_set_up { Actual::Mounted } else { Actual::Absent };
                 v.made = kind;
+                v.made_at = now;
                 v.error = None;
                 v.failures = 0;
                 v.retry_at = Time::default();
@@ -566,10 +592,27 @@ impl Volumes {
         self.pods.get(uid)?.values().filter(waits).map(|v| v.retry_at).min()
     }
 
+    /// When a volume of a pod is to be published again.
+    #[must_use]
+    pub fn next_republish(&self, uid: &str) -> Option<Time> {
+        let idle = |v: &&State| v.op.is_none() && v.error.is_none() && v.actual == Actual::Mounted;
+        self.pods.get(uid)?.values().filter(idle).filter_map(State::republish_at).min()
+    }
+
     /// Forgets a pod.
     pub fn forget(&mut self, uid: &str) {
-        self.pods.remove(uid);
+        self.changed |= self.pods.remove(uid).is_some();
         self.journals.remove(uid);
+    }
+}
+
+impl State {
+    /// When it is to be published again, if its driver wants that.
+    fn republish_at(&self) -> Option<Time> {
+        match &self.made {
+            Some(VolumeKind::Published(p)) if p.republish || p.unasked() => Some(self.made_at + REPUBLISH),
+            _ => None,
+        }
     }
 }
 
@@ -582,7 +625,9 @@ enum Part {
 }
 
 /// Looks at a driver's volume of a pod. None when it is the kubelet's own kind.
+#[expect(clippy::too_many_arguments, reason = "one volume, and everything that it is made of")]
 fn drivers_part(
+    now: Time,
     pod: &Pod,
     volume: &Volume,
     config: &NodeConfig,
@@ -607,7 +652,7 @@ fn drivers_part(
         return Ok(Some(Part::Unready));
     }
     // What is there needs nothing more to be read for it.
-    if state.actual == Actual::Mounted {
+    if state.actual == Actual::Mounted && state.republish_at().is_none_or(|at| now < at) {
         state.error = None;
         return Ok(Some(Part::Unready));
     }
@@ -643,6 +688,8 @@ fn drivers_part(
                 service_account: spec(pod).service_account_name.clone().unwrap_or_default(),
             },
             pod_info: inputs.pod_info,
+            tokens: inputs.tokens,
+            republish: inputs.republish,
             group_policy: inputs.group_policy,
             confirm_only: inputs.stage.confirm_only,
         })),

@@ -27,6 +27,21 @@ pub struct FileEntry {
     pub owner: Option<u32>,
 }
 
+/// A token of a service account. Never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Token {
+    /// The token.
+    pub token: String,
+    /// When it expires, as the API says it.
+    pub expires: String,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a token until {}", self.expires)
+    }
+}
+
 /// Where the contents come from.
 pub trait PayloadSources {
     /// A config map; `Ok(None)` when surely absent.
@@ -63,7 +78,7 @@ pub trait PayloadSources {
     ///
     /// # Errors
     /// When there is none yet.
-    fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<String, NotReady>;
+    fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady>;
 }
 
 fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
@@ -227,7 +242,12 @@ pub fn files(
                     (true, _) | (false, Some(_)) => 0o600,
                     _ => mode(None, v.default_mode),
                 };
-                all.push(FileEntry { path: s.path.clone(), data: sources.token(pod, s)?.into_bytes(), mode, owner });
+                all.push(FileEntry {
+                    path: s.path.clone(),
+                    data: sources.token(pod, s)?.token.into_bytes(),
+                    mode,
+                    owner,
+                });
             }
         }
         all

@@ -1,5 +1,7 @@
 //! Tables for the volume manager.
 
+mod tokens;
+
 use super::*;
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
@@ -61,8 +63,9 @@ impl PayloadSources for Fixed {
     fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
         Ok((self.read("VolumeAttachment", "", name)?, self.read_at))
     }
-    fn token(&self, _: &Pod, _: &ServiceAccountTokenProjection) -> Result<String, NotReady> {
-        Ok("token".into())
+    fn token(&self, _: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady> {
+        let audience = projection.audience.clone().unwrap_or_default();
+        Ok(Token { token: format!("token for {audience}"), expires: "2026-01-01T00:00:00Z".into() })
     }
 }
 
@@ -175,7 +178,7 @@ fn payloads() {
         (
             json!({"projected": token}),
             data("k", "ca"),
-            Ok(vec![("d/ca.crt", "ca", 0o400), ("ns", "n", 0o644), ("token", "token", 0o644)]),
+            Ok(vec![("d/ca.crt", "ca", 0o400), ("ns", "n", 0o644), ("token", "token for ", 0o644)]),
         ),
     ] {
         let mut volume = volume;

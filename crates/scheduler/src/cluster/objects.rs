@@ -8,7 +8,7 @@ use carrack_types::selector::map_selects;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// Namespace and name; the namespace of cluster-wide objects is empty.
@@ -34,6 +34,8 @@ pub struct Objects {
     pub classes: Map<StorageClass>,
     /// What CSI drivers say about nodes.
     pub csi_nodes: Map<CSINode>,
+    /// What is attached to nodes, or is to be, by the node's name and its own.
+    pub attachments: Map<VolumeAttachment>,
     /// CSI drivers.
     pub drivers: Map<CSIDriver>,
     /// Room that CSI drivers have.
@@ -76,6 +78,16 @@ impl Objects {
     #[must_use]
     pub fn claim(&self, namespace: &str, name: &str) -> Option<&Arc<PersistentVolumeClaim>> {
         self.claims.get(&(namespace.to_owned(), name.to_owned()))
+    }
+    /// The key of an attachment: those of one node lie together.
+    #[must_use]
+    pub fn attachment_key(attachment: &VolumeAttachment) -> ObjectName {
+        (attachment.spec.node_name.clone(), attachment.name().to_owned())
+    }
+    /// What is attached to a node, or is to be.
+    pub fn attachments_of(&self, node: &str) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
+        let all = self.attachments.range((node.to_owned(), String::new())..);
+        all.take_while(move |((at, _), _)| at == node).map(|(_, attachment)| attachment)
     }
     /// A cluster-wide object of one of the maps.
     #[must_use]

@@ -26,6 +26,8 @@ pub enum Event {
     Volume,
     /// What a CSI driver says about itself, a node or its room.
     Csi,
+    /// A volume is attached to a node no more.
+    Detached,
     /// Labels of a namespace.
     Namespace,
     /// What an extender knows may have changed.
@@ -56,6 +58,7 @@ impl Event {
             Self::Claim(_) => "PersistentVolumeClaimUpdate",
             Self::Volume => "PersistentVolumeUpdate",
             Self::Csi => "CSINodeUpdate",
+            Self::Detached => "VolumeAttachmentDelete",
             Self::Namespace => "NamespaceUpdate",
             Self::Extender => "ForceActivate",
         }
@@ -93,6 +96,7 @@ impl Event {
             Self::Claim(_) => &[VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone, Extender],
             Self::Volume => &[NodeVolumeLimits, VolumeBinding, VolumeZone, Extender],
             Self::Csi => &[NodeVolumeLimits, VolumeBinding, Extender],
+            Self::Detached => &[NodeVolumeLimits, Extender],
             Self::Namespace => &[InterPodAffinity, Extender],
             Self::Extender => &[Extender],
         };

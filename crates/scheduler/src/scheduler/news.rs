@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::watch::{News, follow};
 use super::{Out, Planted, Scheduler};
+use crate::cluster::Objects;
 use crate::pod_info::node_of;
 use crate::{Event, NodeChange, Seat};
 
@@ -37,6 +38,29 @@ impl Scheduler {
             News::CSINode(deltas) => {
                 deltas.iter().for_each(|delta| drop(follow(&mut objects.csi_nodes, delta)));
                 Event::Csi
+            }
+            News::VolumeAttachment(deltas) => {
+                let mut gone = false;
+                for delta in &deltas {
+                    let (attachment, map) = (delta.object(), &mut objects.attachments);
+                    let key = Objects::attachment_key(attachment);
+                    match delta {
+                        Delta::Removed(_) => gone |= map.remove(&key).is_some(),
+                        Delta::Added(_) => drop(map.insert(key, attachment.clone())),
+                        Delta::Updated(old, _) => {
+                            // One of the name may be another one, at another node.
+                            let before = Objects::attachment_key(old);
+                            if before != key {
+                                gone |= map.remove(&before).is_some();
+                            }
+                            map.insert(key, attachment.clone());
+                        }
+                    }
+                }
+                if !gone {
+                    return;
+                }
+                Event::Detached
             }
             News::CSIDriver(deltas) => {
                 deltas.iter().for_each(|delta| drop(follow(&mut objects.drivers, delta)));

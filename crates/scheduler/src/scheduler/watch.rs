@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use crate::cluster::{ObjectName, name_of};
 use crate::trim::trim;
@@ -77,6 +77,7 @@ informers! {
     volumes: PersistentVolume,
     classes: StorageClass,
     csi_nodes: CSINode,
+    attachments: VolumeAttachment,
     drivers: CSIDriver,
     capacities: CSIStorageCapacity,
     budgets: PodDisruptionBudget,

@@ -67,6 +67,11 @@ impl Disk {
         }
         Ok(Reply::Done)
     }
+    /// UIDs of pods with what is mounted for them, in their own directories.
+    pub(crate) fn mounted(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = self.mounts.keys().filter(|(_, path)| path.contains("/volumes/"));
+        own.map(|(uid, path)| (uid.as_str(), path.as_str()))
+    }
     /// A volume that is mounted for the node and for no pod.
     pub(crate) fn idle(&self) -> Option<&String> {
         self.staged.iter().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))

@@ -162,7 +162,7 @@ impl Node {
 
     /// The kubelet of a life asks for an operation.
     pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op) -> Vec<Follow> {
-        if matches!(op, Op::Publish(_) | Op::PublishDevices(_) | Op::CountProbe(_)) || !self.up {
+        if op.only_shows() || !self.up {
             return Vec::new();
         }
         let mut delay = self.faults.operation.draw(&mut self.rng);
@@ -370,19 +370,19 @@ impl Node {
                 let pod = self.runtime.running().find(|c| c.record.id == id).map(|c| c.record.pod.uid.to_string());
                 if let Some(uid) = pod.filter(|_| self.unmounts_first) {
                     for path in self.disk.paths_of(&uid) {
-                        self.tear_down(&uid, &path, breaches)?;
+                        self.tear_down(&uid, &path, observer, breaches)?;
                     }
                 }
                 self.runtime.stop(now, &id, observer, breaches)
             }
-            Op::RemoveContainer(id) => self.runtime.remove(&id),
+            Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
             Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => self.disk.mount(&setup),
-            Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, breaches),
+            Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
                 self.storage.stage(&staging)?;
                 self.disk.stage(&staging, &inputs, self.boot)
@@ -407,11 +407,13 @@ impl Node {
             | Op::RotateLogs { .. }
             | Op::CountProbe(_)
             | Op::PublishDevices(_)
+            | Op::PublishVolumes(_)
             | Op::Publish(_) => Ok(Reply::Done),
         }
     }
 
-    fn tear_down(&mut self, uid: &str, path: &str, breaches: &mut Vec<Breach>) -> Outcome {
+    fn tear_down(&mut self, uid: &str, path: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
+        crate::invariants::unmounted(uid, path, observer, breaches);
         if let Some(container) = self.runtime.alive_of(uid) {
             let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
             breaches.push(Breach::new("volume-in-use-stays", what));
@@ -433,8 +435,13 @@ impl Node {
     /// The machine comes up; returns when.
     pub(crate) fn power_on(&mut self, now: Time) -> Duration {
         let delay = crate::chance::between(&mut self.rng, Duration::from_secs(3), Duration::from_secs(30));
-        self.booted_at = now + delay;
+        self.power_on_after(now, delay);
         delay
+    }
+
+    /// The machine comes up after that time.
+    pub(crate) fn power_on_after(&mut self, now: Time, delay: Duration) {
+        self.booted_at = now + delay;
     }
 }
 

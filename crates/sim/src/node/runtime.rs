@@ -273,10 +273,19 @@ impl Runtime {
         ran
     }
 
-    pub(super) fn remove(&mut self, id: &str) -> Outcome {
+    pub(super) fn remove(&mut self, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
         match self.containers.get(id) {
             Some(c) if c.record.state == ContainerState::Running => Err(OpError::Failed(format!("{id} is running"))),
-            _ => {
+            found => {
+                let newer = |c: &Life, o: &Life| {
+                    let same = o.record.pod.uid == c.record.pod.uid && o.record.name == c.record.name;
+                    same && (o.record.attempt, o.record.created_at) > (c.record.attempt, c.record.created_at)
+                };
+                if let Some(c) = found.filter(|c| c.record.exit_code().is_some())
+                    && !self.containers.values().any(|o| newer(c, o))
+                {
+                    crate::invariants::forgotten(id, &c.record.pod.uid, observer, breaches);
+                }
                 self.containers.remove(id);
                 Ok(Reply::Done)
             }

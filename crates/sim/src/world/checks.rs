@@ -1,5 +1,6 @@
 //! What is looked at after each step, and once a second: invariants, and what is still lacking.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Happening, STAYS, World};
@@ -29,6 +30,9 @@ impl World {
                 crate::node::traces(*number, &node.storage, &self.observer, &mut self.breaches);
             }
         }
+        if self.options.machines {
+            self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
+        }
         if self.options.clones {
             self.begin_fate(&changes);
             self.clones.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
@@ -52,6 +56,12 @@ impl World {
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        let none = BTreeMap::new();
+        let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
+            Some(Hosted::User(user, _)) => user.wants(),
+            _ => &none,
+        };
+        self.machines.look(now, healed, wants, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.gpus {
             self.waiting.look(now, &self.observer, &mut self.breaches);
         }
@@ -85,7 +95,7 @@ impl World {
             }
         }
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
-        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, finicky);
+        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
     }
 }

@@ -171,6 +171,7 @@ enum Fault {
     Pause,
     Flood,
     Vanish,
+    Lose,
 }
 
 struct Process {
@@ -211,6 +212,9 @@ struct World {
     gpus: crate::gpu::Link,
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
+    machines: crate::machines::Machines,
+    /// A node of machines was taken out, power and Node object.
+    lost: bool,
     clones: Clones,
     fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
@@ -330,6 +334,8 @@ impl World {
             extender_rng: root.fork("asking"),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
+            machines: crate::machines::Machines::default(),
+            lost: false,
             clones: Clones::default(),
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),

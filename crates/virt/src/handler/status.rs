@@ -107,7 +107,7 @@ fn guest_conditions(
     flag(domain.phase == Phase::Paused, paused);
     flag(domain.agent_connected && is_alive(domain), Condition::new("AgentConnected", "True", "", ""));
     flag(
-        domain.accel == Some(Accel::Tcg),
+        domain.accel == Some(Accel::Tcg) && is_alive(domain),
         Condition::new("SoftwareEmulation", "True", "SoftwareEmulation", "the guest's processors are emulated"),
     );
     flag(

@@ -35,6 +35,8 @@ use crate::roles::{apiserver, scheduler};
 
 /// How many requests are made at a time to prepare a cluster.
 const CLIENTS: usize = 64;
+/// How long the API server may take to be ready.
+const READY_LIMIT: Duration = Duration::from_secs(30);
 /// How long all pods may take.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -155,7 +157,8 @@ async fn measure(workload: Workload, setting: Setting, layout: &Layout) -> anyho
     let endpoint = apiserver::Endpoint {
         bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
         service_range: network::range("10.97.0.0/16")?,
-        addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        // Told to the cluster as the server's, which a loopback address may not be.
+        addresses: vec![network::own_address()],
         names: Vec::new(),
     };
     let role = apiserver::Role::open(
@@ -174,7 +177,11 @@ async fn measure(workload: Workload, setting: Setting, layout: &Layout) -> anyho
     let own: Api = Arc::new(server.client_of(Caller::new(caller::USER_SCHEDULER, no_groups)));
     let ready = Instant::now();
     while admin.send(ApiRequest::new(carrack_engine::Method::Get, "/readyz")).await.is_err() {
-        anyhow::ensure!(ready.elapsed() < LIMIT, "the API server is not ready");
+        if serving.is_finished() {
+            serving.await.context("the API server panicked")??;
+            bail!("the API server ended");
+        }
+        anyhow::ensure!(ready.elapsed() < READY_LIMIT, "the API server is not ready");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let one = |resource: Resource, object: Value| {

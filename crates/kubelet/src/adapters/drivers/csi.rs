@@ -336,6 +336,7 @@ impl Csi {
             ];
             volume_context.extend(about.map(|(k, v)| (format!("csi.storage.k8s.io/{k}"), v)));
         }
+        volume_context.extend(text(&p.tokens)?);
         let request = csi::NodePublishVolumeRequest {
             volume_id: if *ephemeral { inline_handle(&setup.uid, &setup.name) } else { handle.clone() },
             publish_context: p.publish_context.clone(),

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use carrack_disks::filesystem as disk;
-use carrack_disks::{program, system};
+use carrack_disks::{ownership, program, system};
 
 use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};
@@ -138,9 +138,13 @@ impl Drivers {
 
     async fn give(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
         let path = &setup.path;
-        if mounted(path)?.is_some()
-            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()))
-        {
+        let there = mounted(path)?.is_some()
+            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()));
+        if there {
+            // What is there is left as it is; a driver may want to renew what it wrote there.
+            if p.republish && !p.confirm_only {
+                self.csi.publish(setup, p).await?;
+            }
             return Ok(Reply::Done);
         }
         if p.confirm_only {
@@ -176,7 +180,7 @@ impl Drivers {
             };
             if takes_groups && policy != GroupPolicy::None {
                 let only_on_mismatch = policy == GroupPolicy::OnRootMismatch;
-                blocking(move || Ok(disk::own(Path::new(&path), group, only_on_mismatch)?)).await?;
+                blocking(move || Ok(ownership::own(Path::new(&path), group, only_on_mismatch)?)).await?;
             }
         }
         Ok(Reply::Done)
@@ -235,6 +239,22 @@ impl Drivers {
     }
 }
 
+/// Whether a path, or what is left of it, lies on the file system of this number.
+fn is_of(number: &str, path: &Path) -> Result<bool, OpError> {
+    use std::os::unix::fs::MetadataExt as _;
+    for at in path.ancestors() {
+        match fs::metadata(at) {
+            Ok(found) => {
+                let device = found.dev();
+                return Ok(number == format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io_error(format!("looking at {}", at.display()))(e)),
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a volume's file system and device are free of everybody but the node's own mount.
 fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
     let there = mounted(&s.path)?;
@@ -245,10 +265,17 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
         return failed(format!("{} has device {} and was mounted with {recorded}", s.path, there.device));
     }
     let number = there.as_ref().map(|m| m.device.as_str()).or(recorded);
-    // A file system shared with others (a bind of the node's own disk) has no device to give back.
-    let shared = matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    // What is bound from the node's own disk has no device to give back. Once it is unmounted, nothing tells it from the rest
+    // of that disk; while it is mounted, its root does.
+    let of_node = match (&there, number) {
+        (None, Some(number)) => is_of(number, Path::new(&s.path))?,
+        _ => false,
+    };
+    let shared = of_node || matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    let root = there.as_ref().map_or("/", |m| m.root.as_str());
     if let Some(number) = number.filter(|_| !shared)
-        && let Some((pid, at)) = mounts::elsewhere(number, &s.path).map_err(io_error("looking at mount namespaces"))?
+        && let Some((pid, at)) =
+            mounts::elsewhere(number, root, &s.path).map_err(io_error("looking at mount namespaces"))?
     {
         return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
     }

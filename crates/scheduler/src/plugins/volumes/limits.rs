@@ -1,6 +1,10 @@
 //! NodeVolumeLimits: how many volumes a CSI driver attaches to a node.
+//!
+//! What pods on the node have counts, and what is attached to it besides: a volume whose pod has just ended, or whose pod
+//! was deleted by force, takes its place until it is detached (upstream's `getNodeVolumeAttachmentInfo`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -31,6 +35,16 @@ fn of_pod(pod: &PodInfo, objects: &Objects) -> impl Iterator<Item = Attached> {
     claims.filter_map(|claim| attached_by(claim, objects))
 }
 
+/// What is attached to a node, or is to be, whoever wants it.
+fn at_node<'a>(node: &'a str, objects: &'a Objects) -> impl Iterator<Item = Attached> + 'a {
+    objects.attachments_of(node).filter_map(|attachment| {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let volume = Objects::global(&objects.volumes, name)?;
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
+        Some((attachment.spec.attacher.clone(), csi.volume_handle.clone()))
+    })
+}
+
 /// Asks the plugin.
 ///
 /// # Errors
@@ -55,8 +69,13 @@ pub fn check(
     }
     let staying = node.pods.values().map(|s| &s.info);
     let staying = staying.filter(|pod| !hypothesis.without.iter().any(|gone| gone.uid == pod.uid));
-    let there: BTreeSet<Attached> =
-        staying.chain(hypothesis.with).filter(|p| !p.claims.is_empty()).flat_map(|pod| of_pod(pod, objects)).collect();
+    let of_pods = |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| -> BTreeSet<Attached> {
+        pods.filter(|p| !p.claims.is_empty()).flat_map(|pod| of_pod(pod, objects)).collect()
+    };
+    let mut there = of_pods(&mut staying.chain(hypothesis.with));
+    // What goes with the pods of a hypothesis is detached after them.
+    let going = of_pods(&mut hypothesis.without.iter());
+    there.extend(at_node(&node.name, objects).filter(|volume| !going.contains(volume)));
     for (driver, limit) in limits {
         let of = |set: &BTreeSet<Attached>| set.iter().filter(|(d, _)| d == driver).count();
         let new = wanted.iter().filter(|v| v.0 == driver && !there.contains(*v)).count();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use carrack_engine::Rng;
 use serde_json::{Value, json};
 
-use crate::{Cluster, Decider, Found, Profile, Question};
+use crate::{Cluster, Decider, Found, Objects, Profile, Question};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -35,6 +35,11 @@ fn add(cluster: &mut Cluster, name: &str, claim: Value, volume: Option<Value>) {
 /// be used by one pod, `far` is elsewhere, `zoned` is in zones `b` or `c`, `near` in `a` or `b`, `csi2` is another of a driver that
 /// takes one, `now` is not bound, `later` will be made.
 fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
+    check_attached(&[], there, asked, expected);
+}
+
+/// The same with these volumes attached to nodes, whoever wanted them.
+fn check_attached(attached: &[(&str, &str)], there: &[Value], asked: &[Value], expected: &[&str]) {
     let mut cluster = Cluster::default();
     cluster.set_node(read(json!({"metadata": {"name": "n", "labels": {ZONE: "a", "kubernetes.io/hostname": "n"}},
         "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
@@ -57,6 +62,12 @@ fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
     cluster.objects.classes.insert(key("", "made"), read(class));
     let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": 1}}]}});
     cluster.objects.csi_nodes.insert(key("", "n"), read(node));
+    for (volume, node) in attached {
+        let attachment = json!({"metadata": {"name": format!("{volume}-{node}")},
+            "spec": {"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": volume}}});
+        let attachment = read(attachment);
+        cluster.objects.attachments.insert(Objects::attachment_key(&attachment), attachment);
+    }
     let pod = |name: &str, volumes: &[Value], node: Option<&str>| {
         let volumes: Vec<Value> = volumes
             .iter()
@@ -106,6 +117,12 @@ fn volumes_are_where_their_pods_can_be() {
     check(&[claim("csi")], &[claim("csi")], &[]);
     check(&[claim("csi")], &[claim("csi2")], &["node(s) exceed max volume count"]);
     check(&[], &[claim("csi"), claim("csi2")], &["node(s) exceed max volume count"]);
+    let full = &["node(s) exceed max volume count"];
+    check_attached(&[("csi2", "n")], &[], &[claim("csi")], full);
+    check_attached(&[("csi2", "m"), ("csi2", "n0"), ("plain", "n")], &[], &[claim("csi")], &[]);
+    check_attached(&[("csi", "n")], &[], &[claim("csi")], &[]);
+    check_attached(&[("csi", "n")], &[claim("csi")], &[claim("csi")], &[]);
+    check_attached(&[("gone", "n")], &[], &[claim("csi")], &[]);
     // VolumeBinding.
     check(&[], &[claim("none")], &["persistentvolumeclaim \"none\" not found"]);
     check(&[], &[claim("now")], &["pod has unbound immediate PersistentVolumeClaims"]);

@@ -28,12 +28,13 @@ use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::VolumeSnapshotClass;
-use carrack_types::well_known::kubevirt::VM_FINALIZER;
+use carrack_types::well_known::kubevirt::{NODE_UNRESPONSIVE, VM_FINALIZER};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::Planted;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use crate::diff::merge_patch;
@@ -43,10 +44,22 @@ use crate::instancetype::{
 use size::{Sized, Trouble};
 use strategy::Act;
 
+/// How long a status may wait that only tells how a machine is getting on: starts and stops go through several in a moment.
+const STATUS_WAIT: Duration = Duration::from_millis(300);
+
 /// Runs machines.
 #[derive(Default)]
 pub struct VmController {
     kinds: Kinds,
+    planted: Option<Planted>,
+}
+
+impl VmController {
+    /// One with a bug, or without.
+    #[must_use]
+    pub fn new(planted: Option<Planted>) -> Self {
+        Self { planted, ..Self::default() }
+    }
 }
 
 impl Controller for VmController {
@@ -98,6 +111,11 @@ impl Controller for VmController {
         };
         let unbound = !claims(vm).all(bound);
         let stranger = named.is_some() && instance.is_none();
+        if self.planted == Some(Planted::LostForGood)
+            && instance.is_some_and(|vmi| vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE))
+        {
+            return Plan::none();
+        }
         let snapshots = classes::statuses(vm, view);
         let unknown = snapshots.is_none();
         let plan = run(&World { vm, instance, stranger, revisions, size, unbound, snapshots }, now);
@@ -200,7 +218,10 @@ fn status_plan(world: &World<'_>, now: Time) -> Plan {
     let old = world.vm.status.clone().unwrap_or_default();
     let new = status::compute(world, now);
     match merge_patch(&old, &new) {
-        Some(patch) => Plan::none().patch_status(world.vm, json!({"status": patch})),
+        Some(patch) => {
+            let plan = Plan::none().patch_status(world.vm, json!({"status": patch}));
+            if status::can_wait(&old, &new) { plan.patient(STATUS_WAIT) } else { plan }
+        }
         None => Plan::none(),
     }
 }

@@ -51,6 +51,23 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     status
 }
 
+/// Whether a change only tells how the machine is getting on: it does not become ready, and nothing is decided by what changes.
+pub(super) fn can_wait(old: &VirtualMachineStatus, new: &VirtualMachineStatus) -> bool {
+    let at_rest = [printable_status::STOPPED, printable_status::PAUSED].contains(&new.printable_status.as_str());
+    let becomes_ready = new.ready && !old.ready;
+    let mut told = old.clone();
+    told.created = new.created;
+    told.ready = new.ready;
+    told.desired_generation = new.desired_generation;
+    told.observed_generation = new.observed_generation;
+    told.conditions.clone_from(&new.conditions);
+    told.printable_status.clone_from(&new.printable_status);
+    if old.run_strategy.is_empty() && new.run_strategy == run_strategy::ALWAYS {
+        told.run_strategy.clone_from(&new.run_strategy);
+    }
+    told == *new && !at_rest && !becomes_ready
+}
+
 fn wants_start(vm: &VirtualMachine) -> bool {
     matches!(decide(vm, None), Act::Start { .. })
 }

@@ -29,7 +29,7 @@ use carrack_types::well_known::kubevirt::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use crate::controllers::Config;
+use crate::controllers::{Config, Planted};
 use crate::diff::merge_patch;
 
 pub(crate) use pod::DEFAULT_GRACE_S;
@@ -39,6 +39,9 @@ pub(crate) use progress::enter;
 const LAUNCHER_END: Duration = Duration::from_secs(3);
 /// Seconds that its containers get then.
 const LAUNCHER_GRACE_S: i64 = 5;
+
+/// How long a status may wait that only tells how an instance is getting on.
+const STATUS_WAIT: Duration = Duration::from_millis(500);
 
 /// Gives instances their pods.
 pub struct VmiController {
@@ -122,7 +125,8 @@ fn waiting(view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> 
 
 fn reconcile(world: &World<'_>, now: Time) -> Plan {
     let vmi = world.vmi;
-    let may_go = vmi.is_deleting() && vmi.is_final() && world.pods.is_empty();
+    let is_alone = world.pods.is_empty() || world.config.planted == Some(Planted::HastyFinalizer);
+    let may_go = vmi.is_deleting() && vmi.is_final() && is_alone;
     if may_go {
         return drop_finalizer(vmi);
     }
@@ -131,19 +135,23 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     if !vmi.is_deleting() && !vmi.has_finalizer(VMI_FINALIZER) {
         new.metadata.finalizers.get_or_insert_default().push(VMI_FINALIZER.to_owned());
     }
-    if let progress::Next::CreatePod(_) = &progress {
-        // Decided once, before there is a pod: what a guest was started with holds for as long as it runs.
+    if progress.is_scheduling() && vmi.annotation(FAILOVER_ANNOTATION).is_none() {
+        // Decided once, before there is a guest: what it was started with holds for as long as it runs.
         let failover = failover::decide(world).err().unwrap_or_else(|| "true".to_owned());
         new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
     }
     progress::apply(world, &mut new, &progress, now);
     conditions::apply(world, &mut new, &progress, now);
     let mut plan = match merge_patch(vmi, &new) {
-        Some(patch) => Plan::none().patch(vmi, patch),
+        Some(patch) => {
+            let plan = Plan::none().patch(vmi, patch);
+            if can_wait(vmi, &new, &progress) { plan.patient(STATUS_WAIT) } else { plan }
+        }
         None => Plan::none(),
     };
     plan = tell_obstacle(vmi, &new, &progress, plan);
-    // The pod comes after the patch: when the finalizer is not there, neither is the pod.
+    // The pod comes after the patch: when the finalizer is not there, neither is the pod. When it is, the patch can wait for
+    // the pod, which moves the phase on.
     if let progress::Next::CreatePod(pod) = &progress {
         let message = format!("Created virtual machine pod {}", pod.name());
         plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
@@ -154,6 +162,20 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         plan = clear_up(world, &new, plan, now);
     }
     plan.then(unpaused_gate(world, now))
+}
+
+/// Whether a change only tells how an instance is getting on: it does not become ready, and nobody acts on what changes. One that
+/// gets its pod is told of with its next phase.
+fn can_wait(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress: &progress::Next) -> bool {
+    let is_ready =
+        |vmi: &VirtualMachineInstance| vmi.condition("Ready").is_some_and(|condition| condition.status == "True");
+    let becomes_ready = is_ready(new) && !is_ready(old);
+    match progress {
+        progress::Next::CreatePod(_) => old.metadata.finalizers == new.metadata.finalizers,
+        // What is in the way is told once, with its event.
+        progress::Next::Wait(_) => false,
+        _ => old.phase() == new.phase() && old.metadata == new.metadata && !becomes_ready,
+    }
 }
 
 /// What keeps an instance from getting a pod is told once each time that it changes.

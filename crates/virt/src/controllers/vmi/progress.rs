@@ -26,6 +26,13 @@ pub(super) enum Next {
     Wait(Obstacle),
 }
 
+impl Next {
+    /// Whether its pod is made, or has just been.
+    pub fn is_scheduling(&self) -> bool {
+        matches!(self, Self::CreatePod(_) | Self::Phase(phase::SCHEDULING))
+    }
+}
+
 /// Why an instance cannot get a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
@@ -71,7 +78,8 @@ fn unscheduled(world: &World<'_>) -> Next {
             blocks.insert(name);
         }
     }
-    let Some(devices) = pod::devices_on_offer(world.view.cache::<Node>().iter().map(AsRef::as_ref)) else {
+    let nodes = world.view.cache::<Node>().iter().map(AsRef::as_ref);
+    let Some(devices) = pod::devices_of(nodes, world.config.planted) else {
         return Next::Wait(Obstacle::NoNode);
     };
     match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {
@@ -159,7 +167,12 @@ pub(super) fn apply(
     let mut status = new.status.take().unwrap_or_default();
     match next {
         Next::Stay => {}
-        Next::Phase(phase) => enter(&mut status, phase, now),
+        Next::Phase(phase) => {
+            if status.phase == phase::UNSET && *phase == phase::SCHEDULING {
+                enter(&mut status, phase::PENDING, now);
+            }
+            enter(&mut status, phase, now);
+        }
         Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
     }
     // Before the guest starts: it is started with what is written here.
