@@ -3,7 +3,10 @@
 #![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 #![expect(clippy::disallowed_methods, reason = "measures how long it takes until a machine runs again")]
 
-use std::time::Instant;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use carrack_e2e::{Kubectl, Sandbox, eventually, eventually_true, root};
 
@@ -127,4 +130,188 @@ fn a_machine_whose_node_loses_power_runs_again_elsewhere() {
         });
     }
     assert_eq!(guests(&sandbox), [third]);
+}
+
+/// A machine that writes lines onto a disk that all nodes have, each into a sector of its own: which boot of which guest
+/// wrote it, and its number. The disk is shareable, so that no lock of QEMU's keeps a second writer from it.
+fn writer(disk: &Path) -> String {
+    let names = "[node-1, node-2, node-3]";
+    format!(
+        r#"apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: shared}}
+spec:
+  accessModes: [ReadWriteMany]
+  capacity: {{storage: 32Mi}}
+  storageClassName: ""
+  claimRef: {{namespace: default, name: shared}}
+  hostPath: {{path: {}, type: Directory}}
+  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [
+    {{key: kubernetes.io/hostname, operator: In, values: {names}}}]}}]}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: shared}}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  volumeName: shared
+  resources: {{requests: {{storage: 32Mi}}}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{name: demo}}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      terminationGracePeriodSeconds: 5
+      domain:
+        memory: {{guest: 192Mi}}
+        devices:
+          disks:
+          - {{name: root, disk: {{bus: virtio}}}}
+          - {{name: cloudinit, disk: {{bus: virtio}}}}
+          - {{name: shared, serial: SHARED, shareable: true, cache: none, disk: {{bus: virtio}}}}
+      volumes:
+      - name: root
+        containerDisk: {{image: "localhost/carrack/demo-guest:0.1.0", imagePullPolicy: IfNotPresent}}
+      - name: cloudinit
+        cloudInitNoCloud:
+          userData: |
+            #!/bin/sh
+            for d in /sys/block/vd*; do [ "$(cat $d/serial)" = SHARED ] && dev=/dev/${{d##*/}}; done
+            boot=$(cat /proc/sys/kernel/random/boot_id)
+            n=$(dd if=$dev bs=64k count=128 2>/dev/null | tr -d '\000' | wc -l)
+            while :; do
+              printf '%-511s\n' "$boot $n" | dd of=$dev bs=512 seek=$n conv=notrunc,fsync 2>/dev/null
+              n=$((n+1))
+            done &
+      - name: shared
+        persistentVolumeClaim: {{claimName: shared}}
+"#,
+        disk.display()
+    )
+}
+
+/// The lines on the disk, up to the first empty sector.
+fn lines(image: &Path) -> Vec<String> {
+    // The image is there once the machine has been started.
+    let Ok(file) = std::fs::File::open(image) else { return Vec::new() };
+    let mut reader = std::io::BufReader::new(file);
+    let mut sector = [0; 512];
+    let mut lines = Vec::new();
+    while reader.read_exact(&mut sector).is_ok() && sector[0] != 0 {
+        lines.push(String::from_utf8_lossy(&sector).trim().to_owned());
+    }
+    lines
+}
+
+/// The boots that have written, in their order; or what shows that two wrote at the same time. What was there before
+/// must be there still.
+fn writers(before: &[String], lines: &[String]) -> Result<Vec<String>, String> {
+    if let Some((was, is)) = before.iter().zip(lines).find(|(was, is)| was != is) {
+        return Err(format!("{was:?} was overwritten by {is:?}"));
+    }
+    if lines.len() < before.len() {
+        return Err(format!("of {} lines {} are left", before.len(), lines.len()));
+    }
+    let mut boots: Vec<String> = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let (boot, written) = line.split_once(' ').ok_or_else(|| format!("{line:?}"))?;
+        if written.parse() != Ok(number) {
+            return Err(format!("in sector {number} stands {line:?}"));
+        }
+        if boots.last().is_none_or(|last| last != boot) {
+            if boots.iter().any(|other| other == boot) {
+                return Err(format!("{boot} writes line {number}, after another one has begun"));
+            }
+            boots.push(boot.to_owned());
+        }
+    }
+    Ok(boots)
+}
+
+#[test]
+fn what_two_writers_leave_is_told_from_what_one_leaves() {
+    let check = |before: &str, now: &str, expected: Option<usize>| {
+        let lines =
+            |text: &str| -> Vec<String> { text.split(',').filter(|l| !l.is_empty()).map(str::to_owned).collect() };
+        assert_eq!(writers(&lines(before), &lines(now)).ok().map(|boots| boots.len()), expected, "{before:?} {now:?}");
+    };
+    check("", "", Some(0));
+    check("a 0", "a 0,a 1,b 2", Some(2));
+    check("", "a 0,b 1,a 2", None);
+    check("", "a 0,a 2", None);
+    check("a 0,a 1", "a 0,b 1", None);
+    check("a 0,a 1", "a 0", None);
+}
+
+#[test]
+fn a_machine_that_moves_never_writes_twice_at_once() {
+    let sandbox = three(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let disk = sandbox.home().join("shared");
+    std::fs::create_dir(&disk).expect("a directory");
+    let image = disk.join("disk.img");
+    kubectl.apply(&writer(&disk));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Looks at the disk all the time: what was written over afterwards was there for a moment.
+        let watch = scope.spawn(|| {
+            let mut before = Vec::new();
+            let mut looks = 0;
+            while !over.load(Ordering::Relaxed) {
+                let now = lines(&image);
+                writers(&before, &now)?;
+                (before, looks) = (now, looks + 1);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok::<_, String>(looks)
+        });
+        let writes = |boots: usize, what: &str| {
+            eventually(what, 240, || {
+                let seen = writers(&[], &lines(&image))?;
+                let more = lines(&image).iter().filter(|line| seen.last().is_some_and(|b| line.starts_with(b))).count();
+                if seen.len() == boots && more > 5 {
+                    Ok(())
+                } else {
+                    Err(format!("{} boots, {more} lines", seen.len()))
+                }
+            });
+        };
+        let moves = || {
+            writes(1, "the machine writes");
+            let first = place(&kubectl);
+            assert_eq!(text(&kubectl, "vmi", "demo", "/metadata/annotations/kubevirt.io~1failover"), "true");
+            sandbox.carrack(&["node", "off", &first]).limit_s(60).done();
+            let second = comes_back(&sandbox, &kubectl, &first);
+            writes(2, "the machine writes elsewhere");
+            // Cut off, it writes on for as long as its node has promised it, and not longer.
+            sandbox.carrack(&["node", "exec", &second, "--", "ip", "link", "set", "eth0", "down"]).done();
+            comes_back(&sandbox, &kubectl, &second);
+            writes(3, "the machine writes elsewhere again");
+            sandbox.carrack(&["node", "exec", &second, "--", "ip", "link", "set", "eth0", "up"]).done();
+        };
+        let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(moves));
+        over.store(true, Ordering::Relaxed);
+        let looks = watch.join().expect("it does not panic").expect("one writer at a time");
+        if let Err(panic) = moved {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(looks > 100, "the disk was looked at {looks} times");
+    });
+    println!("{} lines", lines(&image).len());
+
+    // Nothing but the machine's own being there once kept a second writer away, and one would have shown.
+    let manifest = writer(&disk);
+    let (_, machine) = manifest.rsplit_once("---\n").expect("three objects");
+    kubectl.apply(&machine.replace("{name: demo}", "{name: second}"));
+    let mut before = lines(&image);
+    eventually_true("a second machine's writing shows", 240, || {
+        let now = lines(&image);
+        let shows = writers(&before, &now).is_err();
+        before = now;
+        shows
+    });
 }

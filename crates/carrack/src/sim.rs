@@ -29,6 +29,7 @@ fn request(args: SimArgs) -> Request {
         gpus: args.gpus,
         machines: !args.no_machines,
         clones: args.clones,
+        swarm: args.swarm,
         keep_trace: args.trace,
         ..usual
     };
@@ -38,6 +39,7 @@ fn request(args: SimArgs) -> Request {
         plant: args.plant,
         list_plants: args.list_plants,
         list_invariants: args.list_invariants,
+        svg: args.svg,
         options,
     }
 }
@@ -74,6 +76,23 @@ mod tests {
             }
             assert!(printed.starts_with(outcome.trace.text()), "{command}: there are lines left");
             assert!(printed.ends_with(&format!("replay: {command}\n")), "{command}");
+        }
+    }
+    #[test]
+    fn a_failure_is_drawn() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("broken.svg");
+        let words =
+            ["carrack", "sim", "--runs", "40", "--plant", "stale-reads", "--safety", "45", "--no-machines", "--svg"];
+        let words = words.iter().map(std::ffi::OsString::from).chain([file.clone().into_os_string()]);
+        let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(words) else { panic!("a command") };
+        let mut printed = Vec::new();
+        assert!(!simulate(&request(args), &mut printed).expect("it is printed"), "the planted bug is found");
+        let printed = String::from_utf8(printed).expect("text");
+        assert!(printed.contains(&format!("picture: {}\n", file.display())), "{printed}");
+        let picture = std::fs::read_to_string(&file).expect("the picture");
+        for part in ["<svg ", "apiserver 0", "scheduler", "no-child-made-twice is broken"] {
+            assert!(picture.contains(part), "{part}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Writes that may wait: many changes become one write, none waits for longer than it may, and nothing else waits for them.
-#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking, and its inputs are its own")]
 
 use std::time::Duration;
 

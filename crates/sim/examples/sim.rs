@@ -20,6 +20,7 @@ fn main() -> std::io::Result<()> {
         workloads: has("--workloads"),
         gpus: has("--gpus"),
         clones: has("--clones"),
+        swarm: has("--swarm"),
         machines: !has("--no-machines"),
         faults: !has("--no-faults"),
         keep_trace: has("--trace"),
@@ -31,6 +32,7 @@ fn main() -> std::io::Result<()> {
         plant: words.get(2).cloned(),
         list_invariants: has("--list-invariants"),
         list_plants: has("--list-plants"),
+        svg: flags.iter().find_map(|f| f.strip_prefix("--svg=")).map(Into::into),
         options,
     };
     std::process::exit(i32::from(!simulate(&request, &mut std::io::stdout())?));

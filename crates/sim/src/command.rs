@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: it measures how fast simulated time passes")]
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::invariants::INVARIANTS;
@@ -20,15 +21,25 @@ pub struct Request {
     pub plant: Option<String>,
     /// Print the planted bugs there are, and do nothing else.
     pub list_plants: bool,
-    /// Print the invariants, and do nothing else.
+    /// Print the invariants, each with the bugs that trip it, and do nothing else.
     pub list_invariants: bool,
+    /// Draw the run that fails into this file, as SVG.
+    pub svg: Option<PathBuf>,
     /// What each run is like, but for its plant. Kept traces are printed.
     pub options: Options,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self { seed: 1, runs: 1, plant: None, list_plants: false, list_invariants: false, options: Options::default() }
+        Self {
+            seed: 1,
+            runs: 1,
+            plant: None,
+            list_plants: false,
+            list_invariants: false,
+            svg: None,
+            options: Options::default(),
+        }
     }
 }
 
@@ -46,6 +57,10 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
     if request.list_invariants {
         for invariant in INVARIANTS {
             writeln!(out, "{}\n    {}", invariant.name, invariant.sentence)?;
+            for plant in PLANTS.iter().filter(|plant| plant.found_by == invariant.name) {
+                writeln!(out, "    --plant {}", plant.name)?;
+            }
+            writeln!(out)?;
         }
         return Ok(true);
     }
@@ -70,6 +85,12 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             if !options.keep_trace {
                 out.write_all(failure.timeline.as_bytes())?;
             }
+            if let Some(file) = &request.svg {
+                // The same run again, which is quicker than to draw all of those that do not fail.
+                let drawn = run(seed, &Options { draw: true, keep_trace: false, ..options.clone() });
+                std::fs::write(file, drawn.picture)?;
+                writeln!(out, "\npicture: {}", file.display())?;
+            }
             writeln!(out, "\nseed {seed}: {} is broken: {}", failure.invariant, failure.message)?;
             writeln!(out, "replay: {}", failure.replay)?;
             return Ok(false);
@@ -83,12 +104,12 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
         )?;
     }
     let real_s = begun.elapsed().as_secs_f64();
-    let rate = simulated.as_secs_f64() / real_s.max(1e-9);
+    let hours = simulated.as_secs_f64() / 3600.0;
+    let rate = hours / real_s.max(1e-9);
     writeln!(
         out,
-        "{} runs, {} s simulated in {real_s:.1} s: {rate:.0} simulated seconds a second, {steps} events",
-        request.runs,
-        simulated.as_secs()
+        "{} runs, {hours:.2} h simulated in {real_s:.1} s: {rate:.3} simulated hours a second, {steps} events",
+        request.runs
     )?;
     Ok(true)
 }

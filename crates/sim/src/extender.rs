@@ -5,13 +5,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{ApiRequest, CallId, ContentType, Core, Effects, Input, Rng, Time, TimerId};
+use carrack_engine::{ApiRequest, CallId, ContentType, Core, Effects, Input, Rng, Time, TimerId, fnv1a};
 use carrack_scheduler::extender::{Answer, Ask};
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::chance::below;
+use crate::node::WIDGET;
+use crate::role::node_name;
 
 /// Its annotation: when it chose, in nanoseconds.
 const CHOSEN: &str = "sim.carrack.io/predicate-time";
@@ -29,12 +31,22 @@ pub(crate) struct Verbs {
     pub prioritize: bool,
     pub preempt: bool,
     pub bind: bool,
+    /// There is a node that it never takes some pods on.
+    pub finicky: bool,
+}
+
+/// Whether a finicky extender never takes a pod on a node, whoever leaves it.
+pub(crate) fn refuses(pod: &Value, node: &str) -> bool {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let asks = pod.pointer("/spec/containers/0/resources/limits").is_some_and(|limits| !limits[WIDGET].is_null());
+    asks && node == node_name(1) && fnv1a(name.as_bytes()).is_multiple_of(3)
 }
 
 /// The extender.
 pub(crate) struct Extender {
     rng: Rng,
     faults: bool,
+    finicky: bool,
     /// Answers that wait for the annotation to be written.
     writing: BTreeMap<CallId, Answer>,
     /// Answers that wait for a binding: when it is done, and when it is not.
@@ -44,8 +56,8 @@ pub(crate) struct Extender {
 }
 
 impl Extender {
-    pub(crate) fn new(rng: Rng, faults: bool) -> Self {
-        Self { rng, faults, writing: BTreeMap::new(), binding: BTreeMap::new(), waiting: BTreeMap::new() }
+    pub(crate) fn new(rng: Rng, faults: bool, finicky: bool) -> Self {
+        Self { rng, faults, finicky, writing: BTreeMap::new(), binding: BTreeMap::new(), waiting: BTreeMap::new() }
     }
     /// It behaves from now on.
     pub(crate) fn heal(&mut self) {
@@ -111,7 +123,10 @@ impl Extender {
     fn filter(&mut self, now: Time, ask: &Ask, args: &Value, fx: &mut Effects<Answer>) {
         let pod = &args["Pod"];
         let chosen = pod["metadata"]["annotations"][CHOSEN].as_str().and_then(|t| t.parse().ok()).map(Time);
-        let names = args["NodeNames"].clone();
+        let offered = args["NodeNames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let refused = |name: &&str| self.finicky && refuses(pod, name);
+        let (no, names): (Vec<&str>, Vec<&str>) = offered.partition(refused);
+        let no: BTreeMap<&str, &str> = no.into_iter().map(|name| (name, "not for this one")).collect();
         let repeated = chosen.is_some_and(|at| now.since(at) < VOID_AFTER);
         let body = if self.fails(16) {
             json!({"Error": "the extender has a bad day"})
@@ -122,7 +137,7 @@ impl Extender {
         } else if repeated {
             json!({"NodeNames": [], "FailedNodes": {}})
         } else {
-            json!({"NodeNames": names, "FailedNodes": {}})
+            json!({"NodeNames": names, "FailedNodes": no})
         };
         let answer = Answer { id: ask.id, result: Ok(body.to_string().into()) };
         if repeated || self.fails(8) {

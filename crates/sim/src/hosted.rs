@@ -115,7 +115,10 @@ impl Hosted {
                 };
                 Self::Scheduler(Box::new(core), Effects::new())
             }
-            Role::Extender => Self::Extender(Box::new(Extender::new(rng, settings.faults)), Effects::new()),
+            Role::Extender => {
+                let finicky = settings.extender.is_some_and(|verbs| verbs.finicky);
+                Self::Extender(Box::new(Extender::new(rng, settings.faults, finicky)), Effects::new())
+            }
             Role::GpuExtender => {
                 let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
                 let core = match settings.bug {
@@ -146,6 +149,7 @@ impl Hosted {
                 let config = carrack_virt::controllers::Config {
                     launcher_image: LAUNCHER_IMAGE.into(),
                     keep_alive_dir: "/usr/lib/carrack".into(),
+                    planted: settings.bug.and_then(Bug::of_machines),
                 };
                 let clones =
                     settings.bug.and_then(Bug::of_clones).map(CloneController::with_planted).unwrap_or_default();
@@ -194,6 +198,11 @@ impl Hosted {
     /// The people of a workload.
     pub(crate) fn user(user: User) -> Self {
         Self::User(Box::new(user), Effects::new())
+    }
+
+    /// Whether it is a scheduler that leads.
+    pub(crate) fn leads(&self) -> bool {
+        matches!(self, Self::Scheduler(core, _) if core.is_leading())
     }
 
     /// Cuts the power of a hollow node, or gives it back; returns what that leads to.
@@ -267,8 +276,12 @@ fn manager(core: Manager, elector: Option<LeaderElector>, settings: Settings) ->
         Some(elector) => core.with_elector(elector),
         None => core,
     };
-    let stale = settings.bug == Some(Bug::StaleReads);
-    Hosted::Manager(Box::new(if stale { core.with_planted_stale_reads() } else { core }), Effects::new())
+    let core = match settings.bug {
+        Some(Bug::StaleReads) => core.with_planted_stale_reads(),
+        Some(Bug::BaselessWrites) => core.with_planted_baseless_writes(),
+        _ => core,
+    };
+    Hosted::Manager(Box::new(core), Effects::new())
 }
 
 fn drain<C: Core>(

@@ -39,6 +39,26 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "failed-on-proof",
         sentence: "An instance fails for its node's silence only when its guest has stopped for certain, and from a phase in which its node had it.",
     },
+    Invariant {
+        name: "silent-nodes-take-no-machines",
+        sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
+    },
+    Invariant {
+        name: "lost-instances-are-failed",
+        sentence: "An instance that may be started elsewhere fails soon after its node has fallen silent for good, whether or not there is a Node object.",
+    },
+    Invariant {
+        name: "launchers-follow-one-another",
+        sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
+    },
+    Invariant {
+        name: "machines-run",
+        sentence: "A machine that is to run has a running guest soon after nothing fails any more, and keeps it.",
+    },
+    Invariant {
+        name: "launchers-have-their-devices",
+        sentence: "A launcher starts with the devices that its guest makes use of and its node has, also when their plugins were away while it was made.",
+    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",
@@ -427,6 +447,8 @@ impl Checker {
                 }
             }
             (Some(_), None) if self.forced.contains(id) => {}
+            // Its node was taken out, with what it had.
+            (Some(old), None) if observer.get("node", text(old, "/spec/nodeName")).is_none() => {}
             // On a node that cannot be reached a sandbox is left, but no guest.
             (Some(old), None) if is_of_lost(old, observer) => {
                 for node in nodes.values() {
@@ -533,6 +555,11 @@ fn lost(change: &Change, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>)
     let (name, id, was) = (key_of(new), uid(new), text(old, "/status/phase"));
     if !matches!(was, "Scheduling" | "Scheduled" | "Running") {
         breaches.push(Breach::new("failed-on-proof", format!("{name} was {was:?} when it was failed")));
+    }
+    let (from, to) = (text(old, "/status/nodeName"), text(new, "/status/nodeName"));
+    if from != to || from.is_empty() && was != "Scheduling" {
+        let what = format!("{name} was on {from:?} and is failed on {to:?}");
+        breaches.push(Breach::new("failed-on-proof", what));
     }
     for node in nodes.values() {
         for (compute, _) in node.guests.alive().filter(|(_, guest)| guest.domain.uid == id) {

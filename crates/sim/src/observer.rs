@@ -24,10 +24,11 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 25] = [
+const LOOKED_AT: [(&str, &str); 26] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
+    ("/registry/leases/kubevirt-node-lease/", "guests' lease"),
     ("/registry/configmaps/", "configmap"),
     ("/registry/secrets/", "secret"),
     ("/registry/namespaces/", "namespace"),

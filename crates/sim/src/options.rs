@@ -25,6 +25,8 @@ pub struct Options {
     pub liveness: Duration,
     /// Whether [`crate::Outcome::trace`] keeps all lines.
     pub keep_trace: bool,
+    /// Whether [`crate::Outcome::picture`] is drawn.
+    pub draw: bool,
     /// Whether virtual machines are part of the work.
     pub machines: bool,
     /// Whether the work is Deployments and the other workloads, on nodes that only pretend.
@@ -33,6 +35,8 @@ pub struct Options {
     pub gpus: bool,
     /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
     pub clones: bool,
+    /// Whether the seed chooses what the work is, of all the above, and which parts of it there are.
+    pub swarm: bool,
     /// Which clones, if not those that the seed chooses.
     pub scene: Option<Scene>,
     /// One thing that goes wrong with clones, besides.
@@ -51,6 +55,28 @@ impl Options {
         self.clones
     }
 
+    /// What a run is like under a seed: what the work is follows from the planted bug, if there is one, or from the seed in a
+    /// swarm.
+    pub(crate) fn of_seed(&self, root: &Rng) -> Self {
+        let mut own = self.clone();
+        let planted = self.plant.map(|plant| plant.bug);
+        own.workloads |= planted.is_some_and(Bug::is_of_workloads);
+        own.gpus |= planted.is_some_and(Bug::is_of_gpus);
+        own.clones |= planted.is_some_and(|bug| bug.of_clones().is_some());
+        if self.swarm && planted.is_none() {
+            let kind = root.fork("kind of work").below(8);
+            own.machines = kind != 0;
+            own.workloads = matches!(kind, 1 | 2);
+            own.gpus = matches!(kind, 2 | 3);
+            own.clones = kind == 4;
+        }
+        own
+    }
+    /// Which parts of the work there are.
+    pub(crate) fn parts(&self, root: &Rng) -> Parts {
+        Parts(self.swarm.then(|| root.fork("parts of the work")))
+    }
+
     /// The command that plays a seed with these options again. Times are whole seconds. Tests alone choose scenes and mishaps of
     /// clones, and where their controller runs: there are no flags for these.
     #[must_use]
@@ -67,6 +93,7 @@ impl Options {
             ("--workloads", self.workloads),
             ("--gpus", self.gpus),
             ("--clones", self.clones),
+            ("--swarm", self.swarm),
             ("--no-machines", !self.machines),
             ("--no-faults", !self.faults),
         ] {
@@ -85,14 +112,27 @@ impl Default for Options {
             safety: Duration::from_secs(120),
             liveness: Duration::from_secs(900),
             keep_trace: false,
+            draw: false,
             machines: true,
             workloads: false,
             gpus: false,
             clones: false,
+            swarm: false,
             scene: None,
             mishap: None,
             cloner_apart: None,
         }
+    }
+}
+
+/// Which parts of the work there are in a run: all, or in a swarm about half of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts(Option<Rng>);
+
+impl Parts {
+    /// Whether a part is one of them.
+    pub(crate) fn has(&self, part: &str) -> bool {
+        self.0.as_ref().is_none_or(|rng| rng.fork(part).one_in(2))
     }
 }
 
@@ -143,6 +183,8 @@ pub(crate) struct Intervals {
     pub flood: Option<Duration>,
     /// A hollow node loses its power, or is taken out of the cluster besides.
     pub vanish: Option<Duration>,
+    /// A node of machines loses its power for minutes, and is taken out of the cluster.
+    pub lose: Option<Duration>,
 }
 
 /// What the seed chose.
@@ -187,11 +229,21 @@ impl Swarm {
         let mut rng = root.fork("swarm");
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
-        let elect = rng.one_in(2);
-        // Drawn apart, so that what it is does not change what the others are.
-        let needs_one = |bug| bug == Bug::StoredNominations;
-        let needs_none = |bug| matches!(bug, Bug::LeakedAssumptions | Bug::DeafQueue | Bug::CacheForLedger);
         let planted = options.plant.map(|p| p.bug);
+        let elect = rng.one_in(2) || planted == Some(Bug::LeaseIsLife);
+        // Drawn apart, so that what it is does not change what the others are.
+        let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
+        let needs_none = |bug| {
+            matches!(
+                bug,
+                Bug::LeakedAssumptions
+                    | Bug::DeafQueue
+                    | Bug::CacheForLedger
+                    | Bug::OneNode
+                    | Bug::BindingsOverwrite
+                    | Bug::CrossedRuntimes
+            )
+        };
         let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
             || planted.is_some_and(needs_one);
         let verbs = Verbs {
@@ -199,6 +251,7 @@ impl Swarm {
             preempt: extender_rng.one_in(2),
             // Who nominates by itself binds by itself.
             bind: extender_rng.one_in(3) && options.plant.is_none(),
+            finicky: extender_rng.one_in(2) && options.plant.is_none() && nodes > 1,
         };
         let extender = asked.then_some(verbs);
         let standby_scheduler =
@@ -232,7 +285,7 @@ impl Swarm {
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
-        let node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
+        let mut node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
@@ -249,7 +302,11 @@ impl Swarm {
             pause: mean(10, 60),
             flood: None,
             vanish: None,
+            lose: None,
         };
+        let mut own = root.fork("lose");
+        let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
+        intervals.lose = lose.then(|| between(&mut own, Duration::from_secs(20), Duration::from_secs(90)));
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
         let standby = rng.one_in(2) && elect && !options.gpus;
@@ -292,6 +349,14 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
+            Some(Bug::DevicesOfTheMoment) => {
+                // Guests that end while plugins look for a kubelet that has started anew.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                node.plugin_late_one_in = 2;
+                let (crash, guest) = (Some(Duration::from_secs(4)), Some(Duration::from_secs(4)));
+                intervals = Intervals { crash, guest, ..Intervals::default() };
+            }
             Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -309,7 +374,41 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
             }
-            Some(Bug::StoredNominations) => nodes = 3,
+            Some(Bug::UnconditionalVerdict) => {
+                // As above, and requests that come when nobody expects them any more.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                net.late_one_in = 3;
+                intervals = Intervals { cut: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::LostForGood | Bug::HastyFinalizer) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
+            Some(Bug::VanishedNode) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { lose: Some(Duration::from_secs(30)), ..Intervals::default() };
+            }
+            Some(Bug::MissingHeartbeat) => {
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
+            Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
+            Some(Bug::MakesRoom) => nodes = 1,
+            Some(Bug::CrossedRuntimes) => {
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
+            Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
+            Some(Bug::BaselessWrites) => {
+                // Pods that are taken away unheard.
+                net.watch_lags_one_in = 2;
+                net.watch_lag = Duration::from_secs(5);
+                intervals.force_delete = Some(Duration::from_secs(3));
+            }
             Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
             Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
             Some(Bug::OneLine | Bug::TwoForOne) => {
@@ -345,7 +444,12 @@ impl Swarm {
                 | Bug::RestoreNotCreatedYet
                 | Bug::CacheMissIsTerminal
                 | Bug::NamesClearedEarly
-                | Bug::TargetDrawnLate,
+                | Bug::TargetDrawnLate
+                | Bug::EndsTakenBack
+                | Bug::UnmountsFirst
+                | Bug::GoingIsGone
+                | Bug::AskedTwice
+                | Bug::Echo,
             )
             | None => {}
         }

@@ -21,7 +21,7 @@ use carrack_apiserver::seats::Arrival;
 use carrack_apiserver::{ApiServer, Body, Call, Calling, Class, Classified, Config, Env, Response, Status};
 use carrack_auth::Caller;
 use carrack_engine::{ApiError, ApiResponse, CallId, Rng, Time, WatchId, WatchItem};
-use carrack_store::{MemStore, Revision, Store as _};
+use carrack_store::{MemStore, Op, Revision, Store as _, Txn};
 use carrack_virt::admission::CloneAdmission;
 use serde_json::Value;
 
@@ -311,6 +311,24 @@ impl Servers {
         };
         self.flights.insert(id, flight);
         true
+    }
+
+    /// What a request that has not arrived yet says: its label and its body.
+    pub(crate) fn travels(&self, id: FlightId) -> Option<(&str, &Bytes)> {
+        let flight = self.flights.get(&id)?;
+        let Stage::Travels(request) = &flight.stage else { return None };
+        Some((&flight.label, request.body()))
+    }
+
+    /// A planted bug: an object is changed behind the servers' back.
+    pub(crate) fn overwrite(&self, key: &str, from: &str, to: &str) {
+        let Ok((Some(entry), _)) = complete(self.mem.get(key)) else { return };
+        let text = String::from_utf8_lossy(&entry.value).replace(from, to);
+        let value = carrack_store::Value { bytes: text.into(), stamp_at: None };
+        let txn = Txn { checks: Vec::new(), ops: vec![Op::Put(key.into(), value)] };
+        if let Err(error) = complete(self.mem.transact(txn)) {
+            debug_assert!(false, "a planted write: {error}");
+        }
     }
 
     /// A request that nobody answered.

@@ -16,8 +16,9 @@ pub(crate) enum Want {
     /// The pod runs, or waits because no node has room; one that is not restarted may have ended, and one that is not
     /// important may have had to go for another.
     Pod { restarts: bool, important: bool },
-    /// The pod has its GPUs and runs, or has ended, or no node has room for it.
-    Gpus,
+    /// The pod has its GPUs and runs, or has ended, or no node has room for it; one that is not important may have had to go
+    /// for another.
+    Gpus { important: bool },
     /// The config map has its children.
     Parent,
     /// The claim has a volume of its own.
@@ -30,6 +31,8 @@ pub(crate) enum Want {
     Down,
     /// The clone has succeeded, and has left nothing behind; or it has failed, or went after its target, if it may.
     Clone { may_fail: bool, may_go: bool },
+    /// The node takes no machines: nobody is there to run them.
+    Idle,
     /// So many instances of the set run, and it says so.
     Instances(usize),
 }
@@ -47,11 +50,13 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     conditions.into_iter().flatten().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
-/// The first thing that is not as it was asked to be.
+/// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran.
 pub(crate) fn lacking(
     wants: &BTreeMap<(&'static str, String), Want>,
     observer: &Observer,
     nodes: &BTreeMap<u8, Node>,
+    lost: bool,
+    finicky: bool,
 ) -> Option<String> {
     for ((kind, name), want) in wants {
         let object = observer.get(kind, name);
@@ -59,20 +64,26 @@ pub(crate) fn lacking(
             // A person's late request may have made it again after it was deleted; then it is a pod like any other.
             (Want::Gone, Some(pod)) if *kind == "pod" && crate::gpu::shares(pod) => crate::gpu::lacks(pod, observer),
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
-            (Want::Gone | Want::Pod { important: false, .. } | Want::Clone { may_go: true, .. }, None) => None,
+            (Want::Gone | Want::Clone { may_go: true, .. }, None) => None,
+            (Want::Pod { important: false, .. } | Want::Gpus { important: false }, None) => None,
+            // Nobody makes a single pod again that was on a node which was taken out.
+            (Want::Pod { .. }, None) if lost => None,
             (_, None) => Some("is not there".to_owned()),
             (Want::Parent, Some(parent)) => {
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
-            (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer),
-            (Want::Gpus, Some(pod)) => crate::gpu::lacks(pod, observer),
+            (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
+            (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
             (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),
             (Want::Down, Some(machine)) => (observer.get("vmi", name).is_some() || guests_of(name, nodes) > 0)
                 .then(|| format!("is {:?} and not stopped", text(machine, "/status/printableStatus"))),
+            (Want::Idle, Some(node)) => {
+                crate::machines::is_offered(node).then(|| "is silent and takes machines".to_owned())
+            }
             (Want::Instances(count), Some(set)) => set_lacks(set, *count, observer, nodes),
         };
         if let Some(lack) = lack {
@@ -88,7 +99,7 @@ pub(crate) fn lacking(
 }
 
 /// How many guests of a machine run.
-fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
+pub(crate) fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
     nodes.values().flat_map(|n| n.guests.alive()).filter(|(_, guest)| guest.name == name).count()
 }
 
@@ -115,23 +126,34 @@ fn set_lacks(set: &Value, count: usize, observer: &Observer, nodes: &BTreeMap<u8
     (!right).then(|| format!("has {} instances, {running} of them run, {guests} guests; it says {said}", owned.len()))
 }
 
-fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer) -> Option<String> {
+fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) -> Option<String> {
     let phase = text(pod, "/status/phase");
     match phase {
         "Running" if condition(pod, "Ready") == "True" => None,
         "Succeeded" | "Failed" if !restarts => None,
-        "Pending" if condition(pod, "PodScheduled") == "False" => {
-            let wants = pod.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
-            let full = |node: &Value| {
-                let here = |p: &&Value| text(p, "/spec/nodeName") == text(node, "/metadata/name") && !terminal(p);
-                let takes =
-                    |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
-                observer.all("pod").filter(here).filter(|p| takes(p)).count() >= WIDGETS
-            };
-            (!(wants && observer.all("node").all(full))).then(|| "waits though a node has room".to_owned())
-        }
+        "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }
+}
+
+/// Why a pod need not wait for a node: one has room, or less important pods have what it asks for.
+fn waits_lacking(pod: &Value, observer: &Observer, finicky: bool) -> Option<String> {
+    let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
+    let priority = |p: &Value| p.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0);
+    let takes_pods = |node: &&Value| node["spec"]["unschedulable"] != true;
+    observer.all("node").filter(takes_pods).find_map(|node| {
+        let node = text(node, "/metadata/name");
+        if finicky && crate::extender::refuses(pod, node) {
+            return None;
+        }
+        let here = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && takes(p);
+        let holders: Vec<&Value> = observer.all("pod").filter(here).collect();
+        if !takes(pod) || holders.len() < WIDGETS {
+            return Some("waits though a node has room".to_owned());
+        }
+        let less = holders.into_iter().find(|p| priority(p) < priority(pod))?;
+        Some(format!("waits though {} is less important, on {node}", key_of(less)))
+    })
 }
 
 fn has_disk(pod: &Value) -> bool {

@@ -11,7 +11,9 @@ use carrack_engine::{
 };
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceReplicaSet};
 use carrack_types::resource::{Kind as _, Resource};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
+use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use serde_json::{Value, json};
@@ -20,6 +22,7 @@ use crate::chance::between;
 use crate::node::WIDGET;
 use crate::observer::key_of;
 use crate::options::Options;
+use crate::plants::Bug;
 use crate::replicas;
 use crate::wants::Want;
 
@@ -44,6 +47,9 @@ pub(crate) const MOST_INSTANCES: usize = 3;
 /// How often a refusal is taken for something that passes.
 const TRIES: u32 = 120;
 
+/// Adds a part of the work.
+type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
+
 /// The people.
 pub(crate) struct User {
     acts: Vec<Act>,
@@ -60,13 +66,14 @@ impl User {
     /// People whose work the seed chooses.
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
+        let parts = options.parts(rng);
         if options.on_hollow_nodes() {
             if options.gpus {
                 acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
             }
             if options.workloads {
                 let bug = options.plant.map(|plant| plant.bug);
-                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug));
+                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
             }
             return Self::with(acts);
         }
@@ -74,14 +81,21 @@ impl User {
             let bug = options.plant.map(|plant| plant.bug);
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
         }
-        parents(&mut rng.fork("parents"), options.safety, &mut acts);
-        namespaces(&mut rng.fork("namespaces"), options.safety, &mut acts);
-        pods(&mut rng.fork("pods"), options.safety, &mut acts);
-        claims(&mut rng.fork("claims"), options.safety, &mut acts);
-        tenants(&mut rng.fork("tenants"), options.safety, &mut acts);
-        if options.machines {
-            machines(&mut rng.fork("machines"), options.safety, &mut acts);
-            sets(&mut rng.fork("sets"), options.safety, &mut acts);
+        let of_pods: [(&str, Part); 5] = [
+            ("parents", parents),
+            ("namespaces", namespaces),
+            ("pods", pods),
+            ("claims", claims),
+            ("tenants", tenants),
+        ];
+        let of_machines: [(&str, Part); 2] = [("machines", machines), ("sets", sets)];
+        let of_machines = of_machines.into_iter().filter(|_| options.machines);
+        for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
+            add(&mut rng.fork(part), options.safety, &mut acts);
+        }
+        if options.machines && parts.has("machines") {
+            let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
+            ghost(&mut rng.fork("ghost"), always, &mut acts);
         }
         Self::with(acts)
     }
@@ -444,6 +458,27 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             acts.push(delete(at, VirtualMachine::resource(), "default", &name, "vm"));
         }
     }
+}
+
+/// A node that somebody says takes machines, where nobody is: with the Lease of a handler that has been there, or with
+/// nothing at all.
+fn ghost(rng: &mut Rng, always: bool, acts: &mut Vec<Act>) {
+    if !rng.one_in(6) && !always {
+        return;
+    }
+    let at = between(rng, Duration::from_secs(1), Duration::from_secs(10));
+    if !rng.one_in(3) {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"namespace": NODE_LEASE_NAMESPACE, "name": "ghost"},
+            "spec": {"holderIdentity": "ghost", "leaseDurationSeconds": 10, "leaseTransitions": 1,
+                "renewTime": "2026-10-31T00:00:00.000000Z"}});
+        acts.push(Act { at, what: What::Create { resource: Lease::resource(), object: lease, want: None } });
+    }
+    // Not for pods: nothing on it is of use to them.
+    let node = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "ghost", "labels": {SCHEDULABLE_LABEL: "true"}}, "spec": {"unschedulable": true}});
+    let want = Some(("node", Want::Idle));
+    acts.push(Act { at, what: What::Create { resource: Node::resource(), object: node, want } });
 }
 
 /// A set of equal instances that grows and shrinks.

@@ -43,20 +43,18 @@ fn a_cluster_in_trouble_keeps_its_promises() {
     }
 }
 
-/// Finds one in so many planted bugs, from this one on. The parts run side by side. A seed in which something else breaks
-/// first is passed over: what it says of the cluster is for the runs without plants.
+/// Finds one in so many planted bugs, from this one on. The parts run side by side. Until it is found nothing else may break
+/// but what the plant says may: a fault that only shows beside a plant is a fault.
 fn finds(part: usize, parts: usize) {
     for plant in plants::PLANTS.iter().skip(part).step_by(parts) {
         let options = Options { plant: Some(plant), ..options() };
-        let mut others = Vec::new();
         let found = (1..40).filter_map(|seed| run(seed, &options).failure).any(|failure| {
             let own = failure.invariant == plant.found_by;
-            if !own {
-                others.push(failure.to_string());
-            }
+            let known = plant.also.contains(&failure.invariant);
+            assert!(own || known, "{}: another invariant breaks\n{failure}", plant.name);
             own
         });
-        assert!(found, "{}: {} is not found\n{}", plant.name, plant.what, others.join("\n"));
+        assert!(found, "{}: {} is not found", plant.name, plant.what);
     }
 }
 

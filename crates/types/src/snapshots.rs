@@ -28,7 +28,7 @@ pub struct VolumeSnapshot {
 }
 
 kind!(VolumeSnapshot, "snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots",
-    NamespaceResourceScope, {spec: "spec", status: "status"});
+    NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 /// What is to be taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ pub struct VolumeSnapshotContent {
 }
 
 kind!(VolumeSnapshotContent, "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents",
-    ClusterResourceScope, {spec: "spec", status: "status"});
+    ClusterResourceScope, {spec: "spec"; status: "status"});
 
 /// What a snapshot's content is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ pub struct VolumeSnapshotClass {
 }
 
 kind!(VolumeSnapshotClass, "snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses",
-    ClusterResourceScope, {driver: "driver", deletion_policy: "deletionPolicy", parameters: "parameters"});
+    ClusterResourceScope, {driver: "driver", deletion_policy: "deletionPolicy"; parameters: "parameters"});
 
 fn text() -> Value {
     json!({"type": "string"})

@@ -55,6 +55,9 @@ pub mod kubevirt {
     pub const FENCED_ANNOTATION: &str = "kubevirt.io/fenced";
     /// Annotation of a silent node: when its guests count as dead, should it stay silent. Our own.
     pub const FENCED_BY_ANNOTATION: &str = "kubevirt.io/fenced-by";
+    /// Annotation of a node: resources of its handler that its kubelet still lists, of former days, and that the machine
+    /// does not have any more; with commas between them. Our own.
+    pub const LOST_DEVICES_ANNOTATION: &str = "kubevirt.io/lost-devices";
     /// Annotation of an instance: its node stops its guest when it cannot renew its Lease, and it may then be started
     /// elsewhere (`true`); otherwise why it never is. Our own.
     pub const FAILOVER_ANNOTATION: &str = "kubevirt.io/failover";

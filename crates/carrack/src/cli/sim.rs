@@ -19,7 +19,10 @@ Examples:
 
   # Put a bug in, and see it found
   carrack sim --list-plants
-  carrack sim --runs 50 --plant stale-reads")]
+  carrack sim --runs 50 --plant stale-reads
+
+  # What happened before it broke, as a picture
+  carrack sim --runs 50 --plant stale-reads --svg broken.svg")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, value_name = "SEED", default_value_t = 1)]
@@ -33,9 +36,12 @@ pub struct SimArgs {
     /// Print the bugs that can be planted
     #[arg(long)]
     pub list_plants: bool,
-    /// Print the invariants
+    /// Print the invariants, each with the bugs that trip it
     #[arg(long)]
     pub list_invariants: bool,
+    /// Draw the run that fails into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<std::path::PathBuf>,
     /// Print every line of the trace
     #[arg(long)]
     pub trace: bool,
@@ -54,6 +60,9 @@ pub struct SimArgs {
     /// Snapshots and clones of machines, with storage that only pretends
     #[arg(long, conflicts_with_all = ["workloads", "gpus"])]
     pub clones: bool,
+    /// Whatever the seed chooses of all these, and about half of each
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "clones", "no_machines"])]
+    pub swarm: bool,
     /// Leave virtual machines out
     #[arg(long)]
     pub no_machines: bool,

@@ -55,6 +55,7 @@ pub fn config(launcher_image: Option<&str>, virt_dir: &Path) -> Config {
     Config {
         launcher_image: launcher_image.map_or_else(|| carrack_images::reference("virt-launcher"), str::to_owned),
         keep_alive_dir: keep_alive_dir(virt_dir).display().to_string(),
+        planted: None,
     }
 }
 

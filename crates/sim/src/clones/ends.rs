@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::checks::{children, claims};
-use super::storage::DATA;
 use crate::observer::{Observer, controller, deleting, key_of, text, uid};
+use crate::provisioner::DATA;
 
 /// What a claim's volume holds; none while it has none.
 fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {

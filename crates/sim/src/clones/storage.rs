@@ -1,9 +1,6 @@
 //! What stands beside a storage system that takes snapshots: a provisioner, and a snapshot controller.
 //!
-//! A volume has data, which is a word: that of a claim without a source is the claim's name, that of another one is its
-//! source's. Claims whose name begins with `slow` take their time, and no snapshot of one that begins with `bad` is ever taken.
-
-use std::time::Duration;
+//! Of a claim whose name begins with `bad` no snapshot is ever taken.
 
 use carrack_engine::{Controller, Key, Manager, Plan, Rng, Setup, Time, View};
 use carrack_types::resource::{Kind as _, Object as _};
@@ -11,111 +8,15 @@ use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
+use crate::provisioner::{DATA, Provisioner, left, takes};
+
 /// The driver, and what its classes call it.
 pub(super) const DRIVER: &str = "shelf.carrack.io";
-/// Annotation of volumes and contents: their data.
-pub(super) const DATA: &str = "sim.carrack.io/data";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
-/// How long the storage system takes.
-const TAKES: Duration = Duration::from_millis(300);
-const SLOWLY: Duration = Duration::from_secs(7);
 
 /// Both.
 pub(crate) fn manager(rng: Rng) -> Manager {
-    Manager::new("storage", rng).with(Provisioner).with(Snapshotter)
-}
-
-fn takes(name: &str) -> Duration {
-    if name.starts_with("slow") { SLOWLY } else { TAKES }
-}
-
-/// How much of the time that something takes is left.
-fn left<K: carrack_types::resource::Object>(object: &K, takes: Duration, now: Time) -> Duration {
-    let begun = object.meta().creation_timestamp.as_ref().map_or(now, Time::from);
-    takes.saturating_sub(now.since(begun))
-}
-
-struct Provisioner;
-
-impl Controller for Provisioner {
-    fn name(&self) -> &'static str {
-        "provisioner"
-    }
-    fn setup(&self, setup: &mut Setup<'_>) {
-        setup.watch_own::<PersistentVolumeClaim>();
-        setup.watch_own::<PersistentVolume>();
-        setup.watch::<VolumeSnapshot>(|snapshot, view| {
-            let (namespace, name) = (snapshot.namespace().to_owned(), snapshot.name().to_owned());
-            let claims = view.cache::<PersistentVolumeClaim>().in_namespace(&namespace);
-            claims.filter(|claim| source(claim) == Some(name.as_str())).map(|claim| Key::of(claim.as_ref())).collect()
-        });
-        setup.read::<VolumeSnapshotContent>();
-    }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        if key.namespace.is_empty() {
-            return match view.get::<PersistentVolume>("", &key.name) {
-                Some(volume) => delete(volume),
-                None => Plan::none(),
-            };
-        }
-        match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) {
-            Some(claim) if !claim.is_deleting() => provision(claim, view, now),
-            _ => Plan::none(),
-        }
-    }
-}
-
-/// The snapshot that a claim is to be made from.
-fn source(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let spec = claim.spec.as_ref()?;
-    let of_ref = spec.data_source_ref.as_ref().map(|source| source.name.as_str());
-    of_ref.or_else(|| spec.data_source.as_ref().map(|source| source.name.as_str()))
-}
-
-/// Makes the volume of a claim that calls for one; its name is the claim's UID.
-fn provision(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Plan {
-    let Some(spec) = &claim.spec else { return Plan::none() };
-    let name = format!("pvc-{}", claim.uid());
-    let called = claim.annotation(PROVISIONER) == Some(DRIVER);
-    if !called || spec.volume_name.is_some() || view.get::<PersistentVolume>("", &name).is_some() {
-        return Plan::none();
-    }
-    let data = match source(claim) {
-        None => claim.name().to_owned(),
-        Some(snapshot) => {
-            let snapshot = view.get::<VolumeSnapshot>(claim.namespace(), snapshot);
-            let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
-            let ready = status.filter(|status| status.ready_to_use == Some(true));
-            let content = ready.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
-            let Some(content) = content.and_then(|name| view.get::<VolumeSnapshotContent>("", name)) else {
-                return Plan::none().requeue_after(Duration::from_secs(2));
-            };
-            content.annotation(DATA).unwrap_or_default().to_owned()
-        }
-    };
-    let left = left(claim, takes(&data), now);
-    if !left.is_zero() {
-        return Plan::none().requeue_after(left);
-    }
-    let storage = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage").cloned());
-    let volume = json!({"metadata": {"name": name, "annotations": {PROVISIONED_BY: DRIVER, DATA: data}},
-        "spec": {"capacity": {"storage": storage}, "accessModes": spec.access_modes, "storageClassName": spec.storage_class_name,
-            "persistentVolumeReclaimPolicy": "Delete", "csi": {"driver": DRIVER, "volumeHandle": claim.uid()},
-            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(),
-                "name": claim.name(), "uid": claim.uid()}}});
-    match serde_json::from_value::<PersistentVolume>(volume) {
-        Ok(volume) => Plan::none().create(&volume),
-        Err(error) => Plan::failed(error.to_string()),
-    }
-}
-
-/// Deletes a volume that was given back.
-fn delete(volume: &PersistentVolume) -> Plan {
-    let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
-    let own = volume.annotation(PROVISIONED_BY) == Some(DRIVER);
-    if own && released && !volume.is_deleting() { Plan::none().delete(volume) } else { Plan::none() }
+    Manager::new("storage", rng).with(Provisioner { driver: DRIVER, snapshots: true }).with(Snapshotter)
 }
 
 struct Snapshotter;

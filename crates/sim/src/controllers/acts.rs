@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Node, ReplicationController};
 use serde_json::{Value, json};
 
 use crate::chance::between;
+use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete};
@@ -18,7 +19,7 @@ use crate::workload::{Act, What, delete};
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
 
 /// All acts.
-pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>) -> Vec<Act> {
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Parts) -> Vec<Act> {
     let mut acts = Vec::new();
     // What a planted bug needs to show, and nothing else.
     match bug {
@@ -34,19 +35,37 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>) -> Vec<Act
             super::times::many(safety, &mut acts);
             return acts;
         }
+        Some(Bug::BaselessWrites) => {
+            ordered_set(safety, &mut acts);
+            return acts;
+        }
         _ => {}
     }
-    for n in 0..1 + rng.below(3) {
+    let deployments = 1 + rng.below(3);
+    for n in 0..deployments {
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
     replication_controller(rng, safety, &mut acts);
-    stateful_set(&mut rng.fork("stateful"), safety, &mut acts);
-    daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
-    for n in 0..1 + rng.below(3) {
+    if !parts.has("deployments") {
+        acts.clear();
+    }
+    if parts.has("stateful") {
+        stateful_set(&mut rng.fork("stateful"), safety, &mut acts);
+    }
+    if parts.has("daemon") {
+        daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
+    }
+    let jobs = 1 + rng.below(3);
+    for n in 0..if parts.has("jobs") { jobs } else { 0 } {
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
-    super::times::acts(&mut rng.fork("times"), safety, &mut acts);
-    super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
+    if parts.has("times") {
+        super::times::acts(&mut rng.fork("times"), safety, &mut acts);
+    }
+    // The classes that the claims of StatefulSets are of are made here, too.
+    if parts.has("claims") || parts.has("stateful") {
+        super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
+    }
     acts
 }
 
@@ -178,6 +197,19 @@ fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             version += 1;
             work.patch(new_version(version), acts);
         }
+    }
+}
+
+/// An ordered StatefulSet that grows and shrinks all the time.
+fn ordered_set(safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (Duration::from_secs(1), "stateful");
+    let mut work = Work { resource: StatefulSet::resource(), kind: "statefulset", name, at, safety };
+    let spec = json!({"replicas": 4, "serviceName": name, "podManagementPolicy": "OrderedReady",
+        "selector": {"matchLabels": {"app": name}}, "template": template(name, 1)});
+    work.create(spec, acts);
+    for replicas in [1, 6].into_iter().cycle().take(10) {
+        work.at += safety / 12;
+        work.patch(json!({ "replicas": replicas }), acts);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::{Value, json};
 
 use super::MEMORY;
@@ -15,16 +16,32 @@ use crate::workload::{Act, What, delete};
 /// No pod goes sooner than a request for it may be late.
 const LIVES: Duration = Duration::from_secs(20);
 
+/// The priority class of pods for which others have to go.
+const IMPORTANT: &str = "important-gpus";
+
+fn priority_class() -> Act {
+    let object = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": IMPORTANT},
+        "value": 1000});
+    let what = What::Create { resource: PriorityClass::resource(), object, want: None };
+    Act { at: Duration::from_millis(100), what }
+}
+
 /// All acts. Where nodes go for good, pods that nobody makes again go with them, and `lasting` is not so.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, lasting: bool) -> Vec<Act> {
-    let mut acts = Vec::new();
+    let mut acts = vec![priority_class()];
+    let mut ranks = rng.fork("ranks");
     for burst in 0..2 + rng.below(4) {
         let at = between(rng, Duration::from_secs(3), safety * 2 / 3);
         for n in 0..1 + rng.below(7) {
             let name = format!("gpu{burst}-{n}");
             let at = at + below(rng, Duration::from_millis(200));
-            let want = lasting.then_some(("pod", Want::Gpus));
-            let what = What::Create { resource: Pod::resource(), object: pod(rng, &name), want };
+            let important = ranks.one_in(4);
+            let want = lasting.then_some(("pod", Want::Gpus { important }));
+            let mut object = pod(rng, &name);
+            if important {
+                object["spec"]["priorityClassName"] = IMPORTANT.into();
+            }
+            let what = What::Create { resource: Pod::resource(), object, want };
             acts.push(Act { at, what });
             let lives = between(rng, LIVES, safety);
             if at + lives < safety {

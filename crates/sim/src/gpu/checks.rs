@@ -33,9 +33,19 @@ pub(crate) fn shares(pod: &Value) -> bool {
     typed(pod).is_some()
 }
 
+fn priority(pod: &Value) -> i64 {
+    pod.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0)
+}
+
 /// What the pods bound to a node hold there, by UID.
 fn held(observer: &Observer, node: &str, shape: &Shape) -> BTreeMap<String, Uses> {
-    let here = observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p));
+    held_from(observer, node, shape, i64::MIN)
+}
+
+/// What the pods bound to a node hold there that are at least so important.
+fn held_from(observer: &Observer, node: &str, shape: &Shape, least: i64) -> BTreeMap<String, Uses> {
+    let here =
+        observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p) && priority(p) >= least);
     here.filter_map(|pod| {
         let (pod, demand) = typed(pod)?;
         let places = annotations::read(&Names::default(), &pod, node, &demand)?;
@@ -141,9 +151,30 @@ pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
     observer.all("node").find_map(|node| {
         let node = text(node, "/metadata/name");
         let shape = shape(observer, node)?;
-        let held = sum(held(observer, node, &shape).values());
-        place::place(&shape, &held, &demand).ok().map(|_| format!("waits though {node} has room"))
+        let all = sum(held(observer, node, &shape).values());
+        if place::place(&shape, &all, &demand).is_ok() {
+            return Some(format!("waits though {node} has room"));
+        }
+        let alike = sum(held_from(observer, node, &shape, priority(pod)).values());
+        let others_would_go = lacks_by_sums(&shape, &all, &demand) && place::place(&shape, &alike, &demand).is_ok();
+        others_would_go.then(|| format!("waits though less important pods have what it needs on {node}"))
     })
+}
+
+/// Whether a node's GPUs together have too little left for a pod: that is what the scheduler counts, and where it has others
+/// go. Where halves of two GPUs are left it sees room, and only an extender none; there upstream evicts nobody either.
+fn lacks_by_sums(shape: &Shape, held: &Uses, demand: &Demand) -> bool {
+    let (mut cores, mut memory) = (0_u64, 0_u64);
+    for asking in demand.iter().filter(|asking| !asking.before) {
+        match asking.want {
+            demand::Want::Share { cores: c, memory: m } => (cores, memory) = (cores + u64::from(c), memory + m),
+            demand::Want::Whole(gpus) => cores += u64::from(CORES) * u64::try_from(gpus).unwrap_or(u64::MAX),
+        }
+    }
+    let used = |of: fn(&place::Use) -> u64| held.values().map(of).sum::<u64>();
+    let all = u64::from(CORES) * u64::try_from(shape.gpus.len()).unwrap_or(0);
+    let whole: u64 = shape.gpus.iter().map(|gpu| gpu.memory).sum();
+    used(|u| u64::from(u.cores)) + cores > all || used(|u| u.memory) + memory > whole
 }
 
 fn disrupted(pod: &Value) -> bool {

@@ -76,6 +76,10 @@ impl Disk {
     pub(crate) fn idle(&self) -> Option<&String> {
         self.staged.iter().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))
     }
+    /// Where a pod's volumes are mounted.
+    pub(super) fn paths_of(&self, uid: &str) -> Vec<String> {
+        self.mounts.keys().filter(|(pod, _)| pod == uid).map(|(_, path)| path.clone()).collect()
+    }
     pub(super) fn unmount(&mut self, uid: &str, path: &str) -> Outcome {
         self.mounts.remove(&(uid.to_owned(), path.to_owned()));
         Ok(Reply::Done)

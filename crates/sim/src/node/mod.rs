@@ -94,6 +94,8 @@ pub(crate) struct Node {
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
     pub blind: bool,
+    /// A planted bug: a pod's volumes are unmounted before its containers are stopped.
+    pub unmounts_first: bool,
     pub up: bool,
     boot: u32,
     booted_at: Time,
@@ -113,6 +115,7 @@ impl Node {
             guests: Guests::default(),
             faults,
             blind: false,
+            unmounts_first: false,
             up: true,
             boot: 1,
             booted_at: now,
@@ -363,7 +366,15 @@ impl Node {
                 }
                 self.runtime.start(now, &id)
             }
-            Op::StopContainer { id, .. } => self.runtime.stop(now, &id, observer, breaches),
+            Op::StopContainer { id, .. } => {
+                let pod = self.runtime.running().find(|c| c.record.id == id).map(|c| c.record.pod.uid.to_string());
+                if let Some(uid) = pod.filter(|_| self.unmounts_first) {
+                    for path in self.disk.paths_of(&uid) {
+                        self.tear_down(&uid, &path, observer, breaches)?;
+                    }
+                }
+                self.runtime.stop(now, &id, observer, breaches)
+            }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
@@ -371,14 +382,7 @@ impl Node {
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => self.disk.mount(&setup),
-            Op::TearDownVolume { uid, path, .. } => {
-                crate::invariants::unmounted(&uid, &path, observer, breaches);
-                if let Some(container) = self.runtime.alive_of(&uid) {
-                    let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
-                    breaches.push(Breach::new("volume-in-use-stays", what));
-                }
-                self.disk.unmount(&uid, &path)
-            }
+            Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
                 self.storage.stage(&staging)?;
                 self.disk.stage(&staging, &inputs, self.boot)
@@ -408,6 +412,15 @@ impl Node {
         }
     }
 
+    fn tear_down(&mut self, uid: &str, path: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
+        crate::invariants::unmounted(uid, path, observer, breaches);
+        if let Some(container) = self.runtime.alive_of(uid) {
+            let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
+            breaches.push(Breach::new("volume-in-use-stays", what));
+        }
+        self.disk.unmount(uid, path)
+    }
+
     /// Power is lost: everything that runs ends, operations under way are forgotten.
     pub(crate) fn power_off(&mut self, now: Time) {
         self.up = false;
@@ -422,8 +435,13 @@ impl Node {
     /// The machine comes up; returns when.
     pub(crate) fn power_on(&mut self, now: Time) -> Duration {
         let delay = crate::chance::between(&mut self.rng, Duration::from_secs(3), Duration::from_secs(30));
-        self.booted_at = now + delay;
+        self.power_on_after(now, delay);
         delay
+    }
+
+    /// The machine comes up after that time.
+    pub(crate) fn power_on_after(&mut self, now: Time, delay: Duration) {
+        self.booted_at = now + delay;
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Storage {
     pub volumes: BTreeMap<String, u64>,
     /// Those that are mounted.
     pub staged: BTreeSet<String>,
+    /// A planted bug: a volume is deleted before another one is made.
+    pub makes_room: bool,
     pending: BTreeMap<u64, (u32, Out, Fate)>,
     next: u64,
 }
@@ -87,6 +89,10 @@ impl Storage {
     fn make(&mut self, call: &Call, node: u8, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
         match call {
             Call::Create(v) => {
+                let other = self.volumes.keys().find(|id| **id != v.name).cloned();
+                if let Some(other) = other.filter(|_| self.makes_room) {
+                    self.delete(&other, observer, breaches);
+                }
                 let bytes = *self.volumes.entry(v.name.clone()).or_insert(v.bytes);
                 traces(node, self, observer, breaches);
                 Ok(Answer::Created {
@@ -100,12 +106,7 @@ impl Storage {
                 Err(CallError { no_room: false, message: format!("{id} is mounted") })
             }
             Call::Delete(id) => {
-                if self.volumes.remove(id).is_some()
-                    && let Some(claim) = bound_to(id, observer)
-                {
-                    let what = format!("the data of {id} is deleted, and claim {claim} is bound to it");
-                    breaches.push(Breach::new("claimed-data-stays", what));
-                }
+                self.delete(id, observer, breaches);
                 Ok(Answer::Deleted)
             }
             Call::Snapshot(name, of) if self.volumes.contains_key(of) => {
@@ -120,6 +121,17 @@ impl Storage {
                 }
                 None => Err(CallError { no_room: false, message: format!("{id} does not exist") }),
             },
+        }
+    }
+}
+
+impl Storage {
+    fn delete(&mut self, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+        if self.volumes.remove(id).is_some()
+            && let Some(claim) = bound_to(id, observer)
+        {
+            let what = format!("the data of {id} is deleted, and claim {claim} is bound to it");
+            breaches.push(Breach::new("claimed-data-stays", what));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What is looked at after each step, and once a second: invariants, and what is still lacking.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Happening, STAYS, World};
@@ -12,7 +13,9 @@ use crate::workload::User;
 impl World {
     pub(super) fn check(&mut self) {
         let changes = self.observer.changes(&self.server.mem);
+        self.noticed(&changes);
         for change in &changes {
+            self.picture.change(self.queue.now(), change);
             if let Some(text) = crate::observer::describe(change) {
                 self.trace.line(self.queue.now(), Weight::Act, format_args!("  {text}"));
             }
@@ -26,6 +29,9 @@ impl World {
             for (number, node) in &self.nodes {
                 crate::node::traces(*number, &node.storage, &self.observer, &mut self.breaches);
             }
+        }
+        if self.options.machines {
+            self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
         }
         if self.options.clones {
             self.begin_fate(&changes);
@@ -50,6 +56,12 @@ impl World {
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        let none = BTreeMap::new();
+        let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
+            Some(Hosted::User(user, _)) => user.wants(),
+            _ => &none,
+        };
+        self.machines.look(now, healed, wants, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.gpus {
             self.waiting.look(now, &self.observer, &mut self.breaches);
         }
@@ -82,7 +94,8 @@ impl World {
                 return why;
             }
         }
-        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes);
+        let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
+        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, Time, WatchItem};
+use carrack_plot::Tone;
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
@@ -16,7 +17,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 12] = [
+pub(super) const FAULTS: [Fault; 13] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -29,6 +30,7 @@ pub(super) const FAULTS: [Fault; 12] = [
     Fault::Pause,
     Fault::Flood,
     Fault::Vanish,
+    Fault::Lose,
 ];
 
 impl World {
@@ -47,6 +49,7 @@ impl World {
             Fault::Pause => intervals.pause,
             Fault::Flood => intervals.flood,
             Fault::Vanish => intervals.vanish,
+            Fault::Lose => intervals.lose,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -100,7 +103,7 @@ impl World {
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
                     if let Some(process) = self.processes.get_mut(&role) {
-                        process.paused_until = now + length;
+                        process.hang.hang(now + length);
                     }
                 }
             }
@@ -129,6 +132,26 @@ impl World {
                         self.send(Role::User, 0, Asked::Call(CallId(0)), request);
                     }
                     self.queue.after(away, Happening::Back(number));
+                }
+            }
+            Fault::Lose => {
+                // The first one has disks that are nowhere else, and one such loss is enough to look at.
+                let there: Vec<u8> =
+                    self.nodes.iter().filter(|(n, node)| node.up && **n > 1).map(|(n, _)| *n).collect();
+                let away = between(rng, Duration::from_secs(240), Duration::from_secs(300));
+                if let Some(number) = pick(rng, &there).filter(|_| !self.lost) {
+                    self.lost = true;
+                    self.power_off(number);
+                    let name = node_name(number);
+                    self.mark(format_args!("somebody takes {name} out of the cluster"));
+                    let request = ApiRequest::delete(&KubeNode::resource(), "", &name, &DeleteOptions::default());
+                    // Nobody waits for the reply.
+                    self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+                    let now = self.queue.now();
+                    if let Some(node) = self.nodes.get_mut(&number) {
+                        node.power_on_after(now, away);
+                    }
+                    self.queue.after(away, Happening::Node(number, NodeEvent::Booted));
                 }
             }
             Fault::Reboot => {
@@ -199,7 +222,8 @@ impl World {
             return;
         }
         let name = crate::controllers::nodes().name(number);
-        self.mark(format_args!("{name} {}", if on { "has power again" } else { "loses power" }));
+        let (what, tone) = if on { ("has power again", Tone::Good) } else { ("loses power", Tone::Down) };
+        self.turn(&name, what, tone, format_args!("{name} {what}"));
         let Some(process) = self.processes.get_mut(&Role::Hollow) else { return };
         let local = Time(self.queue.now().0 + process.skew_ns);
         let effects = process.hosted.as_mut().map(|hosted| hosted.power(local, number, on)).unwrap_or_default();
@@ -221,7 +245,8 @@ impl World {
         if !self.server.is_up(server) {
             return;
         }
-        self.mark(format_args!("apiserver {server} dies for {} ms", down.as_millis()));
+        let who = format!("apiserver {server}");
+        self.turn(&who, "down", Tone::Down, format_args!("{who} dies for {} ms", down.as_millis()));
         let (flights, conns) = self.server.crash(server);
         for flight in flights {
             self.unanswered(&flight, "the API server died");
@@ -237,7 +262,16 @@ impl World {
 
     pub(super) fn reboot(&mut self, number: u8) {
         let now = self.queue.now();
-        self.mark(format_args!("node{number} loses power"));
+        self.power_off(number);
+        if let Some(node) = self.nodes.get_mut(&number) {
+            let delay = node.power_on(now);
+            self.queue.after(delay, Happening::Node(number, NodeEvent::Booted));
+        }
+    }
+
+    fn power_off(&mut self, number: u8) {
+        let now = self.queue.now();
+        self.turn(node_name(number), "no power", Tone::Down, format_args!("node{number} loses power"));
         for role in [Role::Kubelet(number), Role::VirtHandler(number), Role::LocalStorage(number)] {
             if self.processes.contains_key(&role) {
                 self.crash(role, "no power");
@@ -245,8 +279,6 @@ impl World {
         }
         if let Some(node) = self.nodes.get_mut(&number) {
             node.power_off(now);
-            let delay = node.power_on(now);
-            self.queue.after(delay, Happening::Node(number, NodeEvent::Booted));
         }
     }
 

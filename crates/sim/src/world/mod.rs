@@ -11,6 +11,7 @@ mod clones;
 mod faults;
 mod gpus;
 mod nodes;
+mod planted;
 mod requests;
 mod scheduling;
 
@@ -18,13 +19,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_apiserver::Class;
-use carrack_engine::{ApiError, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem};
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem,
+};
+use carrack_plot::Tone;
 use carrack_scheduler::Out;
 use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
 use crate::chance::{below, between};
 use crate::clones::{Clones, Counts, Fate};
+use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
 use crate::ledger::Ledger;
@@ -32,6 +37,7 @@ use crate::net::Net;
 use crate::node::{Node, NodeEvent};
 use crate::observer::Observer;
 use crate::options::{Options, Swarm};
+use crate::picture::Picture;
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{self, Asked, ConnId, FlightId, Servers};
@@ -67,6 +73,8 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// What happened.
     pub trace: Trace,
+    /// What happened, as SVG; empty when it was not to be drawn.
+    pub picture: String,
     /// The state of all workloads in the end, by kind and name, without what chance decides.
     pub end: BTreeMap<String, serde_json::Value>,
     /// How much of what could have gone wrong with clones has happened.
@@ -108,8 +116,8 @@ enum Happening {
     Item(ConnId),
     /// A watch connection ends.
     End(ConnId, End),
-    /// What a process that hung observes once it goes on.
-    Late(Role, u32, Box<Input<OwnIn>>),
+    /// A process that hung goes on with what has waited for it.
+    GoesOn(Role, u32),
     /// Something of a node.
     Node(u8, NodeEvent),
     /// News for an agent from its node.
@@ -130,6 +138,8 @@ enum Happening {
     Heal,
     /// A look at whether all is as it was asked to be.
     Look,
+    /// A planted bug sends something in the name of a role.
+    Planted(Role, Box<ApiRequest>),
 }
 
 enum Given {
@@ -161,6 +171,7 @@ enum Fault {
     Pause,
     Flood,
     Vanish,
+    Lose,
 }
 
 struct Process {
@@ -168,8 +179,7 @@ struct Process {
     hosted: Option<Hosted>,
     /// How far its clock is ahead, in nanoseconds.
     skew_ns: i64,
-    /// It hangs until then.
-    paused_until: Time,
+    hang: Hang<Input<OwnIn>>,
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
@@ -184,6 +194,7 @@ struct World {
     faults: BTreeMap<Fault, Rng>,
     queue: crate::queue::Queue<Happening>,
     trace: Trace,
+    picture: Picture,
     net: Net,
     server: Servers,
     processes: BTreeMap<Role, Process>,
@@ -201,11 +212,16 @@ struct World {
     gpus: crate::gpu::Link,
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
+    machines: crate::machines::Machines,
+    /// A node of machines was taken out, power and Node object.
+    lost: bool,
     clones: Clones,
     fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
     breaches: Vec<Breach>,
+    /// A planted bug has begun to repeat something.
+    echoes: bool,
     pumping: bool,
     healed: Option<Time>,
     /// Since when everything is as it was asked to be.
@@ -226,7 +242,8 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             let failure = Failure { invariant: "liveness", message: why, timeline: String::new(), replay };
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
             let (end, counts) = (BTreeMap::new(), Counts::default());
-            return Outcome { seed, trace_hash, simulated, steps: 0, failure: Some(failure), trace, end, counts };
+            let (failure, picture) = (Some(failure), String::new());
+            return Outcome { seed, trace_hash, simulated, steps: 0, failure, trace, picture, end, counts };
         }
     };
     let mut steps = 0;
@@ -245,26 +262,20 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Failure { invariant, message, timeline: world.trace.timeline(), replay: options.replay(seed) }
     });
     let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
+    let broken = failure.as_ref().map(|failure| (failure.invariant, failure.message.as_str()));
+    let picture = world.picture.svg(&options.replay(seed), now, broken);
     let end = match world.options.clones {
         true => crate::clones::end(&world.observer),
         false => crate::controllers::end(&world.observer),
     };
     let counts = world.fate.counts;
-    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, end, counts }
+    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, picture, end, counts }
 }
 
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
-        let planted = options.plant.is_some_and(|plant| plant.bug.is_of_workloads());
-        let of_clones = options.plant.is_some_and(|plant| plant.bug.of_clones().is_some());
-        let of_gpus = options.plant.is_some_and(|plant| plant.bug.is_of_gpus());
-        let options = &Options {
-            workloads: options.workloads || planted,
-            gpus: options.gpus || of_gpus,
-            clones: options.clones || of_clones,
-            ..options.clone()
-        };
         let root = Rng::new(seed);
+        let options = &options.of_seed(&root);
         let swarm = Swarm::draw(&root, options);
         let bug = options.plant.map(|plant| plant.bug);
         let settings = server::Settings {
@@ -309,6 +320,7 @@ impl World {
             faults: BTreeMap::new(),
             queue: crate::queue::Queue::new(BEGIN),
             trace: Trace::new(BEGIN, options.keep_trace),
+            picture: Picture::new(options.draw, BEGIN),
             server,
             processes: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -322,10 +334,13 @@ impl World {
             extender_rng: root.fork("asking"),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
+            machines: crate::machines::Machines::default(),
+            lost: false,
             clones: Clones::default(),
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
             breaches: Vec::new(),
+            echoes: false,
             pumping: false,
             healed: None,
             good_since: None,
@@ -340,7 +355,10 @@ impl World {
 
     fn begin(&mut self, seed: u64) {
         let swarm = self.swarm.clone();
-        self.mark(format_args!("seed {seed}: {swarm:?}"));
+        self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {swarm:?}"));
+        for server in 0..swarm.servers {
+            self.picture.process(BEGIN, format!("apiserver {server}"), "runs", Tone::Good);
+        }
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
@@ -381,6 +399,8 @@ impl World {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
+            node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
+            node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
@@ -401,7 +421,7 @@ impl World {
                     life: 0,
                     hosted: None,
                     skew_ns,
-                    paused_until: Time::default(),
+                    hang: Hang::default(),
                     conns: BTreeMap::new(),
                     rng,
                     sent: Default::default(),
@@ -417,7 +437,14 @@ impl World {
         self.queue.after(Duration::from_secs(1), Happening::Look);
     }
 
+    /// A fault, or something that people did.
     pub(super) fn mark(&mut self, text: std::fmt::Arguments<'_>) {
+        self.picture.step(self.queue.now(), text);
+        self.trace.line(self.queue.now(), Weight::Mark, text);
+    }
+    /// A process, or a machine, changes its state.
+    pub(super) fn turn(&mut self, who: impl ToString, what: &str, tone: Tone, text: std::fmt::Arguments<'_>) {
+        self.picture.process(self.queue.now(), who.to_string(), what, tone);
         self.trace.line(self.queue.now(), Weight::Mark, text);
     }
     pub(super) fn act(&mut self, text: std::fmt::Arguments<'_>) {
@@ -448,9 +475,9 @@ impl World {
                 };
                 self.step(role, input);
             }
-            Happening::Late(role, life, input) => {
+            Happening::GoesOn(role, life) => {
                 if self.life(role) == Some(life) {
-                    self.step(role, *input);
+                    self.goes_on(role, life);
                 }
             }
             Happening::Arrive(id) => self.arrive(id),
@@ -483,11 +510,13 @@ impl World {
                     if let Some((_, to)) = self.checker.outages.last_mut().filter(|_| first) {
                         *to = Some(now);
                     }
-                    self.mark(format_args!("apiserver {server} starts"));
+                    let who = format!("apiserver {server}");
+                    self.turn(&who, "runs", Tone::Good, format_args!("{who} starts"));
                 }
             }
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
+            Happening::Planted(role, request) => self.planted(role, *request),
         }
     }
 
@@ -528,7 +557,7 @@ impl World {
                 hosted.power(self.queue.now(), *node, false);
             }
         }
-        self.mark(format_args!("{role} starts, life {life}"));
+        self.turn(role, &format!("life {life}"), Tone::Good, format_args!("{role} starts, life {life}"));
         if let Role::Kubelet(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {
@@ -551,20 +580,42 @@ impl World {
         self.options.plant.map(|plant| plant.bug)
     }
 
-    /// Lets a process observe something, and carries out what it wants.
+    /// Something reaches a process, which observes it once it does not hang.
     pub(super) fn step(&mut self, role: Role, input: Input<OwnIn>) {
+        let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_some()) else { return };
+        match process.hang.arrive(self.queue.now(), input) {
+            Arrival::Observed(input) => self.observe(role, input),
+            Arrival::Waits => {}
+            Arrival::WaitsUntil(until) => self.queue.at(until, Happening::GoesOn(role, process.life)),
+        }
+    }
+
+    fn goes_on(&mut self, role: Role, life: u32) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        match process.hang.next(now) {
+            Next::Observed(input) => {
+                self.queue.after(Duration::ZERO, Happening::GoesOn(role, life));
+                self.observe(role, input);
+            }
+            Next::Hangs(until) => self.queue.at(until, Happening::GoesOn(role, life)),
+            Next::Nothing => {}
+        }
+    }
+
+    /// Lets a process observe something, and carries out what it wants.
+    fn observe(&mut self, role: Role, input: Input<OwnIn>) {
         let now = self.queue.now();
         let planted = self.bug();
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
-        if now < process.paused_until {
-            let late = Happening::Late(role, process.life, Box::new(input));
-            self.queue.at(process.paused_until, late);
-            return;
-        }
         let local = Time(now.0 + process.skew_ns);
-        let effects = hosted.step(local, input);
-        if let Hosted::Scheduler(core, _) = &*hosted {
+        let led = hosted.leads();
+        let mut effects = hosted.step(local, input);
+        self.twisted(role, led, &mut effects);
+        let Some(process) = self.processes.get(&role) else { return };
+        let Some(hosted) = &process.hosted else { return };
+        if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
@@ -576,10 +627,10 @@ impl World {
                 }
             }
         }
-        if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (&*hosted, role) {
+        if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
         }
-        if let Hosted::Gpus(core, _) = &*hosted {
+        if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
         self.carry_out(role, effects);
@@ -615,9 +666,9 @@ impl World {
                 Effect::Own(OwnOut::Gpus(reply)) => self.gpus_answered(*reply),
                 Effect::Own(OwnOut::Extender(answer)) => self.answer_scheduler(*answer),
                 Effect::Own(OwnOut::Kubelet(out)) => {
-                    if let Role::Kubelet(number) = role
-                        && let Some(node) = self.nodes.get_mut(&number)
-                    {
+                    if let Role::Kubelet(number) = role {
+                        let number = self.runtime_of(number, &out.op);
+                        let Some(node) = self.nodes.get_mut(&number) else { continue };
                         let follow = node.ask(life, out.id, out.op);
                         self.follow(number, follow);
                     }
@@ -654,11 +705,12 @@ impl World {
     }
 
     pub(super) fn crash(&mut self, role: Role, why: &str) {
-        self.mark(format_args!("{role} dies: {why}"));
+        self.turn(role, why, Tone::Down, format_args!("{role} dies: {why}"));
         let Some(process) = self.processes.get_mut(&role) else { return };
         if process.hosted.take().is_none() {
             return;
         }
+        process.hang.forget();
         for conn in std::mem::take(&mut process.conns).into_values() {
             self.server.hang_up(conn);
             self.ledger.closed(conn);

@@ -1,10 +1,12 @@
 //! What happens on a node, and what follows from it.
 
+use carrack_plot::Tone;
+
 use super::{Happening, World};
 use crate::hosted::OwnIn;
 use crate::invariants::holdings;
 use crate::node::{Follow, NodeEvent};
-use crate::role::Role;
+use crate::role::{Role, node_name};
 
 impl World {
     pub(super) fn node(&mut self, number: u8, event: NodeEvent) {
@@ -21,7 +23,7 @@ impl World {
             }
         }
         if booted {
-            self.mark(format_args!("node{number} is up again"));
+            self.turn(node_name(number), "up", Tone::Good, format_args!("node{number} is up again"));
         }
         self.follow(number, follow);
     }

@@ -27,6 +27,7 @@ impl World {
         let now = self.queue.now();
         let idempotent =
             matches!(request.method, Method::Get | Method::Put | Method::Delete) && matches!(asked, Asked::Call(_));
+        let request = if life == 0 { request } else { self.tampered(role, request) };
         let label = label(&request);
         self.count(role, &label, &request.body);
         let mut passage = self.net.send(now, role, idempotent);
@@ -110,6 +111,7 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, id: FlightId) {
+        self.overwritten(id);
         if self.server.arrive(id) {
             return self.poll(id);
         }

@@ -182,7 +182,7 @@ impl World {
         }
         let now = self.queue.now();
         for role in [Role::Scheduler, Role::StandbyScheduler] {
-            let Some(process) = self.processes.get(&role).filter(|p| now >= p.paused_until) else { continue };
+            let Some(process) = self.processes.get(&role).filter(|p| !p.hang.hangs(now)) else { continue };
             let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
             let Some((pods, nodes)) = core.heard_up_to() else { continue };
             if pods < self.observer.changed("pod").0 || nodes < self.observer.changed("node").0 {

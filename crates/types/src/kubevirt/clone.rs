@@ -30,13 +30,13 @@ pub struct VirtualMachineClone {
 }
 
 kind!(VirtualMachineClone, "clone.kubevirt.io", "v1beta1", "VirtualMachineClone", "virtualmachineclones",
-    NamespaceResourceScope, {spec: "spec", status: "status"});
+    NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 api! {
     /// What a clone should be.
     pub struct VirtualMachineCloneSpec {
         /// What is cloned: a VirtualMachine or a VirtualMachineSnapshot.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub source: Option<TypedLocalReference>,
         /// The machine that is made. Without it, a machine whose name is chosen.
         pub target: Option<TypedLocalReference>,

@@ -64,7 +64,7 @@ api! {
     /// A disk; its contents come from the volume of the same name. Of `disk`, `lun` and `cdrom` at most one.
     pub struct Disk {
         /// Name of the disk and of its volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Attach as a disk.
         pub disk: Option<DiskTarget>,
@@ -152,7 +152,7 @@ api! {
     /// A watchdog device.
     pub struct Watchdog {
         /// Name of the device.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// The i6300esb device.
         pub i6300esb: Option<WatchdogModel>,
@@ -184,10 +184,10 @@ api! {
     /// A filesystem shared with the guest.
     pub struct Filesystem {
         /// Name of the filesystem and of its volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Shared by virtiofs.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub virtiofs: Option<FilesystemVirtiofs>,
     }
 
@@ -197,7 +197,7 @@ api! {
     /// A device of the host, or a GPU.
     pub struct HostDevice {
         /// Name of the device in the guest.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Resource name of its device plugin.
         pub device_name: Option<String>,
@@ -232,17 +232,17 @@ api! {
         /// Bus: virtio, usb.
         pub bus: Option<String>,
         /// Type: tablet, keyboard.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub r#type: String,
         /// Name of the device.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
     }
 
     /// A sound card.
     pub struct SoundDevice {
         /// Name of the device.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Model: ich9, ac97. Default ich9.
         pub model: Option<String>,
@@ -265,7 +265,7 @@ api! {
     /// A network interface of the guest. Of the bindings at most one.
     pub struct Interface {
         /// Name of the interface and of its network.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Model: e1000, e1000e, igb, ne2k_pci, pcnet, rtl8139, virtio. Default virtio.
         pub model: Option<String>,
@@ -309,7 +309,7 @@ api! {
     /// A binding by a plugin.
     pub struct PluginBinding {
         /// Name of the plugin in the KubeVirt object.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
     }
 
@@ -320,7 +320,7 @@ api! {
         /// TCP or UDP. Default TCP.
         pub protocol: Option<String>,
         /// Port number.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub port: i32,
     }
 
@@ -339,17 +339,17 @@ api! {
     /// A private DHCP option.
     pub struct DhcpPrivateOption {
         /// Number, 224 to 254.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub option: i32,
         /// Value.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub value: String,
     }
 
     /// A network that an interface is connected to. Of `pod` and `multus` at most one; `pod` by default.
     pub struct Network {
         /// Name of the network.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// The pod network.
         pub pod: Option<PodNetwork>,
@@ -372,7 +372,7 @@ api! {
     /// A network of Multus.
     pub struct MultusNetwork {
         /// `<name>` or `<namespace>/<name>` of a NetworkAttachmentDefinition.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub network_name: String,
         /// Whether it takes the pod network's place.
         pub default: bool,
@@ -389,7 +389,7 @@ api! {
     /// A size with which a disk is created.
     pub struct EmptyDiskSource {
         /// Capacity of the sparse disk.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub capacity: Quantity,
     }
 }

@@ -24,7 +24,7 @@ api! {
         /// ACPI, APIC, Hyper-V, SMM and others.
         pub features: Option<Features>,
         /// Devices.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub devices: Devices,
         /// I/O threads: shared, auto, supplementalPool.
         pub io_threads_policy: Option<String>,
@@ -75,7 +75,7 @@ api! {
     /// One CPU feature.
     pub struct CpuFeature {
         /// Name.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// force, require (default), optional, disable, forbid.
         pub policy: Option<String>,
@@ -165,7 +165,7 @@ api! {
     /// An image that holds a kernel and an initrd.
     pub struct KernelBootContainer {
         /// Image.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub image: String,
         /// Secret with credentials for the image's registry.
         pub image_pull_secret: Option<String>,

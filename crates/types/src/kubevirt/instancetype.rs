@@ -56,10 +56,10 @@ api! {
         /// Scheduler of the pods.
         pub scheduler_name: String,
         /// CPUs.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub cpu: InstancetypeCpu,
         /// Memory.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub memory: InstancetypeMemory,
         /// GPUs.
         #[serde(rename = "gpus")]
@@ -79,7 +79,7 @@ api! {
     /// CPUs of an instance type.
     pub struct InstancetypeCpu {
         /// How many virtual CPUs the guest has.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub guest: u32,
         /// Model.
         pub model: Option<String>,
@@ -99,7 +99,7 @@ api! {
     /// Memory of an instance type.
     pub struct InstancetypeMemory {
         /// What the guest sees.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub guest: Quantity,
         /// Huge pages.
         pub hugepages: Option<Hugepages>,
@@ -288,14 +288,14 @@ api! {
     /// CPUs that a guest needs.
     pub struct CpuRequirement {
         /// How many.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub guest: u32,
     }
 
     /// Memory that a guest needs.
     pub struct MemoryRequirement {
         /// How much.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub guest: Quantity,
     }
 }

@@ -13,6 +13,8 @@ mod embedded;
 pub mod instancetype;
 pub mod others;
 pub mod quantity;
+#[cfg(test)]
+mod required;
 mod schema;
 pub mod snapshot;
 pub mod vm;

@@ -25,7 +25,7 @@ pub struct VirtualMachineInstanceReplicaSet {
 }
 
 kind!(VirtualMachineInstanceReplicaSet, "kubevirt.io", "v1", "VirtualMachineInstanceReplicaSet",
-    "virtualmachineinstancereplicasets", NamespaceResourceScope, {spec: "spec", status: "status"});
+    "virtualmachineinstancereplicasets", NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 /// A wish to move an instance to another node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -40,7 +40,7 @@ pub struct VirtualMachineInstanceMigration {
 }
 
 kind!(VirtualMachineInstanceMigration, "kubevirt.io", "v1", "VirtualMachineInstanceMigration",
-    "virtualmachineinstancemigrations", NamespaceResourceScope, {spec: "spec", status: "status"});
+    "virtualmachineinstancemigrations", NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 /// Settings applied to matching instances; deprecated in favour of instance types.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -67,7 +67,7 @@ pub struct KubeVirt {
     pub status: Option<KubeVirtStatus>,
 }
 
-kind!(KubeVirt, "kubevirt.io", "v1", "KubeVirt", "kubevirts", NamespaceResourceScope, {spec: "spec", status: "status"});
+kind!(KubeVirt, "kubevirt.io", "v1", "KubeVirt", "kubevirts", NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 api! {
     /// What a replica set should be.
@@ -75,10 +75,11 @@ api! {
         /// How many. Default 1.
         pub replicas: Option<i32>,
         /// Labels of its instances.
-        #[schemars(extend("x-required" = true), with = "embedded::LabelSelector")]
+        #[required]
+        #[schemars(with = "embedded::LabelSelector")]
         pub selector: LabelSelector,
         /// The instance.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub template: Option<VirtualMachineInstanceTemplateSpec>,
         /// Do nothing for now.
         pub paused: bool,
@@ -113,20 +114,20 @@ api! {
     /// Where to send to.
     pub struct MigrationSource {
         /// Id of the migration.
+        #[required]
         #[serde(rename = "migrationID")]
-        #[schemars(extend("x-required" = true))]
         pub migration_id: String,
         /// URL to connect to.
+        #[required]
         #[serde(rename = "connectURL")]
-        #[schemars(extend("x-required" = true))]
         pub connect_url: String,
     }
 
     /// What to receive.
     pub struct MigrationTarget {
         /// Id of the migration.
+        #[required]
         #[serde(rename = "migrationID")]
-        #[schemars(extend("x-required" = true))]
         pub migration_id: String,
     }
 
@@ -147,7 +148,8 @@ api! {
     /// What a preset sets.
     pub struct PresetSpec {
         /// Labels of the instances that it applies to.
-        #[schemars(extend("x-required" = true), with = "embedded::LabelSelector")]
+        #[required]
+        #[schemars(with = "embedded::LabelSelector")]
         pub selector: LabelSelector,
         /// Settings.
         pub domain: Option<DomainSpec>,

@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An amount of something in Kubernetes' notation (`128Mi`, `500m`, `2`), as it was written.
 ///
 /// The text is kept, since it goes back to where it came from; [`Quantity::amount`] computes with it. Manifests also
 /// hold bare numbers (`cpu: 2`); they are read as their decimal text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quantity(pub String);
 
 impl Quantity {
@@ -49,6 +48,13 @@ impl From<&str> for Quantity {
 impl From<Quantity> for k8s_openapi::apimachinery::pkg::api::resource::Quantity {
     fn from(quantity: Quantity) -> Self {
         Self(quantity.0)
+    }
+}
+
+/// None at all is written as upstream's zero value is: `0`.
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if self.0.is_empty() { "0" } else { &self.0 })
     }
 }
 

@@ -22,7 +22,7 @@ pub struct VirtualMachine {
 }
 
 kind!(VirtualMachine, "kubevirt.io", "v1", "VirtualMachine", "virtualmachines",
-    NamespaceResourceScope, {spec: "spec", status: "status"});
+    NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 api! {
     /// What a virtual machine should be.
@@ -36,7 +36,7 @@ api! {
         /// Preference to apply.
         pub preference: Option<InstancetypeMatcher>,
         /// The instance that is made to run it.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub template: Option<VirtualMachineInstanceTemplateSpec>,
         /// DataVolumes made for it.
         #[schemars(with = "Vec<OpenObject>")]
@@ -51,6 +51,7 @@ api! {
         #[schemars(schema_with = "embedded::template_metadata")]
         pub metadata: Option<ObjectMeta>,
         /// Its spec.
+        #[written]
         pub spec: VirtualMachineInstanceSpec,
     }
 
@@ -118,7 +119,7 @@ api! {
     /// A request to start or stop.
     pub struct StateChangeRequest {
         /// Start or Stop.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub action: String,
         /// Parameters.
         pub data: BTreeMap<String, String>,
@@ -141,7 +142,7 @@ api! {
     /// Whether a volume can be snapshotted.
     pub struct VolumeSnapshotStatus {
         /// Name of the volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Whether it can.
         pub enabled: bool,

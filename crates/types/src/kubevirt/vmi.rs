@@ -26,7 +26,7 @@ pub struct VirtualMachineInstance {
 }
 
 kind!(VirtualMachineInstance, "kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances",
-    NamespaceResourceScope, {spec: "spec", status: "status"});
+    NamespaceResourceScope, {spec: "spec"; status: "status"});
 
 api! {
     /// What a virtual machine instance should be.
@@ -34,7 +34,7 @@ api! {
         /// Priority class of its pod.
         pub priority_class_name: Option<String>,
         /// The guest's machine.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub domain: DomainSpec,
         /// Labels that its node must have.
         pub node_selector: BTreeMap<String, String>,
@@ -91,7 +91,7 @@ api! {
     /// A resource claim of the pod.
     pub struct ResourceClaim {
         /// Name within the instance.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// An existing claim.
         pub resource_claim_name: Option<String>,
@@ -138,20 +138,20 @@ api! {
     /// SSH public keys.
     pub struct SshPublicKeyCredential {
         /// Where they are.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub source: CredentialSource,
         /// How they get into the guest.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub propagation_method: SshKeyPropagation,
     }
 
     /// Passwords of users.
     pub struct UserPasswordCredential {
         /// Where they are.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub source: CredentialSource,
         /// How they get into the guest.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub propagation_method: PasswordPropagation,
     }
 
@@ -164,7 +164,7 @@ api! {
     /// A Secret with a credential.
     pub struct CredentialSecret {
         /// Its name.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub secret_name: String,
     }
 
@@ -190,7 +190,7 @@ api! {
     /// Users that get a key.
     pub struct AgentUsers {
         /// Their names.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub users: Vec<String>,
     }
 
@@ -262,10 +262,10 @@ api! {
     /// A condition.
     pub struct Condition {
         /// Type.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub r#type: String,
         /// True, False, Unknown.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub status: String,
         /// When it was last looked at.
         #[schemars(schema_with = "embedded::nullable_time")]
@@ -333,7 +333,7 @@ api! {
     /// A volume as it is.
     pub struct VolumeStatus {
         /// Name of the volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Device in the guest, such as vda.
         pub target: String,

@@ -11,7 +11,7 @@ api! {
     /// A volume. Exactly one of its sources is set.
     pub struct Volume {
         /// Name of the volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// An image file on the node.
         pub host_disk: Option<HostDisk>,
@@ -51,10 +51,10 @@ api! {
     /// An image file on the node.
     pub struct HostDisk {
         /// Path on the node.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub path: String,
         /// Disk (must exist) or DiskOrCreate.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub r#type: String,
         /// Capacity, when it is created.
         pub capacity: Option<Quantity>,
@@ -65,7 +65,7 @@ api! {
     /// A persistent volume claim.
     pub struct PersistentVolumeClaimSource {
         /// Name of the claim.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub claim_name: String,
         /// Read-only.
         pub read_only: Option<bool>,
@@ -105,7 +105,7 @@ api! {
     /// A disk inside a container image, under `/disk`.
     pub struct ContainerDiskSource {
         /// Image.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub image: String,
         /// Secret with credentials for the image's registry.
         pub image_pull_secret: Option<String>,
@@ -125,7 +125,7 @@ api! {
     /// A DataVolume.
     pub struct DataVolumeSource {
         /// Name of the DataVolume and of its claim.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Whether it can be plugged and unplugged.
         pub hotpluggable: bool,
@@ -172,7 +172,7 @@ api! {
     /// A directory of the launcher's container.
     pub struct ContainerPathSource {
         /// Path in the container.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub path: String,
         /// Read-only.
         pub read_only: Option<bool>,
@@ -181,10 +181,10 @@ api! {
     /// A claim in the launcher's pod without a disk in the guest.
     pub struct UtilityVolume {
         /// Name of the volume.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub name: String,
         /// Name of the claim.
-        #[schemars(extend("x-required" = true))]
+        #[required]
         pub claim_name: String,
         /// Read-only.
         pub read_only: Option<bool>,

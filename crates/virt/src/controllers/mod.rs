@@ -15,6 +15,7 @@
 pub mod clone;
 pub mod installation;
 pub mod node;
+mod planted;
 pub mod replicaset;
 pub mod restore;
 pub mod snapshot;
@@ -25,6 +26,8 @@ pub mod vmi;
 
 use carrack_engine::{Manager, Rng};
 
+pub use planted::Planted;
+
 /// Settings of the controllers.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -33,6 +36,8 @@ pub struct Config {
     /// Directory on every node with the program that keeps containers of container disks alive (see
     /// `paths::KEEP_ALIVE_DIR`).
     pub keep_alive_dir: String,
+    /// A bug that the simulator plants.
+    pub planted: Option<Planted>,
 }
 
 /// Component name in events.
@@ -54,11 +59,11 @@ pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) ->
 #[must_use]
 pub fn without_clones(config: &Config, rng: Rng) -> Manager {
     Manager::new(COMPONENT, rng)
-        .with(vm::VmController::default())
+        .with(vm::VmController::new(config.planted))
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
-        .with(node::NodeController::default())
-        .with(node::recovery::RecoveryController)
+        .with(node::NodeController::new(config.planted))
+        .with(node::recovery::RecoveryController::new(config.planted))
         .with(snapshot::SnapshotController::default())
         .with(snapshot::ContentController::default())
         .with(restore::RestoreController::default())

@@ -40,7 +40,7 @@ fn an_instance_type_sets_what_is_open_and_meets_what_is_not() {
     check(
         json!({"domain": {"devices": {}}}),
         Ok(json!({"cpu": {"sockets": 2, "cores": 1, "threads": 1}, "memory": {"guest": "1Gi"},
-            "resources": {"requests": {"memory": "536870900"}}})),
+            "resources": {"requests": {"memory": "536870900"}}, "devices": {}})),
     );
     check(
         json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "64Mi"}}}),

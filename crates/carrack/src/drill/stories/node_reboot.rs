@@ -16,7 +16,7 @@ use super::super::machine::{self, Contained};
 use super::super::roles::Role;
 use super::super::stage::Stage;
 use super::super::{api, looks, objects, rules};
-use super::{Plant, Story, guest, so, start_machine, whole_cluster};
+use super::{MACHINE, Plant, Story, guest, so, start_machine, whole_cluster};
 
 const RESOURCE: &str = "drill.carrack.io/widget";
 const DEVICES: [&str; 3] = ["w0", "w1", "w2"];
@@ -98,6 +98,13 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     })?;
     stage.lasts(LATE)?;
 
+    let instance = stage.wait("an instance waits for virt-handler", 30, || {
+        let path = format!("{}/{MACHINE}", api::INSTANCES);
+        let instance = cluster.api.get(&path).map_err(|error| error.to_string())?.ok_or("there is no instance")?;
+        let phase = api::text(&instance, "/status/phase");
+        so(matches!(phase, "Scheduling" | "Scheduled"), || format!("it is {phase:?}"))?;
+        Ok(api::uid(&instance).to_owned())
+    })?;
     stage.step("the device plugin and virt-handler come at last");
     let plugin = Plugin::start(&cluster)?;
     cluster.start(Role::VirtHandler)?;
@@ -111,6 +118,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         let now = guest(&cluster, &below)?;
         so(now.process != before.process, || "it is the guest from before".to_owned())
     })?;
+    // It has waited, and was not failed for what was away.
+    let path = format!("{}/{MACHINE}", api::INSTANCES);
+    let now = cluster.api.get(&path)?.map(|instance| api::uid(&instance).to_owned()).unwrap_or_default();
+    let same = so(now == instance, || format!("instance {instance} was given up for {now}"));
+    stage.journal.check(&rules::MACHINES_RUN, same);
     let again = objects::idle_pod("another", &json!({RESOURCE: "1"}));
     cluster.create(api::PODS, &again)?;
     let another = cluster.wait_pod("another")?;

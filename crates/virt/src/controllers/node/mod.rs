@@ -30,6 +30,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
+use super::Planted;
 use crate::fence::{self, SUSPECT_AFTER};
 use listener::Listener;
 
@@ -43,6 +44,15 @@ const RECHECK: Duration = Duration::from_secs(60);
 pub struct NodeController {
     heartbeats: Listener,
     leases: Listener,
+    planted: Option<Planted>,
+}
+
+impl NodeController {
+    /// One with a bug, or without.
+    #[must_use]
+    pub fn new(planted: Option<Planted>) -> Self {
+        Self { planted, ..Self::default() }
+    }
 }
 
 /// The node that a launcher pod is bound to.
@@ -91,8 +101,11 @@ impl Controller for NodeController {
                 (beat + HEARTBEAT_TIMEOUT, None)
             }
         };
-        if node.is_none() && lease.is_none() {
+        if node.is_none() && (lease.is_none() || self.planted == Some(Planted::VanishedNode)) {
             self.heartbeats.forget(&key.name);
+            return Plan::none();
+        }
+        if heartbeat.is_none() && node.is_some() && self.planted == Some(Planted::MissingHeartbeat) {
             return Plan::none();
         }
         let mut plan = Plan::none().requeue_after(RECHECK);

@@ -78,7 +78,8 @@ fn unscheduled(world: &World<'_>) -> Next {
             blocks.insert(name);
         }
     }
-    let Some(devices) = pod::devices_on_offer(world.view.cache::<Node>().iter().map(AsRef::as_ref)) else {
+    let nodes = world.view.cache::<Node>().iter().map(AsRef::as_ref);
+    let Some(devices) = pod::devices_of(nodes, world.config.planted) else {
         return Next::Wait(Obstacle::NoNode);
     };
     match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {

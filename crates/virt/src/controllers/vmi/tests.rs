@@ -90,7 +90,8 @@ fn plan_with(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, 
         .with(cluster)
         .with::<PersistentVolumeClaim>([])
         .with::<VirtualMachine>([]);
-    let config = Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned() };
+    let config =
+        Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned(), planted: None };
     VmiController::new(config).reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
 }
 
@@ -310,7 +311,7 @@ fn the_launcher_pod() {
 }
 
 #[test]
-fn devices_are_asked_for_as_far_as_nodes_offer_them() {
+fn devices_are_asked_for_as_far_as_nodes_have_them() {
     let asked = |node: Node, cluster: Option<KubeVirt>| {
         let pod = created(&plan_with(vmi("", json!({})), None, Some(node), cluster)).expect("a pod");
         let limits = pod["spec"]["containers"][0]["resources"]["limits"].clone();
@@ -321,4 +322,18 @@ fn devices_are_asked_for_as_far_as_nodes_offer_them() {
     let emulate = read(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
         "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}));
     assert_eq!(asked(node("true", &["kvm", "tun", "vhost-net"]), Some(emulate)), [false, true, false]);
+    // A kubelet after a reboot, whose plugins are not back yet.
+    let rebooted = |lost: Option<&str>| {
+        let mut node = node("true", &["kvm", "tun", "vhost-net"]);
+        let listed = node.status.as_mut().and_then(|status| status.capacity.as_mut()).expect("a list");
+        listed.values_mut().for_each(|amount| amount.0 = "0".to_owned());
+        node.metadata.annotations =
+            lost.map(|names| [("kubevirt.io/lost-devices".to_owned(), names.to_owned())].into());
+        node
+    };
+    assert_eq!(asked(rebooted(None), None), [true, true, true]);
+    assert_eq!(
+        asked(rebooted(Some("devices.kubevirt.io/kvm,devices.kubevirt.io/vhost-net")), None),
+        [false, true, false]
+    );
 }

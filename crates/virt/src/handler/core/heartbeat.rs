@@ -8,6 +8,9 @@
 //! moment: a restart of an agent is no reason to refuse or move anything. What is really gone shows elsewhere: a device
 //! in the node's allocatable amounts, the kubelet in the node's readiness, a silent handler by the node controller,
 //! which sets the label to false.
+//!
+//! A kubelet lists for ever what plugins have once offered it. So that nobody waits for what is gone for good, the
+//! annotation `kubevirt.io/lost-devices` names the devices that this machine had once and has not any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +18,14 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
-    FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE, SCHEDULABLE_LABEL,
-    TUN_RESOURCE, VHOST_NET_RESOURCE,
+    FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE,
+    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, VHOST_NET_RESOURCE,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
+/// The handler's devices.
+const DEVICES: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
 const PERIOD: Duration = Duration::from_secs(60);
 const JITTER_PERCENT: u32 = 20;
 const RETRY: Duration = Duration::from_secs(5);
@@ -64,13 +69,28 @@ impl Heartbeat {
     /// Whether instances may come: every device is accounted for, and those that exist are on offer.
     fn offers_devices(&self, node: &Node) -> bool {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
-        [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE].iter().all(|resource| match self.devices.get(*resource) {
+        DEVICES.iter().all(|resource| match self.devices.get(*resource) {
             None => false,
             Some((false, _)) => true,
             Some((true, registered)) => {
                 *registered && capacity.and_then(|c| c.get(*resource)).is_some_and(|amount| amount.0 != "0")
             }
         })
+    }
+
+    /// The devices that the kubelet lists and that are not here. Until all have been looked for, what was said before
+    /// stands.
+    fn lost(&self, node: &Node) -> Option<String> {
+        if DEVICES.iter().any(|resource| !self.devices.contains_key(*resource)) {
+            return node.annotation(LOST_DEVICES_ANNOTATION).map(str::to_owned);
+        }
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        let is_lost = |resource: &&str| {
+            capacity.is_some_and(|listed| listed.contains_key(*resource))
+                && self.devices.get(*resource).is_some_and(|(present, _)| !present)
+        };
+        let lost: Vec<&str> = DEVICES.into_iter().filter(is_lost).collect();
+        (!lost.is_empty()).then(|| lost.join(","))
     }
 
     /// What to write to the node now, and when to look again.
@@ -81,7 +101,9 @@ impl Heartbeat {
         };
         let current = node.label(SCHEDULABLE_LABEL);
         let label = if able && self.offers_devices(node) { "true" } else { current.unwrap_or("false") };
-        if current == Some(label) && self.due.is_some_and(|due| now < due) {
+        let lost = self.lost(node);
+        let said = current == Some(label) && node.annotation(LOST_DEVICES_ANNOTATION) == lost.as_deref();
+        if said && self.due.is_some_and(|due| now < due) {
             return (None, None);
         }
         self.writing = true;
@@ -92,7 +114,7 @@ impl Heartbeat {
         let patch = json!({"metadata": {
             "labels": {SCHEDULABLE_LABEL: label},
             "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port,
-                FENCED_BY_ANNOTATION: null},
+                FENCED_BY_ANNOTATION: null, LOST_DEVICES_ANNOTATION: lost},
         }});
         (Some(patch), Some(due))
     }

@@ -579,6 +579,13 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     // A kubelet that is away for a moment changes nothing.
     device(&mut rig, "tun", true, false);
     assert_eq!(label(&rig), "true");
+    // What the kubelet still lists and the machine has not any more is told, for as long as that is so.
+    let lost = |rig: &Rig| rig.objects[NODE]["metadata"]["annotations"].get("kubevirt.io/lost-devices").cloned();
+    assert_eq!(lost(&rig), None);
+    device(&mut rig, "kvm", false, false);
+    assert_eq!(lost(&rig), Some(json!("devices.kubevirt.io/kvm")));
+    device(&mut rig, "kvm", true, true);
+    assert_eq!(lost(&rig), None);
     // The controller may have taken a silent node out; a living one is back at once.
     let before = rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"].clone();
     device(&mut rig, "tun", true, true);

@@ -4,7 +4,7 @@
 //! annotations, container names, directories, device requests. Two things are done otherwise than upstream:
 //! containers of container disks are kept alive by a program that the handler puts on the node beforehand (upstream
 //! copies one into each pod by an init container, which costs each start a container), and devices are asked for as
-//! far as nodes offer them, so that clusters without KVM or vhost-net run guests by emulation with no setting.
+//! far as nodes have them, so that clusters without KVM or vhost-net run guests by emulation with no setting.
 
 mod probes;
 mod volumes;
@@ -17,8 +17,8 @@ use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
 use carrack_types::well_known::kubevirt::{
     APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER,
-    MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE,
-    VM_NAME_LABEL, VMI_ID_LABEL,
+    LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, UNPAUSED_CONDITION,
+    VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
@@ -28,11 +28,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::overhead::memory_overhead_bytes;
-use crate::controllers::Config;
+use crate::controllers::{Config, Planted};
 use crate::identity::{hashed_network, label_value, launcher_pod_name};
 use crate::paths;
 use volumes::Volumes;
 
+/// The devices that a launcher may ask for.
+const DEVICES: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
 /// Where Multus looks for the networks of a pod.
 const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// Virtual CPUs that share one requested CPU, unless the cluster's settings say otherwise.
@@ -42,20 +44,30 @@ pub(crate) const DEFAULT_GRACE_S: i64 = 30;
 /// Seconds that the pod gets beyond its guest.
 const POD_GRACE_EXTRA_S: i64 = 30;
 
-/// The device resources that nodes ready for instances offer; nothing when no node is ready, and nobody knows yet.
-pub(super) fn devices_on_offer<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<BTreeSet<&'static str>> {
+/// The device resources that nodes ready for instances have; nothing when no node is ready, and nobody knows yet.
+///
+/// A kubelet that has started anew lists what its node had before, and none of it, until the node's handler is back with
+/// its plugins. That counts as well: a launcher that did not ask for its devices would start without them, and its guest
+/// would fail. What a node has lost for good, its handler says.
+pub(super) fn devices_of<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    planted: Option<Planted>,
+) -> Option<BTreeSet<&'static str>> {
     let mut ready = nodes.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")).peekable();
     ready.peek()?;
-    Some(
-        ready
-            .filter_map(|node| node.status.as_ref()?.capacity.as_ref())
-            .flat_map(|capacity| {
-                [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE]
-                    .into_iter()
-                    .filter(|name| capacity.get(*name).is_some_and(|amount| amount.0 != "0"))
-            })
-            .collect(),
-    )
+    let has = |node: &Node, name: &str| match planted {
+        Some(Planted::DevicesOfTheMoment) => listed(node, name).is_some_and(|amount| amount.0 != "0"),
+        _ => listed(node, name).is_some() && !has_lost(node, name),
+    };
+    Some(ready.flat_map(|node| DEVICES.into_iter().filter(|name| has(node, name))).collect())
+}
+
+fn listed<'a>(node: &'a Node, name: &str) -> Option<&'a Quantity> {
+    node.status.as_ref()?.capacity.as_ref()?.get(name)
+}
+
+fn has_lost(node: &Node, name: &str) -> bool {
+    node.annotation(LOST_DEVICES_ANNOTATION).is_some_and(|lost| lost.split(',').any(|gone| gone == name))
 }
 
 /// A number of bytes as a quantity.

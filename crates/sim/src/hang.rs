@@ -1,0 +1,121 @@
+//! A process that hangs: what reaches it meanwhile is observed when it goes on, all of it, in the order in which it came.
+//!
+//! Another pause may begin before one is over. What came first is observed first even so: a watch that told of a bookmark
+//! before the changes that it stands for would be no watch.
+
+use std::collections::VecDeque;
+
+use carrack_engine::Time;
+
+/// Until when a process hangs, and what waits for it.
+#[derive(Debug)]
+pub(crate) struct Hang<T> {
+    until: Time,
+    held: VecDeque<T>,
+}
+
+impl<T> Default for Hang<T> {
+    fn default() -> Self {
+        Self { until: Time::default(), held: VecDeque::new() }
+    }
+}
+
+/// What becomes of something that reaches a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival<T> {
+    /// It is observed at once.
+    Observed(T),
+    /// It waits behind others.
+    Waits,
+    /// It waits, the first to do so: the process is to be looked at then.
+    WaitsUntil(Time),
+}
+
+/// What a process observes that goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    Observed(T),
+    /// It hangs once more.
+    Hangs(Time),
+    Nothing,
+}
+
+impl<T> Hang<T> {
+    /// It hangs until then, or for as long as it would have hung anyway.
+    pub(crate) fn hang(&mut self, until: Time) {
+        self.until = self.until.max(until);
+    }
+    pub(crate) fn hangs(&self, now: Time) -> bool {
+        now < self.until
+    }
+    /// Something reaches the process.
+    pub(crate) fn arrive(&mut self, now: Time, thing: T) -> Arrival<T> {
+        let first = self.held.is_empty();
+        if first && !self.hangs(now) {
+            return Arrival::Observed(thing);
+        }
+        self.held.push_back(thing);
+        if first { Arrival::WaitsUntil(self.until) } else { Arrival::Waits }
+    }
+    /// What it observes next of what has waited.
+    pub(crate) fn next(&mut self, now: Time) -> Next<T> {
+        if self.hangs(now) && !self.held.is_empty() {
+            return Next::Hangs(self.until);
+        }
+        self.held.pop_front().map_or(Next::Nothing, Next::Observed)
+    }
+    /// The process is gone, and with it what waited.
+    pub(crate) fn forget(&mut self) {
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: i64) -> Time {
+        Time::from_unix_s(s)
+    }
+
+    /// What is observed, and when: pauses and arrivals, in the order of time.
+    fn check(pauses: &[(i64, i64)], arrivals: &[(i64, char)], expected: &str) {
+        let mut hang = Hang::default();
+        let mut looks = std::collections::BTreeSet::new();
+        let mut seen = String::new();
+        for now in 0..40 {
+            for (_, until) in pauses.iter().filter(|(begins, _)| *begins == now) {
+                hang.hang(at(*until));
+            }
+            if looks.remove(&at(now)) {
+                while let Next::Observed(thing) = hang.next(at(now)) {
+                    seen.push(thing);
+                }
+                if let Next::Hangs(until) = hang.next(at(now)) {
+                    looks.insert(until);
+                }
+                seen.push('|');
+            }
+            for (_, thing) in arrivals.iter().filter(|(arrives, _)| *arrives == now) {
+                match hang.arrive(at(now), *thing) {
+                    Arrival::Observed(thing) => seen.push(thing),
+                    Arrival::Waits => {}
+                    Arrival::WaitsUntil(until) => _ = looks.insert(until),
+                }
+            }
+        }
+        assert_eq!(seen, expected, "{pauses:?}");
+    }
+
+    #[test]
+    fn what_waits_is_observed_in_its_order_however_pauses_overlap() {
+        let arrivals = [(1, 'a'), (6, 'b'), (12, 'c'), (18, 'd')];
+        check(&[], &arrivals, "abcd");
+        check(&[(5, 10)], &arrivals, "ab|cd");
+        // The second one ends before the first one does.
+        check(&[(5, 15), (7, 9)], &arrivals, "abc|d");
+        // It ends after the first one does.
+        check(&[(5, 10), (7, 15)], &arrivals, "a|bc|d");
+        check(&[(5, 13), (13, 20)], &arrivals, "a|bcd|");
+    }
+}

@@ -1,0 +1,157 @@
+//! Bugs that are done to roles from outside: to what they send, and to what becomes of it.
+//!
+//! The roles' own code knows nothing of these. What a request, an effect or a commit becomes under each of them is decided
+//! here, and nowhere else in the world.
+
+use std::time::Duration;
+
+use carrack_engine::{ApiRequest, CallId, DeleteOptions, Effect, Method};
+use carrack_kubelet::Op;
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+use super::{Happening, World};
+use crate::extender::FILTER;
+use crate::hosted::{Hosted, OwnOut};
+use crate::observer::{Change, deleting, key_of, text};
+use crate::plants::Bug;
+use crate::role::{Role, node_name};
+use crate::server::{Asked, FlightId};
+
+/// How soon something is written again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How soon something is said that is otherwise than what was said before.
+const LATER: Duration = Duration::from_secs(1);
+
+/// The body of a request, as JSON.
+fn body(request: &ApiRequest) -> Value {
+    serde_json::from_slice(&request.body).unwrap_or_default()
+}
+
+fn with_body(request: &ApiRequest, body: &Value) -> ApiRequest {
+    ApiRequest { body: body.to_string().into(), ..request.clone() }
+}
+
+impl World {
+    /// What is sent instead of a request.
+    pub(super) fn tampered(&mut self, role: Role, request: ApiRequest) -> ApiRequest {
+        match (self.bug(), role) {
+            (Some(Bug::OneNode), Role::Scheduler) if request.path.ends_with("/binding") => {
+                let mut binding = body(&request);
+                binding["target"]["name"] = node_name(1).into();
+                return with_body(&request, &binding);
+            }
+            (Some(Bug::BindingsOverwrite), Role::Scheduler) if request.path.ends_with("/binding") => {
+                let mut binding = body(&request);
+                let other =
+                    self.nodes.keys().map(|node| node_name(*node)).find(|node| binding["target"]["name"] != **node);
+                binding["target"]["name"] = other.into();
+                self.queue.after(LATER, Happening::Planted(role, Box::new(with_body(&request, &binding))));
+            }
+            (Some(Bug::EndsTakenBack), Role::Kubelet(_)) if request.path.ends_with("/status") => {
+                let mut status = body(&request);
+                if request.path.contains("/pods/")
+                    && matches!(text(&status, "/status/phase"), "Succeeded" | "Failed")
+                    && let Some(metadata) = status["metadata"].as_object_mut()
+                {
+                    metadata.remove("resourceVersion");
+                    status["status"]["phase"] = "Running".into();
+                    let again = with_body(&request, &status);
+                    self.queue.after(LATER, Happening::Planted(role, Box::new(again)));
+                }
+            }
+            (Some(Bug::Echo), Role::Controllers)
+                if !self.echoes && request.method != Method::Get && !request.path.contains("/leases") =>
+            {
+                self.echoes = true;
+                self.queue.after(AGAIN, Happening::Planted(role, Box::new(request.clone())));
+            }
+            _ => {}
+        }
+        request
+    }
+
+    /// A request of nobody is sent in the name of a role.
+    pub(super) fn planted(&mut self, role: Role, request: ApiRequest) {
+        // No life of a process has this number, so that nobody is told.
+        self.send(role, 0, Asked::Call(CallId(0)), request.clone());
+        if self.bug() == Some(Bug::Echo) {
+            self.queue.after(AGAIN, Happening::Planted(role, Box::new(request)));
+        }
+    }
+
+    /// What a process does instead of these effects. `led`: it led before them.
+    pub(super) fn twisted(&self, role: Role, led: bool, effects: &mut Vec<Effect<OwnOut>>) {
+        let hosted = self.processes.get(&role).and_then(|p| p.hosted.as_ref());
+        match self.bug() {
+            Some(Bug::AskedTwice) => {
+                let filters = |effect: &Effect<OwnOut>| {
+                    matches!(effect, Effect::Own(OwnOut::Scheduler(out))
+                        if matches!(&**out, carrack_scheduler::Out::Extender(ask) if ask.verb == FILTER))
+                };
+                *effects = std::mem::take(effects)
+                    .into_iter()
+                    .flat_map(|effect| {
+                        let again = match &effect {
+                            Effect::Own(OwnOut::Scheduler(out)) if filters(&effect) => {
+                                Some(Effect::Own(OwnOut::Scheduler(out.clone())))
+                            }
+                            _ => None,
+                        };
+                        std::iter::once(effect).chain(again)
+                    })
+                    .collect();
+            }
+            Some(Bug::LeaseIsLife) if led && !hosted.is_some_and(Hosted::leads) => {
+                effects.push(Effect::Exit("leader election lost".to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    /// The node that carries an operation of a node's kubelet out.
+    pub(super) fn runtime_of(&self, node: u8, op: &Op) -> u8 {
+        let crossed = self.bug() == Some(Bug::CrossedRuntimes) && matches!(op, Op::RunSandbox(_));
+        let others = || self.nodes.keys().copied().filter(|other| *other != node);
+        if crossed { others().next().unwrap_or(node) } else { node }
+    }
+
+    /// A binding arrives at an API server that does not look whether the pod has a node.
+    pub(super) fn overwritten(&mut self, id: FlightId) {
+        if self.bug() != Some(Bug::BindingsOverwrite) {
+            return;
+        }
+        let Some((label, sent)) = self.server.travels(id).filter(|(label, _)| label.ends_with("/binding")) else {
+            return;
+        };
+        let binding: Value = serde_json::from_slice(sent).unwrap_or_default();
+        let to = text(&binding, "/target/name").to_owned();
+        let name = label.split('/').rev().nth(1).unwrap_or_default();
+        let Some(pod) = self.observer.all("pod").find(|pod| text(pod, "/metadata/name") == name) else { return };
+        let from = text(pod, "/spec/nodeName").to_owned();
+        let key = format!("/registry/pods/{}", key_of(pod));
+        let same = text(pod, "/metadata/uid") == text(&binding, "/metadata/uid");
+        if same && !from.is_empty() && from != to {
+            self.server.overwrite(&key, &format!("\"nodeName\":\"{from}\""), &format!("\"nodeName\":\"{to}\""));
+        }
+    }
+
+    /// Something was committed.
+    pub(super) fn noticed(&mut self, changes: &[Change]) {
+        if self.bug() != Some(Bug::GoingIsGone) {
+            return;
+        }
+        let going = |change: &&Change| {
+            let was = change.before.as_ref().is_some_and(deleting);
+            change.resource == "pod" && !was && change.after.as_ref().is_some_and(deleting)
+        };
+        for change in changes.iter().filter(going) {
+            let (namespace, name) =
+                (text(change.object(), "/metadata/namespace"), text(change.object(), "/metadata/name"));
+            let options = DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
+            let request = ApiRequest::delete(&Pod::resource(), namespace, name, &options);
+            self.queue.after(AGAIN, Happening::Planted(Role::Controllers, Box::new(request)));
+        }
+    }
+}
