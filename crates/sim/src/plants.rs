@@ -285,7 +285,7 @@ pub const PLANTS: &[Plant] = &[
         name: "unread-is-unwanted",
         what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
         found_by: "unmounted-on-proof",
-        also: &[],
+        also: &["volume-in-use-stays"],
         bug: Bug::UnreadIsUnwanted,
     },
     Plant {
@@ -299,7 +299,7 @@ pub const PLANTS: &[Plant] = &[
         name: "forgotten-mounts",
         what: "a restarted kubelet does not read what it had mounted",
         found_by: "volumes-go-with-their-pods",
-        also: &[],
+        also: &["disk-in-use-stays", "liveness"],
         bug: Bug::ForgottenMounts,
     },
     Plant {
@@ -432,7 +432,7 @@ pub const PLANTS: &[Plant] = &[
         name: "unmounts-first",
         what: "a pod's volumes are unmounted before its containers are stopped",
         found_by: "volume-in-use-stays",
-        also: &[],
+        also: &["unmounted-on-proof"],
         bug: Bug::UnmountsFirst,
     },
     Plant {

@@ -79,7 +79,7 @@ fn finds(plant: Plant) {
         Plant::StaleReads => Trouble { lost: 6, late: 4, lag: 8, restarts: 300 },
         Plant::BaselessWrites => Trouble { lost: 20, late: 2, lag: 1, restarts: 1000 },
     };
-    let found = (0..60).find_map(|seed| Some((seed, play(seed, trouble, Some(plant)).err()?)));
+    let found = (0..400).find_map(|seed| Some((seed, play(seed, trouble, Some(plant)).err()?)));
     assert!(found.is_some(), "the runs cannot see the fault that they are for: {plant:?}");
 }
 
