@@ -43,22 +43,6 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "silent-nodes-take-no-machines",
         sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
     },
-    Invariant {
-        name: "lost-instances-are-failed",
-        sentence: "An instance that may be started elsewhere fails soon after its node has fallen silent for good, whether or not there is a Node object.",
-    },
-    Invariant {
-        name: "launchers-follow-one-another",
-        sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
-    },
-    Invariant {
-        name: "machines-run",
-        sentence: "A machine that is to run has a running guest soon after nothing fails any more, and keeps it.",
-    },
-    Invariant {
-        name: "launchers-have-their-devices",
-        sentence: "A launcher starts with the devices that its guest makes use of and its node has, also when their plugins were away while it was made.",
-    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",
@@ -280,7 +264,9 @@ impl Checker {
     ) {
         for change in changes {
             self.bounds.changed(now, change, observer, breaches);
-            if change.resource == "pod" && !self.forced.contains(uid(change.object())) {
+            // What is left of an instance whose node is known to be dead waits for nothing.
+            let waits = |pod: &Value| !self.forced.contains(uid(pod)) && !is_of_lost(pod, observer);
+            if change.resource == "pod" && waits(change.object()) {
                 self.bounds.orphan(now, change, breaches);
             }
             match change.resource {

@@ -91,7 +91,7 @@ impl Machines {
             let silent = self.silent(node, healed, now);
             if matches!(phase, "Scheduled" | "Running") && silent > FENCED + NOTICED {
                 let what = format!("{} is {phase} on {node}, not heard for {} s", key_of(vmi), silent.as_secs());
-                breaches.push(Breach::new("lost-instances-are-failed", what));
+                breaches.push(Breach::new("liveness", what));
             }
         }
         let up = wants.iter().filter(|((kind, _), want)| *kind == "vm" && **want == Want::Up);
@@ -102,7 +102,7 @@ impl Machines {
             let since = *self.down.entry(name.to_owned()).or_insert(now);
             if now.since(since) > BACK_WITHIN {
                 let what = format!("{name} is to run, and no guest of it has for {} s", now.since(since).as_secs());
-                breaches.push(Breach::new("machines-run", what));
+                breaches.push(Breach::new("liveness", what));
             }
         }
     }
@@ -125,6 +125,6 @@ fn after_the_old(pod: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
     });
     if let Some(old) = old {
         let what = format!("{} ({}) is made while {} ({}) is there", key_of(pod), uid(pod), key_of(old), uid(old));
-        breaches.push(Breach::new("launchers-follow-one-another", what));
+        breaches.push(Breach::new("no-child-made-twice", what));
     }
 }

@@ -285,7 +285,7 @@ impl Swarm {
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
-        let mut node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
+        let node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
@@ -349,14 +349,6 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::DevicesOfTheMoment) => {
-                // Guests that end while plugins look for a kubelet that has started anew.
-                nodes = 1;
-                crash_one_in_effects = 0;
-                node.plugin_late_one_in = 2;
-                let (crash, guest) = (Some(Duration::from_secs(4)), Some(Duration::from_secs(4)));
-                intervals = Intervals { crash, guest, ..Intervals::default() };
-            }
             Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -373,23 +365,6 @@ impl Swarm {
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
-            }
-            Some(Bug::UnconditionalVerdict) => {
-                // As above, and requests that come when nobody expects them any more.
-                nodes = 3;
-                crash_one_in_effects = 0;
-                net.late_one_in = 3;
-                intervals = Intervals { cut: Some(Duration::from_secs(2)), ..Intervals::default() };
-            }
-            Some(Bug::LostForGood | Bug::HastyFinalizer) => {
-                nodes = 3;
-                crash_one_in_effects = 0;
-                intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
-            }
-            Some(Bug::VanishedNode) => {
-                nodes = 3;
-                crash_one_in_effects = 0;
-                intervals = Intervals { lose: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
             Some(Bug::MissingHeartbeat) => {
                 crash_one_in_effects = 0;

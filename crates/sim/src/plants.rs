@@ -56,12 +56,7 @@ pub(crate) enum Bug {
     CacheMissIsTerminal,
     AdoptsAnything,
     TargetDrawnLate,
-    DevicesOfTheMoment,
-    UnconditionalVerdict,
     MissingHeartbeat,
-    VanishedNode,
-    HastyFinalizer,
-    LostForGood,
     BaselessWrites,
     OneNode,
     BindingsOverwrite,
@@ -352,46 +347,11 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::TargetDrawnLate,
     },
     Plant {
-        name: "devices-of-the-moment",
-        what: "a launcher asks for the devices that nodes offer at the moment: for none while plugins look for a new kubelet",
-        found_by: "launchers-have-their-devices",
-        also: &[],
-        bug: Bug::DevicesOfTheMoment,
-    },
-    Plant {
-        name: "unconditional-verdict",
-        what: "the write that fails an instance of a silent node rests on nothing, and meets its successor (incident 2)",
-        found_by: "failed-on-proof",
-        also: &[],
-        bug: Bug::UnconditionalVerdict,
-    },
-    Plant {
         name: "missing-heartbeat",
         what: "a node that never had a heartbeat counts as one that is heard (incident 2)",
         found_by: "silent-nodes-take-no-machines",
         also: &[],
         bug: Bug::MissingHeartbeat,
-    },
-    Plant {
-        name: "vanished-node",
-        what: "what a silent node ran is not looked after once its Node object is gone (incident 2)",
-        found_by: "lost-instances-are-failed",
-        also: &[],
-        bug: Bug::VanishedNode,
-    },
-    Plant {
-        name: "hasty-finalizer",
-        what: "an instance goes, and its successor comes, while its launcher is there",
-        found_by: "launchers-follow-one-another",
-        also: &[],
-        bug: Bug::HastyFinalizer,
-    },
-    Plant {
-        name: "lost-for-good",
-        what: "a machine whose instance failed for its node is not started again",
-        found_by: "machines-run",
-        also: &[],
-        bug: Bug::LostForGood,
     },
     Plant {
         name: "baseless-writes",
@@ -527,12 +487,7 @@ impl Bug {
     pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
         use carrack_virt::controllers::Planted;
         Some(match self {
-            Self::DevicesOfTheMoment => Planted::DevicesOfTheMoment,
-            Self::UnconditionalVerdict => Planted::UnconditionalVerdict,
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
-            Self::VanishedNode => Planted::VanishedNode,
-            Self::HastyFinalizer => Planted::HastyFinalizer,
-            Self::LostForGood => Planted::LostForGood,
             _ => return None,
         })
     }

@@ -45,13 +45,21 @@ pub const DELETED_PODS_GO: Rule = Rule {
     own_sentence: "A pod that is deleted, and of which nothing runs, goes within 15 seconds of its kubelet being back, whatever its plugins do.",
 };
 /// Incident 1.
-pub const MACHINES_RUN: Rule = of_simulator("D7", "machines-run");
+pub const MACHINES_RUN: Rule = Rule {
+    mark: "D7",
+    name: "machines-run",
+    own_sentence: "A machine that is always to run has a running guest once a node is well.",
+};
 /// Incidents 1 and 2.
 pub const ONE_GUEST: Rule = of_simulator("D7", "one-guest-per-vm");
 /// Incident 2.
 pub const FAILED_ON_PROOF: Rule = of_simulator("N1", "failed-on-proof");
 /// Incident 2.
-pub const LAUNCHER_ALONE: Rule = of_simulator("N5", "launchers-follow-one-another");
+pub const LAUNCHER_ALONE: Rule = Rule {
+    mark: "N5",
+    name: "launchers-follow-one-another",
+    own_sentence: "A machine gets a new launcher pod only when every pod of its instance before is gone.",
+};
 /// Incident 3.
 pub const CHILD_ONCE: Rule = of_simulator("C1", "clones-make-once");
 /// Incident 3.

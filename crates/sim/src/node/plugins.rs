@@ -246,7 +246,7 @@ impl Plugins {
                 }
                 None if asked == 0 && HANDLED.contains(resource) && is_launcher && container == COMPUTE_CONTAINER => {
                     let what = format!("{container} of {pod} starts without {resource}");
-                    breaches.push(Breach::new("launchers-have-their-devices", what));
+                    breaches.push(Breach::new("devices-are-of-this-boot", what));
                     continue;
                 }
                 None => continue,

@@ -59,11 +59,11 @@ pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) ->
 #[must_use]
 pub fn without_clones(config: &Config, rng: Rng) -> Manager {
     Manager::new(COMPONENT, rng)
-        .with(vm::VmController::new(config.planted))
+        .with(vm::VmController::default())
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
         .with(node::NodeController::new(config.planted))
-        .with(node::recovery::RecoveryController::new(config.planted))
+        .with(node::recovery::RecoveryController)
         .with(snapshot::SnapshotController::default())
         .with(snapshot::ContentController::default())
         .with(restore::RestoreController::default())

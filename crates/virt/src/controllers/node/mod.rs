@@ -101,7 +101,7 @@ impl Controller for NodeController {
                 (beat + HEARTBEAT_TIMEOUT, None)
             }
         };
-        if node.is_none() && (lease.is_none() || self.planted == Some(Planted::VanishedNode)) {
+        if node.is_none() && lease.is_none() {
             self.heartbeats.forget(&key.name);
             return Plan::none();
         }

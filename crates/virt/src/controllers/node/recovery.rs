@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt::{
@@ -21,10 +21,7 @@ use carrack_types::well_known::kubevirt::{
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use serde_json::json;
-
 use super::{node_of, place_of};
-use crate::controllers::Planted;
 use crate::controllers::vmi::enter;
 use crate::diff::merge_patch;
 use crate::fence;
@@ -35,18 +32,7 @@ const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 const RECHECK: Duration = Duration::from_secs(30);
 
 /// Fails instances of dead nodes.
-#[derive(Default)]
-pub struct RecoveryController {
-    planted: Option<Planted>,
-}
-
-impl RecoveryController {
-    /// One with a bug, or without.
-    #[must_use]
-    pub fn new(planted: Option<Planted>) -> Self {
-        Self { planted }
-    }
-}
+pub struct RecoveryController;
 
 impl Controller for RecoveryController {
     fn name(&self) -> &'static str {
@@ -86,8 +72,7 @@ impl Controller for RecoveryController {
         }
         let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, place).map(AsRef::as_ref);
         if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
-            let plan = fail(vmi, &format!("the lease of node {place} has run out; its guests have stopped"), now);
-            return if self.planted == Some(Planted::UnconditionalVerdict) { on_nothing(plan) } else { plan };
+            return fail(vmi, &format!("the lease of node {place} has run out; its guests have stopped"), now);
         }
         if node.is_some_and(is_out_of_service) {
             return fail(vmi, &format!("node {place} is out of service, as its taint says"), now);
@@ -136,16 +121,6 @@ fn fail(vmi: &VirtualMachineInstance, why: &str, now: Time) -> Plan {
         }
         None => Plan::none(),
     }
-}
-
-/// The historical write: a patch of whatever has the name.
-fn on_nothing(mut plan: Plan) -> Plan {
-    for write in &mut plan.writes {
-        if let Write::Patch { patch, .. } = write {
-            patch["metadata"] = json!({});
-        }
-    }
-    plan
 }
 
 /// Nobody is there to end the pods of a dead node in their own time.

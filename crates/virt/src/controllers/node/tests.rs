@@ -66,7 +66,7 @@ fn watch(
 
 fn recover(nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance) -> Vec<String> {
     let caches = caches(nodes, leases, &[vmi]);
-    words(&RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000)))
+    words(&RecoveryController.reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000)))
 }
 
 #[test]

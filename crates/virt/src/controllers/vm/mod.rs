@@ -28,13 +28,12 @@ use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::VolumeSnapshotClass;
-use carrack_types::well_known::kubevirt::{NODE_UNRESPONSIVE, VM_FINALIZER};
+use carrack_types::well_known::kubevirt::VM_FINALIZER;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
-use super::Planted;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use crate::diff::merge_patch;
@@ -51,15 +50,6 @@ const STATUS_WAIT: Duration = Duration::from_millis(300);
 #[derive(Default)]
 pub struct VmController {
     kinds: Kinds,
-    planted: Option<Planted>,
-}
-
-impl VmController {
-    /// One with a bug, or without.
-    #[must_use]
-    pub fn new(planted: Option<Planted>) -> Self {
-        Self { planted, ..Self::default() }
-    }
 }
 
 impl Controller for VmController {
@@ -111,11 +101,6 @@ impl Controller for VmController {
         };
         let unbound = !claims(vm).all(bound);
         let stranger = named.is_some() && instance.is_none();
-        if self.planted == Some(Planted::LostForGood)
-            && instance.is_some_and(|vmi| vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE))
-        {
-            return Plan::none();
-        }
         let snapshots = classes::statuses(vm, view);
         let unknown = snapshots.is_none();
         let plan = run(&World { vm, instance, stranger, revisions, size, unbound, snapshots }, now);

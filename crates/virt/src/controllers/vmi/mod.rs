@@ -29,7 +29,7 @@ use carrack_types::well_known::kubevirt::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use crate::controllers::{Config, Planted};
+use crate::controllers::Config;
 use crate::diff::merge_patch;
 
 pub(crate) use pod::DEFAULT_GRACE_S;
@@ -125,8 +125,7 @@ fn waiting(view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> 
 
 fn reconcile(world: &World<'_>, now: Time) -> Plan {
     let vmi = world.vmi;
-    let is_alone = world.pods.is_empty() || world.config.planted == Some(Planted::HastyFinalizer);
-    let may_go = vmi.is_deleting() && vmi.is_final() && is_alone;
+    let may_go = vmi.is_deleting() && vmi.is_final() && world.pods.is_empty();
     if may_go {
         return drop_finalizer(vmi);
     }

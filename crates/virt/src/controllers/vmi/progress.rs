@@ -79,7 +79,7 @@ fn unscheduled(world: &World<'_>) -> Next {
         }
     }
     let nodes = world.view.cache::<Node>().iter().map(AsRef::as_ref);
-    let Some(devices) = pod::devices_of(nodes, world.config.planted) else {
+    let Some(devices) = pod::devices_of(nodes) else {
         return Next::Wait(Obstacle::NoNode);
     };
     match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {

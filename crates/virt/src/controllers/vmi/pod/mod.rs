@@ -28,7 +28,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::overhead::memory_overhead_bytes;
-use crate::controllers::{Config, Planted};
+use crate::controllers::Config;
 use crate::identity::{hashed_network, label_value, launcher_pod_name};
 use crate::paths;
 use volumes::Volumes;
@@ -49,25 +49,16 @@ const POD_GRACE_EXTRA_S: i64 = 30;
 /// A kubelet that has started anew lists what its node had before, and none of it, until the node's handler is back with
 /// its plugins. That counts as well: a launcher that did not ask for its devices would start without them, and its guest
 /// would fail. What a node has lost for good, its handler says.
-pub(super) fn devices_of<'a>(
-    nodes: impl Iterator<Item = &'a Node>,
-    planted: Option<Planted>,
-) -> Option<BTreeSet<&'static str>> {
+pub(super) fn devices_of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<BTreeSet<&'static str>> {
     let mut ready = nodes.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")).peekable();
     ready.peek()?;
-    let has = |node: &Node, name: &str| match planted {
-        Some(Planted::DevicesOfTheMoment) => listed(node, name).is_some_and(|amount| amount.0 != "0"),
-        _ => listed(node, name).is_some() && !has_lost(node, name),
-    };
-    Some(ready.flat_map(|node| DEVICES.into_iter().filter(|name| has(node, name))).collect())
+    Some(ready.flat_map(|node| DEVICES.into_iter().filter(|name| has_device(node, name))).collect())
 }
 
-fn listed<'a>(node: &'a Node, name: &str) -> Option<&'a Quantity> {
-    node.status.as_ref()?.capacity.as_ref()?.get(name)
-}
-
-fn has_lost(node: &Node, name: &str) -> bool {
-    node.annotation(LOST_DEVICES_ANNOTATION).is_some_and(|lost| lost.split(',').any(|gone| gone == name))
+fn has_device(node: &Node, name: &str) -> bool {
+    let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+    let lost = node.annotation(LOST_DEVICES_ANNOTATION).unwrap_or_default();
+    capacity.is_some_and(|listed| listed.contains_key(name)) && !lost.split(',').any(|gone| gone == name)
 }
 
 /// A number of bytes as a quantity.
