@@ -16,7 +16,7 @@ pub enum Planted {
     ForgottenDeletions,
     /// A sandbox that does not run any more is forgotten without CNI DEL: its addresses leak.
     ForgottenNetworks,
-    /// Volumes of a pod that something could not be read for are taken for unwanted (kubernetes #120150).
+    /// Volumes of a pod that something was not read for are taken for unwanted (kubernetes #120150).
     UnreadIsUnwanted,
     /// The Node does not tell which disks are in use, and they are mounted all the same.
     MountsUntold,

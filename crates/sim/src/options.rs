@@ -397,13 +397,16 @@ impl Swarm {
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
             Some(Bug::UnreadIsUnwanted) => {
-                // Kubelets that start anew, and read little.
+                // Kubelets that start anew.
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
-                net.lose_reply_one_in = 4;
             }
-            Some(Bug::MountsUntold) => nodes = 1,
+            Some(Bug::MountsUntold) => {
+                // Pods that vanish while their disks are mounted.
+                nodes = 1;
+                intervals.force_delete = Some(Duration::from_secs(3));
+            }
             Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(

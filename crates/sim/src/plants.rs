@@ -278,7 +278,7 @@ pub const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "unread-is-unwanted",
-        what: "volumes of a pod go because something that they are made from could not be read (incident 5)",
+        what: "volumes of a pod go because something that they are made from was not read (incident 5)",
         found_by: "unmounted-on-proof",
         also: &["volume-in-use-stays"],
         bug: Bug::UnreadIsUnwanted,

@@ -270,11 +270,6 @@ impl SourceCache {
         Some(entry.users.clone())
     }
 
-    /// Whether something of this could not be read when it was tried last.
-    pub fn any_failed(&self, keys: &BTreeSet<SourceKey>) -> bool {
-        keys.iter().filter_map(|key| self.entries.get(key)).any(|entry| entry.error.is_some())
-    }
-
     /// What is known of it is old: it is read again when it is wanted next.
     pub fn stale(&mut self, key: &SourceKey) {
         if let Some(entry) = self.entries.get_mut(key) {

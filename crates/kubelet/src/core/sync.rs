@@ -415,8 +415,8 @@ impl KubeletCore {
         let view = SourceView::new(&self.sources);
         let mut actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
         let grown = self.volumes.grown(uid, &view);
-        let (wanted, _) = view.finish();
-        if self.planted == Some(Planted::UnreadIsUnwanted) && self.sources.any_failed(&wanted) {
+        let (wanted, lacking) = view.finish();
+        if self.planted == Some(Planted::UnreadIsUnwanted) && lacking {
             actions = self.volumes.unwanted(now, uid);
         }
         if let Some(at) = self.sources.want(now, uid, wanted, fx) {
