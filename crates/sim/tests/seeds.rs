@@ -44,13 +44,13 @@ fn a_cluster_in_trouble_keeps_its_promises() {
 }
 
 /// Finds one in so many planted bugs, from this one on. The parts run side by side. Until it is found nothing else may break
-/// but what the plant says may: a fault that only shows beside a plant is a fault.
+/// but what the plant says may: a fault that only shows beside a plant is a fault. A cluster with a bug need not come to rest.
 fn finds(part: usize, parts: usize) {
     for plant in plants::PLANTS.iter().skip(part).step_by(parts) {
         let options = Options { plant: Some(plant), ..options() };
         let found = (1..40).filter_map(|seed| run(seed, &options).failure).any(|failure| {
             let own = failure.invariant == plant.found_by;
-            let known = plant.also.contains(&failure.invariant);
+            let known = plant.also.contains(&failure.invariant) || failure.invariant == "liveness";
             assert!(own || known, "{}: another invariant breaks\n{failure}", plant.name);
             own
         });
