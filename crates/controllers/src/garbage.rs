@@ -11,8 +11,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, DeleteOptions, Delta, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -23,6 +24,8 @@ use crate::custom::CustomKinds;
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// How soon to look again at an object with an owner of whose kind nothing is known yet: nothing else may ever tell of it.
+const UNKNOWN_AGAIN: Duration = Duration::from_secs(60);
 
 /// The garbage collector. Its keys name a resource and an object: namespace, and
 /// `group/plural/name`.
@@ -63,10 +66,8 @@ fn dependents<'a>(
     view: &'a View<'a>,
     uid: &'a str,
 ) -> impl Iterator<Item = (&'a Resource, &'a Arc<PartialObject>)> + 'a {
-    view.sources()
-        .filter(|s| s.metadata_only)
-        .filter_map(|s| Some((&s.resource, view.cache_of::<PartialObject>(s)?)))
-        .flat_map(move |(resource, cache)| cache.by_owner(uid).map(move |o| (resource, o)))
+    view.caches::<PartialObject>()
+        .flat_map(move |(source, cache)| cache.by_owner(uid).map(move |o| (&source.resource, o)))
 }
 
 fn owner_refs(object: &PartialObject) -> &[OwnerReference] {
@@ -82,7 +83,7 @@ impl GarbageCollector {
 
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
         let r = resource.clone();
-        setup.watch_source::<PartialObject>(Source::metadata(resource.clone()), move |object, view| {
+        let keys = move |object: &PartialObject, view: &View<'_>| {
             let mut keys = vec![key_of(&r, object)];
             // Dependents look again when their owner goes; owners, when a dependent goes.
             keys.extend(dependents(view, object.uid()).map(|(resource, o)| key_of(resource, o)));
@@ -93,6 +94,15 @@ impl GarbageCollector {
                 }
             }
             keys
+        };
+        setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), move |delta, view| match delta {
+            Delta::Added(o) | Delta::Removed(o) => keys(o, view),
+            // Most changes are heartbeats and statuses.
+            Delta::Updated(old, new) if ties(old) == ties(new) => Vec::new(),
+            Delta::Updated(old, new) => {
+                let both: BTreeSet<Key> = keys(new, view).into_iter().chain(keys(old, view)).collect();
+                both.into_iter().collect()
+            }
         });
     }
 
@@ -171,6 +181,11 @@ impl GarbageCollector {
         }
         plan
     }
+}
+
+/// What of an object is of concern here: who it is, who owns it, and whether and how it goes.
+fn ties(object: &PartialObject) -> (&str, &[OwnerReference], Option<&[String]>, bool) {
+    (object.uid(), owner_refs(object), object.metadata.finalizers.as_deref(), object.is_deleting())
 }
 
 /// Whether it is being deleted and waits for its dependents to go first.
@@ -270,7 +285,10 @@ impl Controller for GarbageCollector {
         for (reference, _) in owners.iter().filter(|(_, o)| matches!(o, Owner::Elsewhere(..) | Owner::Unresolvable)) {
             plan = plan.event(invalid_namespace(resource, object, reference));
         }
-        if owners.iter().any(|(_, o)| matches!(o, Owner::Unknown | Owner::Unresolvable)) {
+        if owners.iter().any(|(_, o)| matches!(o, Owner::Unknown)) {
+            return plan.requeue_after(UNKNOWN_AGAIN);
+        }
+        if owners.iter().any(|(_, o)| matches!(o, Owner::Unresolvable)) {
             return plan;
         }
         for (reference, owner) in &owners {

@@ -121,6 +121,26 @@ impl Setup<'_> {
         source: Source,
         keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
     ) {
+        self.watch_changes::<K>(source, move |delta, view| match delta {
+            Delta::Added(o) | Delta::Removed(o) => keys(o, view),
+            Delta::Updated(old, new) => {
+                let mut k = keys(new, view);
+                for key in keys(old, view) {
+                    if !k.contains(&key) {
+                        k.push(key);
+                    }
+                }
+                k
+            }
+        });
+    }
+    /// Watches a source, for a controller that has to do with some of its changes only: `keys` is called once for each, with
+    /// what changed. What it leaves out, nobody looks at.
+    pub fn watch_changes<K: Object>(
+        &mut self,
+        source: Source,
+        keys: impl Fn(&Delta<K>, &View<'_>) -> Vec<Key> + Send + 'static,
+    ) {
         if !self.existing.contains_key(&source) && !self.parts.informers.contains_key(&source) {
             let s = source.clone();
             self.parts.informers.insert(
@@ -136,21 +156,7 @@ impl Setup<'_> {
         }
         self.parts.maps.push((
             source,
-            Box::new(move |any, view| {
-                let Some(delta) = any.downcast_ref::<Delta<K>>() else { return Vec::new() };
-                match delta {
-                    Delta::Added(o) | Delta::Removed(o) => keys(o, view),
-                    Delta::Updated(old, new) => {
-                        let mut k = keys(new, view);
-                        for key in keys(old, view) {
-                            if !k.contains(&key) {
-                                k.push(key);
-                            }
-                        }
-                        k
-                    }
-                }
-            }),
+            Box::new(move |any, view| any.downcast_ref::<Delta<K>>().map_or_else(Vec::new, |delta| keys(delta, view))),
         ));
     }
     /// Stops reading a source whose kind is gone. Other controllers that read it lose it, too.
@@ -211,6 +217,12 @@ impl View<'_> {
     #[must_use]
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {
         self.cache::<K>().get(namespace, name)
+    }
+    /// The caches of all sources that are read as this type.
+    pub fn caches<K: Object>(&self) -> impl Iterator<Item = (&Source, &Cache<K>)> {
+        self.informers
+            .iter()
+            .filter_map(|(source, i)| Some((source, i.as_any().downcast_ref::<Informer<K>>()?.cache())))
     }
     /// The sources that are read.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {

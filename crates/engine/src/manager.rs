@@ -36,7 +36,6 @@ const PROBE_RETRY: Duration = Duration::from_secs(1);
 
 struct Hosted {
     controller: Box<dyn Controller>,
-    maps: Vec<(Source, MapFn)>,
     /// Sources that must be synced before the first reconcile.
     required: BTreeSet<Source>,
     queue: WorkQueue<Key>,
@@ -120,7 +119,11 @@ enum CallKind {
 pub struct Manager {
     rng: Rng,
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
+    /// Whose input is the call, watch or timer of this number.
+    awaited: BTreeMap<u64, Source>,
     hosted: Vec<Hosted>,
+    /// Which controllers, by their place in `hosted`, look at what of the changes of a source.
+    maps: BTreeMap<Source, Vec<(usize, MapFn)>>,
     calls: BTreeMap<CallId, (usize, Key, CallKind)>,
     probes: BTreeMap<TimerId, (usize, Key)>,
     recorder: EventRecorder,
@@ -138,7 +141,9 @@ impl Manager {
             recorder: EventRecorder::new(name, rng.fork("events")),
             rng,
             informers: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             hosted: Vec::new(),
+            maps: BTreeMap::new(),
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
             elector: None,
@@ -171,7 +176,6 @@ impl Manager {
     pub fn with_all(mut self, controllers: impl IntoIterator<Item = Box<dyn Controller>>) -> Self {
         self.hosted.extend(controllers.into_iter().map(|controller| Hosted {
             controller,
-            maps: Vec::new(),
             required: BTreeSet::new(),
             queue: WorkQueue::default(),
             runs: BTreeMap::new(),
@@ -222,8 +226,11 @@ impl Manager {
     fn apply(&mut self, i: usize, parts: Parts, fx: &mut Effects<Never>) -> Vec<Source> {
         for (source, make) in parts.informers {
             let rng = self.rng.fork(&format!("{source:?}"));
-            let informer = self.informers.entry(source).or_insert_with(|| make(rng));
+            let informer = self.informers.entry(source.clone()).or_insert_with(|| make(rng));
+            let before = informer.awaits();
             informer.start(fx);
+            let after = informer.awaits();
+            self.await_other(before, after, source);
         }
         for (source, index) in parts.indexes {
             if let Some(informer) = self.informers.get_mut(&source) {
@@ -241,30 +248,50 @@ impl Manager {
                 }
             }
             sources.push(source.clone());
-            self.hosted[i].maps.push((source, map));
+            self.maps.entry(source).or_default().push((i, map));
         }
         for source in parts.dropped {
             if let Some(mut informer) = self.informers.remove(&source) {
+                if let Some(id) = informer.awaits() {
+                    self.awaited.remove(&id);
+                }
                 informer.stop(fx);
             }
+            self.maps.remove(&source);
             for hosted in &mut self.hosted {
-                hosted.maps.retain(|(s, _)| *s != source);
                 hosted.required.remove(&source);
             }
         }
         sources
     }
 
-    /// Gives an input to the informers. True when one of them took it.
-    fn feed(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
-        let mut taken = None;
-        for (source, informer) in &mut self.informers {
-            if let Some(deltas) = informer.step_any(now, input, fx) {
-                taken = Some((source.clone(), deltas));
-                break;
-            }
+    /// Notes that an informer waits for something else now.
+    fn await_other(&mut self, before: Option<u64>, after: Option<u64>, source: Source) {
+        if before == after {
+            return;
         }
-        let Some((source, deltas)) = taken else { return false };
+        if let Some(id) = before {
+            self.awaited.remove(&id);
+        }
+        if let Some(id) = after {
+            self.awaited.insert(id, source);
+        }
+    }
+
+    /// Gives an input to the informer that waits for it. True when there is one.
+    fn feed(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
+        let id = match input {
+            Input::Start => return false,
+            Input::Api { id, .. } => id.0,
+            Input::Watch { id, .. } => id.0,
+            Input::Timer(id) => id.0,
+            Input::Own(never) => match *never {},
+        };
+        let Some(source) = self.awaited.get(&id).cloned() else { return false };
+        let Some(informer) = self.informers.get_mut(&source) else { return false };
+        let Some(deltas) = informer.step_any(now, input, fx) else { return false };
+        let after = informer.awaits();
+        self.await_other(Some(id), after, source.clone());
         if !deltas.is_empty() {
             self.observe(&source, &deltas, fx);
         }
@@ -273,24 +300,21 @@ impl Manager {
     }
 
     fn observe(&mut self, source: &Source, deltas: &[Box<dyn Any>], fx: &mut Effects<Never>) {
-        for i in 0..self.hosted.len() {
-            let hosted = &mut self.hosted[i];
-            let view = View { informers: &self.informers };
-            let mut concerned = false;
-            for (_, map) in hosted.maps.iter().filter(|(s, _)| s == source) {
-                concerned = true;
-                for delta in deltas {
-                    for key in map(delta.as_ref(), &view) {
-                        hosted.queue.add(key);
-                    }
+        let view = View { informers: &self.informers };
+        let mut concerned = BTreeSet::new();
+        for (i, map) in self.maps.get(source).into_iter().flatten() {
+            concerned.insert(*i);
+            for delta in deltas {
+                for key in map(delta.as_ref(), &view) {
+                    self.hosted[*i].queue.add(key);
                 }
             }
-            if concerned {
-                let mut setup = new_setup(&self.informers);
-                hosted.controller.more_watches(&view, &mut setup);
-                let parts = setup.parts;
-                self.apply(i, parts, fx);
-            }
+        }
+        for i in concerned {
+            let mut setup = new_setup(&self.informers);
+            self.hosted[i].controller.more_watches(&View { informers: &self.informers }, &mut setup);
+            let parts = setup.parts;
+            self.apply(i, parts, fx);
         }
     }
 
@@ -425,14 +449,11 @@ impl Manager {
     /// The caches of a controller that show objects of a write's resource.
     fn sources_of(&self, i: usize, write: &Write) -> Vec<Source> {
         let resource = write.resource();
-        self.hosted[i]
-            .maps
+        self.maps
             .iter()
-            .map(|(s, _)| s)
-            .filter(|s| s.resource.group == resource.group && s.resource.plural == resource.plural)
-            .cloned()
-            .collect::<BTreeSet<_>>()
-            .into_iter()
+            .filter(|(s, _)| s.resource.group == resource.group && s.resource.plural == resource.plural)
+            .filter(|(_, maps)| maps.iter().any(|(of, _)| *of == i))
+            .map(|(s, _)| s.clone())
             .collect()
     }
 

@@ -180,7 +180,7 @@ impl Servers {
         let webhook = Webhook::new(rng.fork("webhook"));
         let state = Mutex::new((now, rng.fork("env")));
         let mut servers = Self {
-            mem: Arc::new(MemStore::default()),
+            mem: Arc::new(MemStore::default().paced()),
             env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone() }),
             pace,
             webhook,

@@ -112,6 +112,8 @@ enum Happening {
     Poll(FlightId),
     /// The server looks at its watches.
     Pump,
+    /// Watchers are told how far they know everything.
+    Progress,
     /// An item of a watch reaches the client.
     Item(ConnId),
     /// A watch connection ends.
@@ -223,6 +225,8 @@ struct World {
     /// A planted bug has begun to repeat something.
     echoes: bool,
     pumping: bool,
+    /// When watchers are to be told how far they know everything.
+    telling: Option<Time>,
     healed: Option<Time>,
     /// Since when everything is as it was asked to be.
     good_since: Option<Time>,
@@ -342,6 +346,7 @@ impl World {
             breaches: Vec::new(),
             echoes: false,
             pumping: false,
+            telling: None,
             healed: None,
             good_since: None,
             lacking: String::new(),
@@ -483,6 +488,7 @@ impl World {
             Happening::Arrive(id) => self.arrive(id),
             Happening::Poll(id) => self.poll(id),
             Happening::Pump => self.pump(),
+            Happening::Progress => self.progress(),
             Happening::Item(conn) => self.item(conn),
             Happening::End(conn, end) => self.end(conn, end),
             Happening::Node(number, event) => self.node(number, event),

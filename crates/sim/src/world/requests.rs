@@ -133,6 +133,25 @@ impl World {
         if let Some(polled) = self.server.poll(id) {
             self.polled(id, polled);
         }
+        if let Some(wait) = self.server.mem.untold()
+            && self.telling.is_none_or(|at| self.queue.now() + wait < at)
+        {
+            self.telling = Some(self.queue.now() + wait);
+            self.queue.after(wait, Happening::Progress);
+        }
+        self.pump_soon();
+    }
+
+    /// Watchers are told how far they know everything.
+    pub(super) fn progress(&mut self) {
+        if self.telling == Some(self.queue.now()) {
+            self.telling = None;
+            self.server.mem.tell_progress();
+            self.pump_soon();
+        }
+    }
+
+    fn pump_soon(&mut self) {
         if self.server.has_woken() && !self.pumping {
             self.pumping = true;
             self.queue.after(PUMP, Happening::Pump);
@@ -250,10 +269,7 @@ impl World {
                 self.put(id, item);
             }
         }
-        if self.server.has_woken() {
-            self.pumping = true;
-            self.queue.after(PUMP, Happening::Pump);
-        }
+        self.pump_soon();
     }
 
     /// Puts an item of a watch on its way, behind those that are on it.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::channel::oneshot;
 
@@ -26,13 +26,11 @@ use super::Options;
 use super::files::Dir;
 use super::log::Log;
 use super::snapshot;
-use crate::mem::{Aging, Published, State};
+use crate::mem::{Aging, Pace, Published, State};
 use crate::model::{Event, Revision, StoreError, Txn, TxnOutcome};
 
 /// How many commands are taken into one batch; a bound on how long the first of them waits.
 const BATCH_COMMANDS: usize = 1024;
-/// Watchers that saw no change of their own learn this often how far the store has come.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -81,7 +79,7 @@ pub(super) struct Tasks {
     started: Instant,
     aging: Aging,
     broken: Option<StoreError>,
-    progress_due: Option<Instant>,
+    progress: Pace<Instant>,
     snapshot: Option<JoinHandle<io::Result<u64>>>,
     closing: Arc<AtomicBool>,
     /// Where the log is tried to be cut next, after that has failed once.
@@ -94,7 +92,7 @@ impl Tasks {
             started: Instant::now(),
             aging: Aging::new(age_ms),
             broken: None,
-            progress_due: None,
+            progress: Pace::new(),
             snapshot: None,
             closing: Arc::default(),
             cut_after_bytes: 0,
@@ -130,20 +128,13 @@ impl Writer {
     /// The next command, or none when there will be no more.
     fn next(&mut self, queue: &Receiver<Command>) -> Option<Command> {
         loop {
-            let Some(due) = self.tasks.progress_due else { return queue.recv().ok() };
+            let Some(due) = self.tasks.progress.due() else { return queue.recv().ok() };
             match queue.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.wake_behind(due);
-        }
-    }
-
-    fn wake_behind(&mut self, due: Instant) {
-        if due <= Instant::now() {
-            self.tasks.progress_due = None;
-            self.published.wake_behind();
+            self.tasks.progress.tell(Instant::now(), &self.published);
         }
     }
 
@@ -216,17 +207,11 @@ impl Writer {
 
     fn publish(&mut self, next: State, events: &[Event]) {
         self.published.publish(next, events);
-        if events.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        match self.tasks.progress_due {
+        if !events.is_empty() {
+            let now = Instant::now();
+            self.tasks.progress.committed(now, events);
             // A queue that is never empty must not keep the watchers from it.
-            Some(due) => self.wake_behind(due),
-            None if self.published.has_watchers() => {
-                self.tasks.progress_due = Some(now + PROGRESS_INTERVAL);
-            }
-            None => {}
+            self.tasks.progress.tell(now, &self.published);
         }
     }
 

@@ -24,13 +24,11 @@ use futures::channel::oneshot;
 
 use super::Shared;
 use super::errors::{Asked, failed, silent};
-use crate::mem::{Aging, Change, Published, State};
+use crate::mem::{Aging, Change, Pace, Published, State};
 use crate::model::{Entry, Revision, StoreError, stamp_place};
 
 /// How many entries are loaded at a time.
 const LOAD_ENTRIES: i64 = 500;
-/// Watchers that saw no change of their own learn this often how far the store has come.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to wait after a watch broke.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -86,7 +84,7 @@ impl Mirror {
         &self,
         limits: &crate::mem::HistoryLimits,
         act: impl FnOnce(&mut State, &mut Vec<crate::model::Event>),
-    ) {
+    ) -> Vec<crate::model::Event> {
         let mut aging = lock(&self.writer);
         let mut state = State::clone(&self.published.state());
         let mut events = Vec::new();
@@ -102,6 +100,7 @@ impl Mirror {
         self.published.publish(state, &events);
         drop(aging);
         self.announce();
+        events
     }
 
     /// Puts another state in the place of this one; all watches end.
@@ -188,10 +187,10 @@ async fn follow(shared: &Shared) -> Result<std::convert::Infallible, StoreError>
         .await
         .map_err(|_| silent(Asked::Read, "the watch does not begin".to_owned()))?
         .map_err(|error| failed(Asked::Read, &error))?;
-    let mut behind_due: Option<tokio::time::Instant> = None;
+    let mut progress = Pace::new();
     loop {
         let told = async {
-            match behind_due {
+            match progress.due() {
                 Some(due) => tokio::time::sleep_until(due).await,
                 None => std::future::pending().await,
             }
@@ -199,8 +198,7 @@ async fn follow(shared: &Shared) -> Result<std::convert::Infallible, StoreError>
         let message = tokio::select! {
             message = stream.message() => message.map_err(|error| failed(Asked::Read, &error))?,
             () = told => {
-                behind_due = None;
-                mirror.published.wake_behind();
+                progress.tell(tokio::time::Instant::now(), &mirror.published);
                 continue;
             }
             () = shared.late.notified() => {
@@ -220,13 +218,13 @@ async fn follow(shared: &Shared) -> Result<std::convert::Infallible, StoreError>
             continue;
         }
         let transactions = transactions(message.events(), &options.prefix);
-        mirror.change(&options.history, |state, events| {
+        let events = mirror.change(&options.history, |state, events| {
             for (revision, changes) in transactions {
                 state.follow(revision, changes, events);
                 state.reach(revision);
             }
         });
-        behind_due.get_or_insert_with(|| tokio::time::Instant::now() + PROGRESS_INTERVAL);
+        progress.committed(tokio::time::Instant::now(), &events);
     }
 }
 

@@ -5,13 +5,16 @@
 
 mod aging;
 mod prefixes;
+mod progress;
 mod published;
 mod state;
 mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 pub(crate) use aging::Aging;
+pub(crate) use progress::Pace;
 pub(crate) use published::Published;
 pub use state::HistoryLimits;
 pub(crate) use state::{Change, State, event_key, validate};
@@ -27,6 +30,8 @@ pub struct MemStore {
     limits: HistoryLimits,
     /// Writers go one after the other; what ages with the time they hand in is kept here.
     writer: Mutex<Aging>,
+    /// How soon watchers are to be told how far they know everything, by whoever has the store; else they are told at once.
+    untold: Option<Mutex<Option<Duration>>>,
 }
 
 impl Default for MemStore {
@@ -43,7 +48,29 @@ impl MemStore {
             published: Published::new(State::new(), watch_buffer_events),
             limits,
             writer: Mutex::new(Aging::new(limits.age_ms)),
+            untold: None,
         }
+    }
+
+    /// Leaves it to [`MemStore::tell_progress`] when watchers to whose prefix nothing happened are told how far that reaches,
+    /// as a store with a clock does.
+    #[must_use]
+    pub fn paced(self) -> Self {
+        Self { untold: Some(Mutex::default()), ..self }
+    }
+
+    /// How soon after the newest commit [`MemStore::tell_progress`] is to be called. None: all have been told.
+    #[must_use]
+    pub fn untold(&self) -> Option<Duration> {
+        *self.untold.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells all watchers how far they know everything.
+    pub fn tell_progress(&self) {
+        if let Some(untold) = &self.untold {
+            *untold.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        self.published.wake_behind();
     }
 
     /// Commits a transaction at once.
@@ -96,9 +123,14 @@ impl MemStore {
         let result = act(&mut state, &mut events)?;
         self.published.publish(state, &events);
         drop(writer);
-        // No clock to pace this by, and in the simulator no crowd of watchers either.
-        if !events.is_empty() {
-            self.published.wake_behind();
+        match &self.untold {
+            _ if events.is_empty() => {}
+            None => self.published.wake_behind(),
+            Some(untold) => {
+                let wait = progress::wait_after(&events);
+                let mut untold = untold.lock().unwrap_or_else(PoisonError::into_inner);
+                *untold = Some(untold.map_or(wait, |before| before.min(wait)));
+            }
         }
         Ok(result)
     }

@@ -32,10 +32,6 @@ impl<T> Prefixes<T> {
         self.map.remove(prefix);
     }
 
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.map.values()
-    }
-
     /// Calls `visit` for each registered prefix of the key, longest first.
     pub(crate) fn visit(&mut self, key: &str, mut visit: impl FnMut(&[u8], &mut T)) {
         // Every prefix still to be found is a prefix of `rest`, hence not greater than it.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::state::State;
-use super::watch::{Hub, WatchStream};
+use super::watch::{Hub, WatchStream, WatcherId};
 use crate::model::{Event, Revision, StoreError, Watch};
 
 pub(crate) struct Published {
@@ -73,12 +73,15 @@ impl Published {
 
     /// Wakes the watchers that have drained everything but do not know yet how far that reaches.
     pub(crate) fn wake_behind(&self) {
-        let behind = self.with_hub(|hub| hub.behind(self.visible()));
-        behind.iter().for_each(|watcher| watcher.wake());
+        self.wake_some_behind(WatcherId::default(), usize::MAX);
     }
 
-    pub(crate) fn has_watchers(&self) -> bool {
-        self.with_hub(|hub| !hub.is_empty())
+    /// Wakes so many of them, in the order in which they came, from the one behind `after` on and round again. Returns the
+    /// last one if there are more.
+    pub(crate) fn wake_some_behind(&self, after: WatcherId, limit: usize) -> Option<WatcherId> {
+        let (behind, last) = self.with_hub(|hub| hub.behind(self.visible(), after, limit));
+        behind.iter().for_each(|watcher| watcher.wake());
+        last
     }
 
     /// Ends all watches; with `forever`, no new one can be opened either.

@@ -11,7 +11,7 @@
 //! nothing happened to it up to revision R ([`WatchItem::Progress`]). Whenever it is polled and has
 //! drained everything, it compares with the revision that all changes have been dispatched up to,
 //! so a reader that polls always gets the newest. [`Hub::behind`] finds those that sleep, to be
-//! woken at the pace that the shell chooses.
+//! woken at the pace that [`super::progress`] keeps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -39,13 +39,18 @@ struct Buffer {
     end: Option<StoreError>,
 }
 
+/// Names a watcher; later ones have larger numbers.
+pub(crate) type WatcherId = u64;
+
 /// The part of a watch that the committing side knows.
 pub(crate) struct Watcher {
-    id: u64,
+    id: WatcherId,
     prefix: Box<str>,
     buffer: Mutex<Buffer>,
     /// The revision of the last progress that was yielded.
     progress: AtomicU64,
+    /// The revision that it was last woken for as one that is behind.
+    called: AtomicU64,
     waker: AtomicWaker,
 }
 
@@ -63,7 +68,7 @@ impl Watcher {
 /// The watchers of one prefix.
 #[derive(Default)]
 struct Group {
-    watchers: BTreeMap<u64, Arc<Watcher>>,
+    watchers: BTreeMap<WatcherId, Arc<Watcher>>,
     /// What they are about to be handed.
     gathered: Vec<Event>,
 }
@@ -71,7 +76,8 @@ struct Group {
 /// All watchers. Kept under one lock, which orders registrations and commits.
 pub(crate) struct Hub {
     by_prefix: Prefixes<Group>,
-    next_id: u64,
+    all: BTreeMap<WatcherId, Arc<Watcher>>,
+    next_id: WatcherId,
     /// How many events a watcher may leave unread.
     buffer_events: usize,
     /// Why no more watches can be opened.
@@ -80,7 +86,7 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn new(buffer_events: usize) -> Self {
-        Self { by_prefix: Prefixes::new(), next_id: 0, buffer_events, closed: None }
+        Self { by_prefix: Prefixes::new(), all: BTreeMap::new(), next_id: 0, buffer_events, closed: None }
     }
 
     pub(crate) fn register(&mut self, prefix: &str, after: Revision) -> Result<Arc<Watcher>, StoreError> {
@@ -93,13 +99,16 @@ impl Hub {
             prefix: prefix.into(),
             buffer: Mutex::default(),
             progress: AtomicU64::new(after.0),
+            called: AtomicU64::new(0),
             waker: AtomicWaker::new(),
         });
         self.by_prefix.entry(prefix).watchers.insert(watcher.id, Arc::clone(&watcher));
+        self.all.insert(watcher.id, Arc::clone(&watcher));
         Ok(watcher)
     }
 
     pub(crate) fn remove(&mut self, watcher: &Watcher) {
+        self.all.remove(&watcher.id);
         let prefix = watcher.prefix.as_bytes();
         if let Some(group) = self.by_prefix.get_mut(prefix) {
             group.watchers.remove(&watcher.id);
@@ -151,20 +160,28 @@ impl Hub {
         wake
     }
 
-    /// The watchers that have not been told yet that everything up to `visible` is known.
-    pub(crate) fn behind(&self, visible: Revision) -> Vec<Arc<Watcher>> {
-        let all = self.by_prefix.values().flat_map(|group| group.watchers.values());
-        all.filter(|w| w.progress.load(Ordering::Relaxed) < visible.0).cloned().collect()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_prefix.values().next().is_none()
+    /// The watchers that have neither been told that everything up to `visible` is known nor woken for it: so many of them, in
+    /// the order of their numbers from the one behind `after` on and round again. The last one's number, if there are more.
+    pub(crate) fn behind(
+        &self,
+        visible: Revision,
+        after: WatcherId,
+        limit: usize,
+    ) -> (Vec<Arc<Watcher>>, Option<WatcherId>) {
+        let is_behind = |w: &&Arc<Watcher>| {
+            w.progress.load(Ordering::Relaxed) < visible.0 && w.called.load(Ordering::Relaxed) < visible.0
+        };
+        let round = self.all.range(after + 1..).chain(self.all.range(..=after)).map(|(_, watcher)| watcher);
+        let mut behind = round.filter(is_behind);
+        let now: Vec<_> = behind.by_ref().take(limit).cloned().collect();
+        let last = behind.next().and(now.last()).map(|watcher| watcher.id);
+        now.iter().for_each(|watcher| watcher.called.store(visible.0, Ordering::Relaxed));
+        (now, last)
     }
 
     /// Ends all watches with an error, after what they have still to read. Returns whom to wake.
     pub(crate) fn interrupt(&mut self, error: &StoreError) -> Vec<Arc<Watcher>> {
-        let all = self.by_prefix.values().flat_map(|group| group.watchers.values());
-        let ended: Vec<_> = all.map(Arc::clone).collect();
+        let ended: Vec<_> = self.all.values().map(Arc::clone).collect();
         for watcher in &ended {
             watcher.buffer().end.get_or_insert_with(|| error.clone());
             self.remove(watcher);
