@@ -380,6 +380,7 @@ impl Swarm {
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
+            Some(Bug::LeakedAssumptions) => net.late_binding_one_in = 3,
             Some(Bug::MakesRoom) => nodes = 1,
             Some(Bug::CrossedRuntimes) => {
                 nodes = 3;
@@ -425,7 +426,6 @@ impl Swarm {
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach
-                | Bug::LeakedAssumptions
                 | Bug::DeafQueue
                 | Bug::ChosenBefore
                 | Bug::Traceless

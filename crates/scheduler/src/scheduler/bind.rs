@@ -381,7 +381,7 @@ impl Scheduler {
 
     /// The watch shows that a pod in flight is bound, wherever.
     pub(super) fn confirmed(&mut self, now: Time, mut flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
-        self.release_volumes(&flight);
+        self.release_volumes(now, &flight);
         // The watch may be faster than the reply.
         if matches!(flight.stage, Stage::Binding | Stage::Checking | Stage::Fencing) {
             self.tell_bound(now, &mut flight, node_of(pod), fx);
@@ -407,16 +407,23 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn release_volumes(&mut self, flight: &Flight) {
+    /// Volumes that were promised to a pod's claims are free for others, who have to be told: nothing else may ever change
+    /// about these.
+    pub(super) fn release_volumes(&mut self, now: Time, flight: &Flight) {
+        let promised = &mut self.decider.cluster.objects.promised;
+        let mut released = false;
         for (_, volume) in &flight.plan.bindings {
-            self.decider.cluster.objects.promised.remove(volume);
+            released |= promised.remove(volume).is_some();
+        }
+        if released {
+            self.happened(now, Event::Volume);
         }
     }
 
     /// Takes back what was reserved, and puts the pod back into the queue.
     fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.remove(uid) else { return };
-        self.release_volumes(&flight);
+        self.release_volumes(now, &flight);
         if self.decider.cluster.is_assumed(uid) && self.planted_bug != Some(Planted::LeakedAssumptions) {
             self.unseat(now, uid);
         }
