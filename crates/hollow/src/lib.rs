@@ -251,6 +251,9 @@ impl HollowNodes {
 
     /// Looks at what is said of the nodes: pods may go on, and nodes may have something to say.
     fn attend(&mut self, now: Time, fx: &mut Effects<Never>) {
+        if self.volumes.is_none() {
+            return;
+        }
         for key in std::mem::take(&mut self.waiting) {
             self.look_at(now, &key, fx);
         }

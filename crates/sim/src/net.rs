@@ -45,13 +45,15 @@ struct Link {
 /// All links.
 pub(crate) struct Net {
     root: Rng,
+    /// Decides about bindings.
+    bindings: Rng,
     faults: NetFaults,
     links: BTreeMap<Role, Link>,
 }
 
 impl Net {
     pub(crate) fn new(root: Rng, faults: NetFaults) -> Self {
-        Self { root, faults, links: BTreeMap::new() }
+        Self { bindings: root.fork("bindings"), root, faults, links: BTreeMap::new() }
     }
 
     /// From now on nothing fails, and everything is quick.
@@ -103,6 +105,17 @@ impl Net {
         passage
     }
 
+    /// What becomes of a binding that arrives after its sender has given it up, if this one does.
+    pub(crate) fn late_binding(&mut self) -> Option<Passage> {
+        let (rng, faults) = (&mut self.bindings, self.faults);
+        if !rng.one_in(faults.late_binding_one_in) {
+            return None;
+        }
+        let seen = faults.latency.draw(rng) + faults.latency.draw(rng);
+        let late = seen + below(rng, Duration::from_secs(10));
+        Some(Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) })
+    }
+
     /// When a line of a watch that is sent now arrives.
     pub(crate) fn stream(&mut self, now: Time, role: Role) -> Time {
         let faults = self.faults;
@@ -136,6 +149,7 @@ impl NetFaults {
             lose_request_one_in: 0,
             lose_reply_one_in: 0,
             late_one_in: 0,
+            late_binding_one_in: 0,
             repeat_one_in: 0,
             watch_lags_one_in: 0,
             watch_lag: Duration::ZERO,

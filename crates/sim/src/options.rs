@@ -143,6 +143,8 @@ pub(crate) struct NetFaults {
     pub lose_request_one_in: u64,
     pub lose_reply_one_in: u64,
     pub late_one_in: u64,
+    /// One in so many bindings arrives after its sender has given it up.
+    pub late_binding_one_in: u64,
     pub repeat_one_in: u64,
     pub watch_lags_one_in: u64,
     pub watch_lag: Duration,
@@ -240,6 +242,7 @@ impl Swarm {
                     | Bug::DeafQueue
                     | Bug::CacheForLedger
                     | Bug::OneNode
+                    | Bug::BaselessBindings
                     | Bug::BindingsOverwrite
                     | Bug::CrossedRuntimes
             )
@@ -279,6 +282,7 @@ impl Swarm {
             lose_request_one_in: on(20, 300),
             lose_reply_one_in: on(20, 300),
             late_one_in: on(50, 500),
+            late_binding_one_in: 0,
             repeat_one_in: on(20, 300),
             watch_lags_one_in: on(5, 50),
             watch_lag: Duration::from_millis(on(50, 5_000).max(50)),
@@ -307,6 +311,10 @@ impl Swarm {
         let mut own = root.fork("lose");
         let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
         intervals.lose = lose.then(|| between(&mut own, Duration::from_secs(20), Duration::from_secs(90)));
+        let mut own = root.fork("late bindings");
+        if own.one_in(2) && options.faults && options.plant.is_none() {
+            net.late_binding_one_in = 2 + own.below(8);
+        }
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
         let standby = rng.one_in(2) && elect && !options.gpus;
@@ -371,6 +379,8 @@ impl Swarm {
                 intervals = Intervals::default();
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
+            Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
+            Some(Bug::LeakedAssumptions) => net.late_binding_one_in = 3,
             Some(Bug::MakesRoom) => nodes = 1,
             Some(Bug::CrossedRuntimes) => {
                 nodes = 3;
@@ -416,7 +426,6 @@ impl Swarm {
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach
-                | Bug::LeakedAssumptions
                 | Bug::DeafQueue
                 | Bug::ChosenBefore
                 | Bug::Traceless

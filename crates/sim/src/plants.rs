@@ -60,6 +60,7 @@ pub(crate) enum Bug {
     BaselessWrites,
     OneNode,
     BindingsOverwrite,
+    BaselessBindings,
     CrossedRuntimes,
     EndsTakenBack,
     UnmountsFirst,
@@ -373,6 +374,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "pod-bound-once",
         also: &[],
         bug: Bug::BindingsOverwrite,
+    },
+    Plant {
+        name: "baseless-bindings",
+        what: "a binding does not say which revision of its pod it rests on, and takes effect however late it arrives",
+        found_by: "nodes-are-not-overcommitted",
+        also: &[],
+        bug: Bug::BaselessBindings,
     },
     Plant {
         name: "crossed-runtimes",

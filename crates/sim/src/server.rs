@@ -313,6 +313,11 @@ impl Servers {
         true
     }
 
+    /// A request that is under way or being answered.
+    pub(crate) fn flight(&self, id: FlightId) -> Option<&Flight> {
+        self.flights.get(&id)
+    }
+
     /// What a request that has not arrived yet says: its label and its body.
     pub(crate) fn travels(&self, id: FlightId) -> Option<(&str, &Bytes)> {
         let flight = self.flights.get(&id)?;

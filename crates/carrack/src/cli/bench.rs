@@ -119,6 +119,9 @@ pub struct SchedulerArgs {
     /// Port of the API server that is started
     #[arg(long, value_name = "PORT", default_value_t = 26445)]
     pub scheduler_port: u16,
+    /// Give up when nothing has gone on for so many seconds: no node made, no pod bound
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub give_up_after: u64,
 }
 
 /// Which pods come.

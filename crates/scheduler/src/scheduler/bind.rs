@@ -5,8 +5,12 @@
 //!      │              │                    │                │             │ not shown for a while
 //!      │              └── refused, too late┴── refused      │ unknown     ▼
 //!      │                        ▼                           └────────▶ checking (a live read) ──▶ bound, or
-//!      └──────────────────── forgotten: back into the queue ◀────────────────────────────────────┘
+//!      └──────────────────── forgotten: back into the queue ◀── fencing ◀────────────────────────┘
 //! ```
+//!
+//! What fencing is for says [`fence`].
+
+mod fence;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +48,12 @@ pub struct Flight {
     pub latest: Option<Arc<Pod>>,
     /// Whether events and metrics say that it was bound: the reply and the watch both tell of it, in any order.
     told: bool,
+    /// The revision of the pod that the binding rests on, as far as it is known.
+    rests_on: Option<String>,
+    /// How often a binding was sent.
+    sent: u32,
+    /// What is to be said of the last one, should it come to nothing.
+    trouble: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +66,8 @@ enum Stage {
     Binding,
     /// Nobody knows whether it was bound.
     Checking,
+    /// It is being made sure that it will not be.
+    Fencing,
     /// It was bound, and the watch does not show it yet.
     Bound,
 }
@@ -69,6 +81,26 @@ pub enum Step {
     Bind,
     /// A live read of the pod.
     Check,
+    /// The pod is written, so that no binding takes effect any more.
+    Fence,
+}
+
+impl Flight {
+    fn new(row: Row, node: Arc<str>, plan: Plan, since: Time) -> Self {
+        Self {
+            row,
+            node,
+            plan,
+            stage: Stage::Writing(0),
+            since,
+            timer: None,
+            latest: None,
+            told: false,
+            rests_on: None,
+            sent: 0,
+            trouble: String::new(),
+        }
+    }
 }
 
 impl Scheduler {
@@ -84,8 +116,7 @@ impl Scheduler {
             self.happened(now, Event::PodGone(row.pod.clone(), kept));
         }
         self.happened(now, Event::PodPlaced(row.pod.clone()));
-        let stage = Stage::Writing(0);
-        let flight = Flight { row, node: name, plan, stage, since: now, timer: None, latest: None, told: false };
+        let flight = Flight::new(row, name, plan, now);
         if !flight.plan.is_empty() {
             return self.write_claims(now, uid, flight, fx);
         }
@@ -183,13 +214,16 @@ impl Scheduler {
     }
 
     fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        let Some(revision) = self.flights.get(uid).map(|flight| self.newest_revision(flight)) else { return };
         let Some(flight) = self.flights.get_mut(uid) else { return };
-        if !flight.plan.is_empty() {
+        if !flight.plan.is_empty() && flight.sent == 0 {
             let took = now.since(flight.since);
             self.metrics.point(Point::PreBind, &flight.row.profile.scheduler_name, Status::Success, took);
         }
         flight.stage = Stage::Binding;
         flight.since = now;
+        flight.sent += 1;
+        flight.rests_on = None;
         let (pod, node) = (&flight.row.pod, &*flight.node);
         let binder = self.config.extenders.iter().position(|e| !e.bind_verb.is_empty() && e.is_interested(&pod.pod));
         if let Some(extender) = binder {
@@ -199,9 +233,13 @@ impl Scheduler {
             self.binds.insert(id, pod.uid.clone());
             return fx.own(Out::Extender(Ask { id, extender, verb, body }));
         }
-        let body = json!({"apiVersion": "v1", "kind": "Binding",
+        let mut body = json!({"apiVersion": "v1", "kind": "Binding",
             "metadata": {"namespace": pod.namespace(), "name": pod.name(), "uid": &*pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+        if let Some(revision) = &revision {
+            body["metadata"]["resourceVersion"] = revision.as_str().into();
+        }
+        flight.rests_on = revision;
         let request = ApiRequest::create_sub(&Pod::resource(), pod.namespace(), pod.name(), "binding", &body);
         self.calls.insert(fx.api(request), Call::Flight(pod.uid.clone(), Step::Bind));
         tracing::trace!(pod = pod.name(), node, %uid, ?now, "binding");
@@ -223,6 +261,7 @@ impl Scheduler {
             Err(error) => {
                 // Whatever it says, it may have bound the pod: only the pod itself can tell.
                 tracing::warn!(uid, error, "an extender did not bind a pod");
+                self.troubled(uid, &error);
                 self.check(uid, fx);
             }
         }
@@ -251,20 +290,16 @@ impl Scheduler {
             {
                 // It may have taken effect, now or before, or the pod may be gone: only the pod itself can tell.
                 tracing::warn!(uid, node = &*flight.node, %error, "a binding's outcome is unknown");
+                self.troubled(uid, &error);
                 self.check(uid, fx);
             }
             (Step::Bind, Stage::Binding, Err(error)) => {
-                let message = format!("binding to node {} failed: {error}", flight.node);
+                let message = self.troubled(uid, &error);
                 self.forget(now, uid, Some(&message), fx);
             }
             (Step::Check, Stage::Checking, Ok(reply)) => match reply.json::<Pod>() {
                 Ok(live) if live.uid() != uid => self.vanished(now, uid),
-                Ok(live) if node_of(&live).is_empty() => {
-                    // The request may still be on its way, but it names this UID and a second binding is refused:
-                    // trying again is safe.
-                    flight.latest = Some(Arc::new(live));
-                    self.forget(now, uid, None, fx);
-                }
+                Ok(live) if node_of(&live).is_empty() => self.unbound(now, uid, live, fx),
                 Ok(live) => {
                     flight.node = node_of(&live).into();
                     // It may be another node than the one on which it was assumed.
@@ -278,8 +313,16 @@ impl Scheduler {
             },
             (Step::Check, Stage::Checking, Err(error)) if error.is_not_found() => self.vanished(now, uid),
             (Step::Check, Stage::Checking, Err(_)) => self.check_later(now, uid, fx),
+            (Step::Fence, Stage::Fencing, result) => self.fenced(now, uid, result, fx),
             _ => {}
         }
+    }
+
+    /// Notes why a binding may have come to nothing, in words.
+    fn troubled(&mut self, uid: &str, error: &dyn std::fmt::Display) -> String {
+        let Some(flight) = self.flights.get_mut(uid) else { return String::new() };
+        flight.trouble = format!("binding to node {} failed: {error}", flight.node);
+        flight.trouble.clone()
     }
 
     fn check(&mut self, uid: &str, fx: &mut Effects<Out>) {
@@ -308,7 +351,7 @@ impl Scheduler {
                 self.forget(now, uid, Some(&format!("binding volumes: not done within {limit_s} s")), fx);
             }
             Stage::Checking | Stage::Bound => self.check(uid, fx),
-            Stage::Binding => {}
+            Stage::Binding | Stage::Fencing => {}
         }
     }
 
@@ -338,9 +381,9 @@ impl Scheduler {
 
     /// The watch shows that a pod in flight is bound, wherever.
     pub(super) fn confirmed(&mut self, now: Time, mut flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
-        self.release_volumes(&flight);
+        self.release_volumes(now, &flight);
         // The watch may be faster than the reply.
-        if matches!(flight.stage, Stage::Binding | Stage::Checking) {
+        if matches!(flight.stage, Stage::Binding | Stage::Checking | Stage::Fencing) {
             self.tell_bound(now, &mut flight, node_of(pod), fx);
         }
         if let Some(timer) = flight.timer {
@@ -364,16 +407,23 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn release_volumes(&mut self, flight: &Flight) {
+    /// Volumes that were promised to a pod's claims are free for others, who have to be told: nothing else may ever change
+    /// about these.
+    pub(super) fn release_volumes(&mut self, now: Time, flight: &Flight) {
+        let promised = &mut self.decider.cluster.objects.promised;
+        let mut released = false;
         for (_, volume) in &flight.plan.bindings {
-            self.decider.cluster.objects.promised.remove(volume);
+            released |= promised.remove(volume).is_some();
+        }
+        if released {
+            self.happened(now, Event::Volume);
         }
     }
 
     /// Takes back what was reserved, and puts the pod back into the queue.
     fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.remove(uid) else { return };
-        self.release_volumes(&flight);
+        self.release_volumes(now, &flight);
         if self.decider.cluster.is_assumed(uid) && self.planted_bug != Some(Planted::LeakedAssumptions) {
             self.unseat(now, uid);
         }

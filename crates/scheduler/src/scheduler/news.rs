@@ -206,7 +206,7 @@ impl Scheduler {
         }
         self.dequeue(now, uid);
         if let Some(flight) = self.flights.remove(uid) {
-            self.release_volumes(&flight);
+            self.release_volumes(now, &flight);
         }
         self.unseat(now, uid);
     }

@@ -49,6 +49,13 @@ impl World {
                 binding["target"]["name"] = other.into();
                 self.queue.after(LATER, Happening::Planted(role, Box::new(with_body(&request, &binding))));
             }
+            (Some(Bug::BaselessBindings), Role::Scheduler) if request.path.ends_with("/binding") => {
+                let mut binding = body(&request);
+                if let Some(metadata) = binding["metadata"].as_object_mut() {
+                    metadata.remove("resourceVersion");
+                }
+                return with_body(&request, &binding);
+            }
             (Some(Bug::EndsTakenBack), Role::Kubelet(_)) if request.path.ends_with("/status") => {
                 let mut status = body(&request);
                 if request.path.contains("/pods/")

@@ -17,6 +17,8 @@ use crate::trace::Weight;
 const MAX_WAIT: Duration = Duration::from_secs(15);
 /// How lines begin that only tell how far a watch is.
 const BOOKMARK: &[u8] = b"{\"type\":\"BOOKMARK\"";
+/// Marks a binding that arrives after its sender has given it up.
+const LATE: &str = " (late)";
 /// How soon it is known that a request is lost that is meant to be.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// With the planted bug, one in so many lines of watches is left out.
@@ -28,9 +30,18 @@ impl World {
         let idempotent =
             matches!(request.method, Method::Get | Method::Put | Method::Delete) && matches!(asked, Asked::Call(_));
         let request = if life == 0 { request } else { self.tampered(role, request) };
-        let label = label(&request);
+        let mut label = label(&request);
         self.count(role, &label, &request.body);
         let mut passage = self.net.send(now, role, idempotent);
+        // An extender of somebody else binds without saying what it rests on: nothing can be made of one that is late.
+        let foreign = role == Role::Extender;
+        if label.ends_with("/binding")
+            && !foreign
+            && let Some(late) = self.net.late_binding()
+        {
+            passage = late;
+            label.push_str(LATE);
+        }
         if matches!(role, Role::VirtController | Role::Cloner) && request.method != Method::Get {
             self.fate.wrote(&request.path);
         }
@@ -112,6 +123,12 @@ impl World {
 
     pub(super) fn arrive(&mut self, id: FlightId) {
         self.overwritten(id);
+        // Who binds anew after a crash knows nothing of what its predecessor sent; that goes with its connection.
+        let dead = |flight: &Flight| flight.label.ends_with(LATE) && self.life(flight.role) != Some(flight.life);
+        if self.server.flight(id).is_some_and(dead) {
+            drop(self.server.drop_flight(id));
+            return;
+        }
         if self.server.arrive(id) {
             return self.poll(id);
         }

@@ -6,10 +6,12 @@
 
 mod api;
 mod core;
+mod patience;
 mod plot;
 mod workloads;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -70,6 +72,7 @@ pub async fn run(args: &SchedulerArgs, plot: Option<&Path>, format: Option<Forma
             Workload::Preemption => workload.pods().min(args.nodes),
             _ => workload.pods() * args.nodes / 5000,
         };
+        let pods = pods.max(1);
         progress.step(format!("{}: deciding", workload.name()));
         let decided = core::decide(*workload, args.nodes, pods)?;
         let mut line = Line {
@@ -87,9 +90,17 @@ pub async fn run(args: &SchedulerArgs, plot: Option<&Path>, format: Option<Forma
             let (nodes, port) = (args.nodes, args.scheduler_port);
             let setting = api::Setting { nodes, pods, port, apart: args.apart, kubelets: args.kubelets };
             let workload = *workload;
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let patience = patience::Patience { limit: Duration::from_secs(args.give_up_after), tell };
             // On all cores, as `carrack up` runs.
-            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, setting));
-            let bound = tokio::task::spawn_blocking(work).await.context("the benchmark panicked")??;
+            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, setting, patience));
+            let work = tokio::task::spawn_blocking(work);
+            // It ends when the work does.
+            while let Some(line) = told.recv().await {
+                progress.note(&line);
+            }
+            let bound = work.await.context("the benchmark panicked")?;
+            let bound = bound.with_context(|| format!("{} through an API server", workload.name()))?;
             line.api_per_s = Some(bound.per_s);
             line.resident_mb = Some(bound.resident_mb);
             line.scheduler_mb = bound.scheduler_mb;

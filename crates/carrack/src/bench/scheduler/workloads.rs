@@ -1,5 +1,8 @@
 //! Nodes and pods of the workloads that upstream's own harness has (test/integration/scheduler_perf).
 
+use carrack_engine::{ApiRequest, ContentType};
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::cli::bench::Workload;
@@ -18,6 +21,12 @@ pub fn node(number: usize) -> Value {
             "topology.kubernetes.io/region": "one"}},
         "status": {"capacity": room(), "allocatable": room(),
             "conditions": [{"type": "Ready", "status": "True", "reason": "Hollow", "message": ""}]}})
+}
+
+/// Takes off the taint that a new node has until it was seen ready, as the node lifecycle controller does.
+pub fn ready(number: usize) -> ApiRequest {
+    let patch = json!({"spec": {"taints": null}});
+    ApiRequest::patch(&Node::resource(), "", &format!("hollow-{number}"), "", ContentType::MergePatch, &patch)
 }
 
 fn room() -> Value {

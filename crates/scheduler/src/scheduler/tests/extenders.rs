@@ -115,7 +115,14 @@ fn an_annotation_in_the_midst_of_the_cycle_does_not_ask_again() {
     // What became of it is not known; it did not happen.
     world.reply(call, Err(ApiError::Transport("no reply".into())));
     let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
-    world.reply(read, Ok(pod("p", "500m")));
+    // As the binding rests on it: the watch has told of the same annotation once more since.
+    let mut live = pod("p", "500m");
+    live["metadata"]["resourceVersion"] = (world.revision - 1).to_string().into();
+    world.reply(read, Ok(live.clone()));
+    let [(fence, _)] = world.take(|request| request.method == Method::Patch)[..] else { panic!("the pod is written") };
+    assert_eq!(world.core.cluster().pods(), 1, "the binding may still arrive");
+    live["metadata"]["resourceVersion"] = "99".into();
+    world.reply(fence, Ok(live));
     assert_eq!(world.core.cluster().pods(), 0, "its room is given back");
     world.pass(s(1));
     world.ask();
@@ -260,6 +267,15 @@ fn a_binder_is_believed_only_as_far_as_the_pod_shows_it() {
         let [(read, _)] = world.take(|request| request.method == Method::Get)[..] else { panic!("a live read") };
         read
     };
+    // What its Binding rests on nobody knows, so the pod is written before its room is given back.
+    let not_bound = |world: &mut World, read: CallId| {
+        world.reply(read, Ok(pod("p", "500m")));
+        assert_eq!(world.core.cluster().pods(), 1);
+        let [(fence, _)] = world.take(|request| request.method == Method::Patch)[..] else { panic!("it is written") };
+        let mut written = pod("p", "500m");
+        written["metadata"]["resourceVersion"] = "99".into();
+        world.reply(fence, Ok(written));
+    };
     // It says no, and has bound it.
     let (mut world, bind) = start();
     world.answer(&bind, &json!({"Error": "no"}));
@@ -273,7 +289,7 @@ fn a_binder_is_believed_only_as_far_as_the_pod_shows_it() {
     let (mut world, bind) = start();
     world.no_answer(&bind);
     let read = live(&mut world);
-    world.reply(read, Ok(pod("p", "500m")));
+    not_bound(&mut world, read);
     assert_eq!(world.core.cluster().pods(), 0);
     world.check();
     // It says yes, and has not: the pod is looked at after a while.
@@ -281,7 +297,7 @@ fn a_binder_is_believed_only_as_far_as_the_pod_shows_it() {
     world.answer(&bind, &json!({}));
     world.pass(s(31));
     let read = live(&mut world);
-    world.reply(read, Ok(pod("p", "500m")));
+    not_bound(&mut world, read);
     assert_eq!(world.core.cluster().pods(), 0);
     world.check();
 }

@@ -1,6 +1,8 @@
 //! The core, driven by hand: what it is told, and what it then wants done.
 
 mod extenders;
+mod fences;
+mod hints;
 mod input;
 mod leaders;
 mod wakes;

@@ -114,3 +114,49 @@ fn a_pod_that_is_found_bound_elsewhere_gives_back_what_was_assumed() {
     assert_eq!(world.core.cluster().node_of("uid-first"), Some("b"));
     world.check();
 }
+
+/// The only volume is promised to a pod that goes before its claim has it.
+#[test]
+fn a_volume_that_was_promised_is_there_for_others_again() {
+    let mut world = World::new(Config::default(), vec![node("a", "4")], Vec::new());
+    let tell = |world: &mut World, collection: &str, object: Value| {
+        let id = *world.watches.get(collection).expect("it watches");
+        let event = json!({"type": "ADDED", "object": object});
+        world.step(Input::Watch { id, item: WatchItem::Event(event.to_string().into()) });
+    };
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "disks", "uid": "c"},
+        "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
+    tell(&mut world, "/apis/storage.k8s.io/v1/storageclasses", class);
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk", "uid": "disk"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "disks"},
+        "status": {"phase": "Available"}});
+    tell(&mut world, "/api/v1/persistentvolumes", volume);
+    let with_claim = |world: &mut World, name: &str| {
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "d", "name": name, "uid": format!("claim-{name}")},
+            "spec": {"storageClassName": "disks", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}}}});
+        tell(world, "/api/v1/persistentvolumeclaims", claim);
+        let mut pod = pod(name, "1");
+        pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": name}}]);
+        world.tell("ADDED", pod.clone());
+        pod
+    };
+    let claimed = |world: &mut World| {
+        let sent = world.take(|request| request.path == "/api/v1/persistentvolumes/disk");
+        let name = |(_, request): &(CallId, ApiRequest)| {
+            let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+            body["spec"]["claimRef"]["name"].as_str().unwrap_or_default().to_owned()
+        };
+        sent.iter().map(name).collect::<Vec<String>>()
+    };
+    let first = with_claim(&mut world, "first");
+    assert_eq!(claimed(&mut world), ["first"]);
+    with_claim(&mut world, "second");
+    world.pass(s(20));
+    assert_eq!(claimed(&mut world), Vec::<String>::new());
+    world.tell("DELETED", first);
+    world.pass(s(1));
+    assert_eq!(claimed(&mut world), ["second"]);
+    world.check();
+}
