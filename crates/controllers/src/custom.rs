@@ -12,6 +12,8 @@ pub(crate) struct CustomKinds {
     now: BTreeMap<String, Resource>,
     /// Those that were there once, by group and kind: their objects are gone with them, but others may still name them.
     former: BTreeMap<(String, String), Resource>,
+    /// Which state of the cache of definitions this is.
+    changes: Option<u64>,
 }
 
 impl CustomKinds {
@@ -33,8 +35,12 @@ impl CustomKinds {
         setup: &mut Setup<'_>,
         watch: impl Fn(&mut Setup<'_>, &Resource),
     ) {
-        let now: BTreeMap<String, Resource> = view
-            .cache::<CustomResourceDefinition>()
+        let definitions = view.cache::<CustomResourceDefinition>();
+        // This is asked at every change of anything.
+        if self.changes.replace(definitions.changes()) == Some(definitions.changes()) {
+            return;
+        }
+        let now: BTreeMap<String, Resource> = definitions
             .iter()
             .filter(|crd| is_established(crd))
             .filter_map(|crd| Some((crd.name().to_owned(), resource_of(crd)?)))

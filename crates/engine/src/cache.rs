@@ -45,6 +45,7 @@ struct Index<K> {
 pub struct Cache<K> {
     objects: BTreeMap<Key, Arc<K>>,
     indexes: BTreeMap<&'static str, Index<K>>,
+    changes: u64,
 }
 
 /// Name of the index by the UIDs of all owners, which every cache has.
@@ -56,7 +57,7 @@ fn owners<K: Object>(object: &K) -> Vec<String> {
 
 impl<K: Object> Default for Cache<K> {
     fn default() -> Self {
-        let mut cache = Self { objects: BTreeMap::new(), indexes: BTreeMap::new() };
+        let mut cache = Self { objects: BTreeMap::new(), indexes: BTreeMap::new(), changes: 0 };
         cache.add_index(BY_OWNER, owners::<K>);
         cache
     }
@@ -117,8 +118,14 @@ impl<K: Object> Cache<K> {
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
+    /// How often objects were put in or taken out: where this is as it was, so is the cache.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
     /// Puts an object in; returns the one that it replaces.
     pub fn insert(&mut self, object: Arc<K>) -> Option<Arc<K>> {
+        self.changes += 1;
         let key = Key::of(object.as_ref());
         let old = self.objects.insert(key.clone(), object.clone());
         self.unindex(&key, old.as_deref());
@@ -131,6 +138,7 @@ impl<K: Object> Cache<K> {
     }
     /// Takes an object out.
     pub fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        self.changes += 1;
         let old = self.objects.remove(key);
         self.unindex(key, old.as_deref());
         old

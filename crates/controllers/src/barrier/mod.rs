@@ -67,17 +67,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
     #[test]
     fn trouble_makes_nothing_twice_and_changes_no_end(
-        seed: u64, lost in 3_u64..40, late in 3_u64..40, lag in 1_u64..12, restarts in 50_u64..2000,
+        seed: u64, lost in 3_u64..40, late in 3_u64..40, linger in 1_u64..20, lag in 1_u64..12, restarts in 50_u64..2000,
     ) {
-        check(seed, Trouble { lost, late, lag, restarts }).map_err(TestCaseError::fail)?;
+        check(seed, Trouble { lost, late, linger, lag, restarts }).map_err(TestCaseError::fail)?;
     }
 }
 
 /// What a planted bug breaks is seen.
 fn finds(plant: Plant) {
     let trouble = match plant {
-        Plant::StaleReads => Trouble { lost: 6, late: 4, lag: 8, restarts: 300 },
-        Plant::BaselessWrites => Trouble { lost: 20, late: 2, lag: 1, restarts: 1000 },
+        Plant::StaleReads => Trouble { lost: 6, late: 4, linger: 1, lag: 8, restarts: 300 },
+        Plant::BaselessWrites => Trouble { lost: 20, late: 3, linger: 10, lag: 1, restarts: 1000 },
     };
     let found = (0..400).find_map(|seed| Some((seed, play(seed, trouble, Some(plant)).err()?)));
     assert!(found.is_some(), "the runs cannot see the fault that they are for: {plant:?}");

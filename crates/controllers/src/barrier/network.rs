@@ -25,6 +25,8 @@ pub struct Trouble {
     pub lost: u64,
     /// Writes that arrive when nobody waits for them any more, or once more.
     pub late: u64,
+    /// How much later those arrive: at one in so many of the occasions.
+    pub linger: u64,
     /// How many times likelier it is that something else happens than that a watch tells something.
     pub lag: u64,
     /// Acts at which the controllers start anew.
@@ -33,7 +35,7 @@ pub struct Trouble {
 
 impl Trouble {
     pub fn none() -> Self {
-        Self { lost: 0, late: 0, lag: 1, restarts: 0 }
+        Self { lost: 0, late: 0, linger: 1, lag: 1, restarts: 0 }
     }
 }
 
@@ -164,7 +166,7 @@ impl Network {
         match self.rng.below(5 + 3 * self.trouble.lag) {
             0 => _ = self.fire(),
             1 => script::node_acts(&mut self.api, &mut self.rng),
-            2 if !self.late.is_empty() => {
+            2 if !self.late.is_empty() && self.rng.one_in(self.trouble.linger) => {
                 let n = self.pick(self.late.len());
                 drop(self.api.serve(&self.late.swap_remove(n)));
             }
