@@ -7,6 +7,7 @@
 //! Events give way to what they tell of: only a few are written at a time, the others wait their turn, and when too many
 //! wait, new ones are logged alone (client-go's broadcaster drops them too).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ struct InFlight {
 
 /// Writes events. A part that a core embeds.
 pub struct EventRecorder {
-    component: &'static str,
+    component: Cow<'static, str>,
     host: Option<String>,
     series: BTreeMap<String, Series>,
     order: VecDeque<String>,
@@ -128,9 +129,9 @@ pub struct EventRecorder {
 impl EventRecorder {
     /// A recorder that signs its events with a component's name.
     #[must_use]
-    pub fn new(component: &'static str, _rng: Rng) -> Self {
+    pub fn new(component: impl Into<Cow<'static, str>>, _rng: Rng) -> Self {
         Self {
-            component,
+            component: component.into(),
             host: None,
             series: BTreeMap::new(),
             order: VecDeque::new(),
@@ -151,7 +152,7 @@ impl EventRecorder {
         let r = &record.regarding;
         let uid = r.uid.clone().unwrap_or_default();
         tracing::debug!(
-            component = self.component,
+            component = &*self.component,
             kind = r.kind,
             namespace = r.namespace,
             name = r.name,
@@ -164,7 +165,7 @@ impl EventRecorder {
         }
         let hash = fnv1a(
             [
-                self.component,
+                &*self.component,
                 self.host.as_deref().unwrap_or_default(),
                 &uid,
                 r.field_path.as_deref().unwrap_or_default(),
@@ -235,8 +236,8 @@ impl EventRecorder {
                 count: Some(count),
                 first_timestamp: Some(flight.at.meta()),
                 last_timestamp: Some(last.meta()),
-                source: Some(EventSource { component: Some(self.component.into()), host: self.host.clone() }),
-                reporting_component: Some(self.component.into()),
+                source: Some(EventSource { component: Some(self.component.to_string()), host: self.host.clone() }),
+                reporting_component: Some(self.component.to_string()),
                 reporting_instance: self.host.clone(),
                 ..Event::default()
             })
@@ -292,7 +293,7 @@ impl EventRecorder {
             }
             Err(error) => {
                 // A namespace that is going away takes no more events; that is no news.
-                tracing::debug!(component = self.component, event = flight.name, %error, "an event was not recorded");
+                tracing::debug!(component = &*self.component, event = flight.name, %error, "an event was not recorded");
             }
         }
     }

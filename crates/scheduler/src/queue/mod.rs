@@ -279,11 +279,12 @@ impl SchedulingQueue {
             Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
         helps(waiting, event, cluster)
     }
-    /// Forgets events that all pods in flight have been told of.
+    /// Forgets events that all pods in flight knew when they were popped.
     fn trim(&mut self) {
-        if self.rows.in_flight() == 0 {
-            self.first_event += self.events.len() as u64;
-            self.events.clear();
+        let next = self.first_event + self.events.len() as u64;
+        let unknown = self.rows.first_unknown().unwrap_or(next);
+        while self.first_event < unknown && self.events.pop_front().is_some() {
+            self.first_event += 1;
         }
     }
     /// Pods whose time has come.

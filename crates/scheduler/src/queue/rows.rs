@@ -100,6 +100,8 @@ pub(super) struct Rows {
     renominated: Vec<Arc<str>>,
     gated: usize,
     in_flight: usize,
+    /// How many pods in flight know all events before one of this number.
+    since_events: BTreeMap<u64, usize>,
 }
 
 fn active_key(row: &Row) -> ActiveKey {
@@ -149,7 +151,15 @@ impl Rows {
                 file(&mut self.alike, row.alike(), uid, add);
             }
             Place::Gated => self.gated = step(self.gated),
-            Place::InFlight { .. } => self.in_flight = step(self.in_flight),
+            Place::InFlight { since_event } => {
+                self.in_flight = step(self.in_flight);
+                let count = step(self.since_events.get(&since_event).copied().unwrap_or(0));
+                if count > 0 {
+                    self.since_events.insert(since_event, count);
+                } else {
+                    self.since_events.remove(&since_event);
+                }
+            }
         }
         if let Some(node) = &row.nominated {
             file(&mut self.nominees, node.clone(), row.pod.uid.clone(), add);
@@ -185,6 +195,10 @@ impl Rows {
     }
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+    /// Number of the first event that some pod in flight does not know.
+    pub fn first_unknown(&self) -> Option<u64> {
+        self.since_events.keys().next().copied()
     }
     pub fn nominated_to<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
         let uids = self.nominees.get(node).into_iter().flatten();

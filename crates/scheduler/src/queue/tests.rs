@@ -55,6 +55,32 @@ fn a_pod_in_flight_has_one_owner() {
 }
 
 #[test]
+fn events_are_kept_while_a_pod_in_flight_does_not_know_them() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    for uid in ["a", "b", "c"] {
+        q.set(pod(&mut cluster, uid, 0, false), Arc::default(), at(0));
+    }
+    let kept = |q: &SchedulingQueue| q.kept_events().values().sum::<usize>();
+    let refused = PluginSet::of(Plugin::VolumeBinding);
+    q.pop(at(0)).expect("a");
+    q.happened(Event::Namespace, at(0), &cluster);
+    q.pop(at(0)).expect("b");
+    q.happened(Event::Volume, at(0), &cluster);
+    q.pop(at(0)).expect("c");
+    assert_eq!(kept(&q), 2);
+    q.unschedulable("c", refused, at(0), &cluster);
+    assert_eq!(kept(&q), 2, "a knows neither");
+    q.remove("a");
+    assert_eq!(kept(&q), 1, "b knows of the namespace");
+    q.unschedulable("b", refused, at(0), &cluster);
+    assert_eq!(kept(&q), 0);
+    let place = |uid| q.get(uid).map(|row| row.place);
+    assert!(matches!(place("b"), Some(Place::Backoff { .. })), "the volume came while it was in flight");
+    assert!(matches!(place("c"), Some(Place::Unschedulable { .. })), "it had seen the volume");
+}
+
+#[test]
 fn unschedulable_pods_wait_for_what_helps_and_back_off() {
     let mut cluster = Cluster::default();
     let mut q = SchedulingQueue::default();

@@ -95,7 +95,8 @@ impl Scheduler {
         let refused_by = if refused_by.is_empty() { PluginSet::of(Plugin::NodeName) } else { refused_by };
         self.metrics.attempt(Ended::Unschedulable, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
-        self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message.clone()), fx);
+        let told = EventRecord::warning(&*pod, "FailedScheduling", message.clone());
+        self.record(now, &row.profile.scheduler_name, told, fx);
         self.tell(now, &pod, "Unschedulable", &message, nominated.as_deref(), fx);
         self.queue.unschedulable(&row.pod.uid, refused_by, now, &self.decider.cluster);
         self.renominate(now, &row.pod.uid, nominated);
@@ -118,7 +119,8 @@ impl Scheduler {
     pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Out>) {
         self.metrics.attempt(Ended::Error, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
-        self.recorder.record(now, EventRecord::warning(&*pod, "FailedScheduling", message), fx);
+        let told = EventRecord::warning(&*pod, "FailedScheduling", message);
+        self.record(now, &row.profile.scheduler_name, told, fx);
         self.tell(now, &pod, "SchedulerError", message, row.nominated.as_deref(), fx);
         self.queue.retry(&row.pod.uid, now);
     }

@@ -371,7 +371,7 @@ impl Scheduler {
         let Flight { row, stage, since, .. } = flight;
         let (pod, profile) = (&row.pod, &row.profile.scheduler_name);
         let message = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
-        self.recorder.record(now, EventRecord::normal(&*pod.pod, "Scheduled", message), fx);
+        self.record(now, profile, EventRecord::normal(&*pod.pod, "Scheduled", message), fx);
         if *stage == Stage::Binding {
             self.metrics.point(Point::Bind, profile, Status::Success, now.since(*since));
         }

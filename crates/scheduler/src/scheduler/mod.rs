@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_engine::{
-    ApiError, ApiResponse, CallId, Core, Effects, EventRecorder, Input, LeaderElector, Rng, Time, TimerId,
+    ApiError, ApiResponse, CallId, Core, Effects, EventRecord, EventRecorder, Input, LeaderElector, Rng, Time, TimerId,
 };
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -100,7 +100,8 @@ pub struct Scheduler {
     /// Pods that a live read has shown to be gone, until the watch shows it too.
     vanished: BTreeSet<Arc<str>>,
     metrics: Metrics,
-    recorder: EventRecorder,
+    /// By the name of the profile, under which each reports (`NewRecorderFactory` in pkg/scheduler/profile).
+    recorders: BTreeMap<String, EventRecorder>,
     elector: Option<LeaderElector>,
     /// Whether it led when it last looked.
     led: bool,
@@ -116,6 +117,8 @@ impl Scheduler {
     pub fn new(config: Config, rng: Rng) -> Self {
         let profiles =
             config.profiles.iter().map(|p| (p.scheduler_name.clone(), Arc::new(p.clone()))).collect::<BTreeMap<_, _>>();
+        let recorder = |name: &String| EventRecorder::new(name.clone(), rng.fork(&format!("events of {name}")));
+        let recorders = profiles.keys().map(|name| (name.clone(), recorder(name))).collect();
         Self {
             profiles,
             informers: Informers::new(&rng, !config.extenders.is_empty()),
@@ -131,7 +134,7 @@ impl Scheduler {
             told: Told::default(),
             vanished: BTreeSet::new(),
             metrics: Metrics::default(),
-            recorder: EventRecorder::new("default-scheduler", rng.fork("events")),
+            recorders,
             elector: None,
             led: false,
             wake: None,
@@ -297,6 +300,13 @@ impl Scheduler {
         }
     }
 
+    /// Tells of something, as the scheduler of that name.
+    fn record(&mut self, now: Time, scheduler: &str, record: EventRecord, fx: &mut Effects<Out>) {
+        if let Some(recorder) = self.recorders.get_mut(scheduler) {
+            recorder.record(now, record, fx);
+        }
+    }
+
     /// Nodes whose nominations changed count as changed.
     fn touch_renominated(&mut self) {
         for name in self.queue.renominated() {
@@ -326,7 +336,7 @@ impl Core for Scheduler {
             && let Some(uid) = self.timers.remove(id)
         {
             self.flight_due(now, &uid, *id, fx);
-        } else if !self.recorder.step(now, &input, fx)
+        } else if !self.recorders.values_mut().any(|recorder| recorder.step(now, &input, fx))
             && !self.elector.as_mut().is_some_and(|e| e.step(now, &input, fx))
         {
             match input {

@@ -184,7 +184,8 @@ impl Scheduler {
                 continue;
             }
             let message = format!("Preempted by pod {} on node {}", row.pod.uid, proposal.node);
-            self.recorder.record(now, EventRecord::normal(&*pod.pod, "Preempted", message), fx);
+            let told = EventRecord::normal(&*pod.pod, "Preempted", message);
+            self.record(now, &row.profile.scheduler_name, told, fx);
             self.doomed.insert(pod.uid.clone(), row.pod.uid.clone());
             let name = &row.profile.scheduler_name;
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{

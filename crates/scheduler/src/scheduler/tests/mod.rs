@@ -284,3 +284,23 @@ fn counts_by_reason_are_named_as_upstream_names_them() {
     assert_eq!(world.core.queue().get("uid-p").map(|row| row.attempts), Some(2));
     assert_eq!(world.told(), []);
 }
+
+#[test]
+fn events_are_told_under_the_name_of_the_pods_scheduler() {
+    let profiles = ["default-scheduler", "other"].map(Profile::named).to_vec();
+    let mut other = pod("q", "9");
+    other["spec"]["schedulerName"] = "other".into();
+    let config = Config { profiles, ..Config::default() };
+    let mut world = World::new(config, vec![node("a", "1")], vec![pod("p", "500m"), other]);
+    let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    world.reply(call, Ok(json!({})));
+    let sent = world.take(|request| request.path.contains("/events"));
+    let who = |(_, request): (CallId, ApiRequest)| {
+        let event: Value = serde_json::from_slice(&request.body).expect("JSON");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&event["reason"]), text(&event["reportingComponent"]), text(&event["source"]["component"]))
+    };
+    let told: BTreeSet<_> = sent.into_iter().map(who).collect();
+    let expected = [("FailedScheduling", "other"), ("Scheduled", "default-scheduler")];
+    assert_eq!(told, expected.map(|(what, who)| (what.to_owned(), who.to_owned(), who.to_owned())).into());
+}
