@@ -510,7 +510,7 @@ impl Bug {
     }
     /// Whether it shows in machines of nodes that die, and in nothing else.
     pub(crate) fn is_of_dead_nodes(self) -> bool {
-        matches!(self, Self::VanishedNode | Self::LateWriter)
+        matches!(self, Self::VanishedNode | Self::LateWriter | Self::BrokenPromise)
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
