@@ -135,6 +135,15 @@ fn a_machine_whose_node_loses_power_runs_again_elsewhere() {
 /// A machine that writes lines onto a disk that all nodes have, each into a sector of its own: which boot of which guest
 /// wrote it, and its number. The disk is shareable, so that no lock of QEMU's keeps a second writer from it.
 fn writer(disk: &Path) -> String {
+    shared(disk, "shareable: true, ")
+}
+
+/// The same, with a disk that has one writer at a time.
+fn lone_writer(disk: &Path) -> String {
+    shared(disk, "")
+}
+
+fn shared(disk: &Path, sharing: &str) -> String {
     let names = "[node-1, node-2, node-3]";
     format!(
         r#"apiVersion: v1
@@ -172,7 +181,7 @@ spec:
           disks:
           - {{name: root, disk: {{bus: virtio}}}}
           - {{name: cloudinit, disk: {{bus: virtio}}}}
-          - {{name: shared, serial: SHARED, shareable: true, cache: none, disk: {{bus: virtio}}}}
+          - {{name: shared, serial: SHARED, {sharing}cache: none, disk: {{bus: virtio}}}}
       volumes:
       - name: root
         containerDisk: {{image: "localhost/carrack/demo-guest:0.1.0", imagePullPolicy: IfNotPresent}}
@@ -314,4 +323,62 @@ fn a_machine_that_moves_never_writes_twice_at_once() {
         before = now;
         shows
     });
+}
+
+/// What the record beside an image says.
+fn record(image: &Path) -> serde_json::Value {
+    let text = std::fs::read(image.with_file_name("disk.img.writer")).unwrap_or_default();
+    serde_json::from_slice(text.trim_ascii()).unwrap_or_default()
+}
+
+#[test]
+fn a_disk_that_a_newer_run_has_taken_is_not_written() {
+    let sandbox = Sandbox::new();
+    sandbox.start(&["--nodes", "2", "--timeout", "300"]);
+    sandbox.carrack(&["image", "build", "demo"]).limit_s(300).done();
+    let kubectl = sandbox.kubectl();
+    let disk = sandbox.home().join("shared");
+    std::fs::create_dir(&disk).expect("a directory");
+    let image = disk.join("disk.img");
+    kubectl.apply(&lone_writer(&disk));
+    eventually_true("the machine writes", 240, || lines(&image).len() > 5);
+    let first = record(&image);
+    assert_eq!(first["machine"], "default/demo");
+    assert_eq!(first["uid"], text(&kubectl, "vmi", "demo", "/metadata/uid"));
+    assert_eq!(first["node"], place(&kubectl));
+
+    // Another machine's guest does not start while this one's runs; this one's goes on.
+    let manifest = lone_writer(&disk);
+    let (_, machine) = manifest.rsplit_once("---\n").expect("three objects");
+    kubectl.apply(&machine.replace("{name: demo}", "{name: second}"));
+    eventually("the second machine is told why it does not start", 120, || {
+        let events = kubectl.ok(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+        if events.contains("it is in use by default/demo") { Ok(()) } else { Err(events) }
+    });
+    kubectl.ok(&["delete", "vm", "second", "--timeout=60s"]);
+    assert_eq!(record(&image), first);
+
+    // As a run elsewhere would write that this node knows nothing of: the guest stops at once, and none starts again.
+    let mut taken = first.clone();
+    taken["epoch"] = serde_json::json!(1_u64 << 40);
+    taken["uid"] = "another".into();
+    taken["node"] = "elsewhere".into();
+    let rewrite = |to: &serde_json::Value| {
+        let text = format!("{:<1023}\n", to.to_string());
+        std::fs::write(image.with_file_name("disk.img.writer"), text).expect("written");
+    };
+    let at = Instant::now();
+    rewrite(&taken);
+    eventually_true("the guest has stopped", 20, || guests(&sandbox).is_empty());
+    println!("taken to stopped: {:.1} s", at.elapsed().as_secs_f64());
+    let left = lines(&image).len();
+    eventually("the next start is refused", 120, || {
+        let events = kubectl.ok(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+        if events.contains("a newer run of default/demo has it, on node elsewhere") { Ok(()) } else { Err(events) }
+    });
+    assert_eq!(lines(&image).len(), left, "nothing was written");
+
+    // Somebody who knows better takes the record away.
+    std::fs::remove_file(image.with_file_name("disk.img.writer")).expect("removed");
+    eventually_true("the machine writes again", 240, || lines(&image).len() > left + 5);
 }

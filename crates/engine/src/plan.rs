@@ -280,6 +280,17 @@ impl Plan {
         });
         self
     }
+    /// Adds: give an object a finalizer that it has not got.
+    pub fn with_finalizer<K: Kind>(self, object: &K, finalizer: &str) -> Self {
+        let mut all = object.meta().finalizers.clone().unwrap_or_default();
+        all.push(finalizer.to_owned());
+        self.patch(object, json!({"metadata": {"finalizers": all}}))
+    }
+    /// Adds: take a finalizer from an object.
+    pub fn without_finalizer<K: Kind>(self, object: &K, finalizer: &str) -> Self {
+        let left: Vec<&String> = object.meta().finalizers.iter().flatten().filter(|name| *name != finalizer).collect();
+        self.patch(object, json!({"metadata": {"finalizers": left}}))
+    }
     /// Adds: delete exactly this object.
     pub fn delete<K: Kind>(self, object: &K) -> Self {
         self.delete_with(&K::resource(), object, DeleteOptions::default())
@@ -336,8 +347,12 @@ impl Plan {
     }
     /// The writes so far only tell what there is, and nothing rests on them: they may wait so long for what else happens, so that
     /// many changes become one write. A plan that has other writes, too, is carried out without them, and they are decided about
-    /// again afterwards: what a later decision of the same controller rests on must not be among them.
+    /// again afterwards: what a later decision of the same controller rests on must not be among them. The events so far are
+    /// recorded when they are done.
     pub fn patient(mut self, wait: Duration) -> Self {
+        // What is said about them waits with them.
+        let after = self.writes.len();
+        self.told.extend(self.events.drain(..).map(|event| (after, event)));
         self.patient.extend((0..self.writes.len()).map(|number| (number, wait)));
         self
     }
@@ -350,6 +365,8 @@ impl Plan {
         let left_out: BTreeSet<usize> = self.patient.drain(..).map(|(number, _)| number).collect();
         // The new number of a write, or of what comes behind it.
         let moved = |number: usize| number - left_out.range(..number).count();
+        // What is told once something was done goes with the last write before it: it is decided anew, too.
+        self.told.retain(|(after, _)| after.checked_sub(1).is_none_or(|last| !left_out.contains(&last)));
         self.told.iter_mut().for_each(|(after, _)| *after = moved(*after));
         self.premises.retain(|(number, _)| !left_out.contains(number));
         self.premises.iter_mut().for_each(|(number, _)| *number = moved(*number));
@@ -367,7 +384,7 @@ impl Plan {
         self.events.push(event);
         self
     }
-    /// Adds an event that is recorded once all writes that were added before it are done.
+    /// Adds an event that is recorded once all writes that were added before it are done; it waits with the last of them.
     pub fn told(mut self, event: EventRecord) -> Self {
         self.told.push((self.writes.len(), event));
         self
@@ -424,7 +441,8 @@ mod tests {
         let names: Vec<String> = left.writes.iter().map(|write| write.key().name).collect();
         assert_eq!(names, ["b", "d"]);
         assert_eq!(left.premises, [(0, Premise::unchanged(&named("b"))), (1, Premise::unchanged(&named("d")))]);
-        // What is told once something was written that waits is told as soon as all before it is.
-        assert_eq!(left.told.iter().map(|(after, _)| *after).collect::<Vec<_>>(), [0, 1, 1, 2]);
+        // What is told once something was written that waits is decided anew with it.
+        let told: Vec<_> = left.told.iter().map(|(after, event)| (*after, event.message.as_str())).collect();
+        assert_eq!(told, [(1, "b"), (2, "d")]);
     }
 }

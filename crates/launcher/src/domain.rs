@@ -83,7 +83,7 @@ pub enum EndReason {
     Crashed,
     /// It never ran.
     FailedToStart,
-    /// Its node could not renew its Lease, and had promised to stop it then.
+    /// Its node could not renew its Lease, and had promised to stop it then; or a newer run of it has its disks.
     Fenced,
 }
 
@@ -114,6 +114,8 @@ pub enum Observed {
     KillRequested,
     /// The time until which the guest may run is over.
     PromiseOver,
+    /// A newer run of the machine has taken one of its disks; for people.
+    DiskTaken(String),
     /// QEMU is gone without having said why.
     QemuGone,
 }
@@ -170,6 +172,7 @@ impl Domain {
             Observed::PromiseOver => {
                 self.finish(EndReason::Fenced, "its node could not renew its lease".to_owned());
             }
+            Observed::DiskTaken(detail) => self.finish(EndReason::Fenced, detail),
             Observed::QemuGone => {
                 let (reason, detail) = match self.phase {
                     Phase::Waiting | Phase::Starting => (EndReason::FailedToStart, "QEMU ended while it started"),

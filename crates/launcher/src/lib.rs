@@ -38,6 +38,7 @@ pub mod proto;
 pub mod qmp;
 pub mod spec;
 mod tail;
+pub mod writer;
 
 pub use accel::Accel;
 pub use domain::{Domain, EndReason, Phase};

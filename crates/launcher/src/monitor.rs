@@ -15,15 +15,17 @@ use crate::dhcp;
 use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
 use crate::lines::split;
-use crate::prepare::{prepare, replace};
+use crate::prepare::{prepare, replace, resume};
 use crate::promise;
 use crate::proto::{Call, LINE_LIMIT_BYTES, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::MachineSpec;
+use crate::writer::{self, Held};
 use rustix::fs::FlockOperation;
 use serde_json::json;
 use std::future::pending;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -80,6 +82,9 @@ struct Monitor {
     states: watch::Sender<Domain>,
     qmp: Option<Qmp>,
     helpers: JoinSet<()>,
+    /// The disks that the guest writes, and who looks whether it still may.
+    disks: Vec<Arc<Held>>,
+    lookout: JoinSet<String>,
     /// The guest has shut down to be started again.
     restart_due: bool,
     parent: Option<rustix::process::Pid>,
@@ -109,6 +114,8 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         states,
         qmp: None,
         helpers: JoinSet::new(),
+        disks: Vec::new(),
+        lookout: JoinSet::new(),
         restart_due: false,
         parent: rustix::process::getppid(),
     };
@@ -117,6 +124,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
             Ok(servers) => monitor.serve_dhcp(servers),
             Err(error) => tracing::error!(%error, "the guest gets no address"),
         }
+        monitor.hold(resume(&spec));
         monitor.attach().await;
         monitor.restart_if_due().await;
     }
@@ -173,7 +181,10 @@ impl Monitor {
                 Some(command) = commands.recv() => self.command(command).await,
                 observed = next_event(&mut self.qmp) => self.observe(observed),
                 _ = serial_log.tick() => rotate_serial_log(&self.layout),
-                () = promise::over(&promised), if self.domain.phase != Phase::Waiting => self.give_up().await,
+                () = promise::over(&promised), if self.domain.phase != Phase::Waiting => {
+                    self.give_up(Observed::PromiseOver).await;
+                }
+                Some(Ok(why)) = self.lookout.join_next() => self.give_up(Observed::DiskTaken(why)).await,
             }
             self.restart_if_due().await;
         }
@@ -184,6 +195,10 @@ impl Monitor {
             self.command(command).await;
         }
         let end = self.domain.end.as_ref().map(|end| end.reason);
+        if end == Some(EndReason::GuestShutdown) {
+            // Its processors have stopped, and all that they wrote is on its way; QEMU holds its own lock to its end.
+            self.disks.iter().for_each(|disk| disk.leave());
+        }
         drop(self.states);
         let farewell = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(FAREWELL_DEADLINE, farewell).await.is_err() {
@@ -313,11 +328,11 @@ impl Monitor {
 
     /// The guest may not run any more. Its processors stop before anything else is done; QEMU's end follows at once, since
     /// nobody who watches is as important.
-    async fn give_up(&mut self) {
+    async fn give_up(&mut self, why: Observed) {
         if let Err(error) = self.execute("stop").await {
             tracing::error!(error, "the guest's processors do not stop");
         }
-        self.observe(Observed::PromiseOver);
+        self.observe(why);
         if let Some(qmp) = self.qmp.take()
             && let Err(error) = quit(qmp).await
         {
@@ -351,10 +366,13 @@ impl Monitor {
             return Err("the node's lease has run out".to_owned());
         }
         let prepared = match prepare(spec, &self.layout).await {
-            Ok(argv) => servers(spec).map(|servers| (argv, servers)),
+            // A disk may have been waited for.
+            Ok(_) if promise::is_over(&self.layout.promise_file()) => Err("the node's lease has run out".to_owned()),
+            Ok((argv, held)) => servers(spec).map(|servers| (argv, held, servers)),
             Err(error) => Err(error.to_string()),
         };
-        let started = prepared.and_then(|(argv, servers)| {
+        let started = prepared.and_then(|(argv, held, servers)| {
+            self.hold(held);
             self.observe(Observed::Accepted { accel: spec.accel });
             self.serve_dhcp(servers);
             hand_over(self.start, &argv).map_err(|error| format!("the first process is gone: {error}"))
@@ -363,6 +381,14 @@ impl Monitor {
             self.observe(Observed::FailedToStart(reason.clone()));
         }
         started
+    }
+
+    /// The guest writes these disks from now on, for as long as nobody newer takes them.
+    fn hold(&mut self, disks: Vec<Held>) {
+        self.disks = disks.into_iter().map(Arc::new).collect();
+        if !self.disks.is_empty() {
+            self.lookout.spawn(writer::taken(self.disks.clone()));
+        }
     }
 
     fn serve_dhcp(&mut self, servers: Vec<dhcp::Server>) {

@@ -5,7 +5,8 @@ use crate::image::{self, ImageFormat, InspectError};
 use crate::iso::{self, VolumeError};
 use crate::layout::Layout;
 use crate::spec::{DiskSource, DiskSpec, MachineSpec};
-use std::os::unix::fs::DirBuilderExt as _;
+use crate::writer::{Held, TakeError};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -27,17 +28,26 @@ pub(crate) enum PrepareError {
     Volume { disk: String, source: VolumeError },
     #[error("the disk {disk}: {reason}")]
     Persistent { disk: String, reason: String },
+    #[error("the disk {disk}: {source}")]
+    Taken { disk: String, source: TakeError },
     #[error("the disk {disk}: qemu-img failed: {detail}")]
     QemuImg { disk: String, detail: String },
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// Prepares `spec` and returns QEMU's command line.
-pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<Vec<String>, PrepareError> {
+/// Prepares `spec` and returns QEMU's command line, with the disks that it may write from now on.
+pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<String>, Vec<Held>), PrepareError> {
     let directory = layout.machine_dir();
     let write = |path: PathBuf| move |source| PrepareError::Write { path, source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write(directory.clone()))?;
+    // Before an image is even made.
+    let mut held = Vec::new();
+    for (disk, image) in exclusive(spec) {
+        let Some(writer) = spec.writer() else { break };
+        let taken = Held::take(image, &writer).await;
+        held.push(taken.map_err(|source| PrepareError::Taken { disk: disk.name.clone(), source })?);
+    }
     let mut backings = Vec::with_capacity(spec.disks.len());
     for (index, disk) in spec.disks.iter().enumerate() {
         backings.push(backing(disk, index, &directory).await?);
@@ -51,7 +61,26 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<Vec<S
     let file = layout.spec_file();
     let text = serde_json::to_vec(spec).map_err(|error| write(file.clone())(error.into()))?;
     replace(&file, &text).map_err(write(file))?;
-    Ok(argv)
+    Ok((argv, held))
+}
+
+/// The disks with records, and their images. A block device has no room beside it.
+fn exclusive(spec: &MachineSpec) -> impl Iterator<Item = (&DiskSpec, &Path)> {
+    let is_device = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+    let images = spec.disks.iter().filter_map(|disk| Some((disk, disk.exclusive_image()?)));
+    images.filter(move |(_, image)| !is_device(image))
+}
+
+/// The disks that a machine which runs already has, for a monitor that takes over.
+pub(crate) fn resume(spec: &MachineSpec) -> Vec<Held> {
+    let resumed = exclusive(spec).filter_map(|(disk, image)| match Held::resume(image, &spec.writer()?) {
+        Ok(held) => Some(held),
+        Err(error) => {
+            tracing::error!(%error, disk = disk.name, "who writes the disk cannot be followed");
+            None
+        }
+    });
+    resumed.collect()
 }
 
 /// Makes ready what is behind one disk. Files are named by the disk's place: its name is the user's.

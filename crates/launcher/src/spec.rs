@@ -6,9 +6,10 @@
 
 use crate::accel::Accel;
 use crate::board::Board;
+use crate::writer::Writer;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A virtual machine to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +58,45 @@ pub struct MachineSpec {
     /// Firmware, clock, watchdog and what else a machine is built on.
     #[serde(default)]
     pub board: Board,
+    /// Which run of the machine this is, for the records of its disks; absent, there are none.
+    #[serde(default)]
+    pub run: Option<Run>,
+}
+
+/// A run of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Its number: greater than that of every run before it.
+    pub epoch: u64,
+    /// The node that it is on.
+    pub node: String,
+}
+
+impl MachineSpec {
+    /// What the records of its disks say.
+    #[must_use]
+    pub fn writer(&self) -> Option<Writer> {
+        let run = self.run.as_ref()?;
+        Some(Writer {
+            epoch: run.epoch,
+            uid: self.uid.clone(),
+            machine: format!("{}/{}", self.namespace, self.name),
+            node: run.node.clone(),
+            left: false,
+        })
+    }
+}
+
+impl DiskSpec {
+    /// The image that has a record of who writes it: one that outlives the machine and has one writer at a time.
+    #[must_use]
+    pub fn exclusive_image(&self) -> Option<&Path> {
+        match &self.source {
+            DiskSource::Persistent { path, .. } if !self.read_only && !self.cdrom && !self.tuning.shared => Some(path),
+            _ => None,
+        }
+    }
 }
 
 fn yes() -> bool {

@@ -43,6 +43,14 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "silent-nodes-take-no-machines",
         sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
     },
+    Invariant {
+        name: crate::writers::NAME,
+        sentence: "Once a run of a machine has opened its disk, no run before it ever opens it, however late it comes.",
+    },
+    Invariant {
+        name: "machines-leave-silent-nodes",
+        sentence: "An instance that may be started elsewhere is over soon after its node was last heard, whether or not the node is still known or ever was heard.",
+    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",

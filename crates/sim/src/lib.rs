@@ -44,6 +44,7 @@ mod wants;
 mod webhook;
 mod workload;
 mod world;
+mod writers;
 
 pub use clones::{Counts, Mishap, Scene};
 pub use command::{Request, simulate};

@@ -91,7 +91,7 @@ impl Machines {
             let silent = self.silent(node, healed, now);
             if matches!(phase, "Scheduled" | "Running") && silent > FENCED + NOTICED {
                 let what = format!("{} is {phase} on {node}, not heard for {} s", key_of(vmi), silent.as_secs());
-                breaches.push(Breach::new("liveness", what));
+                breaches.push(Breach::new("machines-leave-silent-nodes", what));
             }
         }
         let up = wants.iter().filter(|((kind, _), want)| *kind == "vm" && **want == Want::Up);

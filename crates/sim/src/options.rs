@@ -63,6 +63,9 @@ impl Options {
         own.workloads |= planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
         own.clones |= planted.is_some_and(|bug| bug.of_clones().is_some());
+        if planted.is_some_and(Bug::is_of_dead_nodes) {
+            own.safety = own.safety.min(Duration::from_secs(60));
+        }
         if self.swarm && planted.is_none() {
             let kind = root.fork("kind of work").below(8);
             own.machines = kind != 0;
@@ -187,6 +190,8 @@ pub(crate) struct Intervals {
     pub vanish: Option<Duration>,
     /// A node of machines loses its power for minutes, and is taken out of the cluster.
     pub lose: Option<Duration>,
+    /// A node of machines is cut off for a minute, and nobody there looks after its guests but their monitors.
+    pub strand: Option<Duration>,
 }
 
 /// What the seed chose.
@@ -219,6 +224,8 @@ pub(crate) struct Swarm {
     pub extender: Option<Verbs>,
     /// A second process of the scheduler takes part.
     pub standby_scheduler: bool,
+    /// One launcher in so many hangs for a while just before its machine starts.
+    pub launcher_hangs_one_in: u64,
     /// Nobody names the targets of clones but their controller.
     pub nameless_targets: bool,
     /// The controller of clones has a process of its own.
@@ -307,6 +314,7 @@ impl Swarm {
             flood: None,
             vanish: None,
             lose: None,
+            strand: None,
         };
         let mut own = root.fork("lose");
         let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
@@ -315,6 +323,12 @@ impl Swarm {
         if own.one_in(2) && options.faults && options.plant.is_none() {
             net.late_binding_one_in = 2 + own.below(8);
         }
+        // A guest that has lost its monitor, too, would be watched by nobody.
+        let mut own = root.fork("strand");
+        let strand =
+            own.one_in(4) && options.faults && options.machines && planted.is_none() && intervals.guest.is_none();
+        intervals.strand = strand.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
+        let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
         let standby = rng.one_in(2) && elect && !options.gpus;
@@ -377,6 +391,19 @@ impl Swarm {
             Some(Bug::MissingHeartbeat) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
+            }
+            Some(Bug::LateWriter) => {
+                // Launchers that hang where nobody ends them, and other nodes to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                launcher_hangs_one_in = 1;
+                intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
+            }
+            Some(Bug::VanishedNode) => {
+                // A node with machines that goes for good, and others to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
@@ -466,6 +493,7 @@ impl Swarm {
             standby,
             extender,
             standby_scheduler,
+            launcher_hangs_one_in,
             nameless_targets: root.fork("clones").one_in(3),
             cloner_apart,
             webhook,

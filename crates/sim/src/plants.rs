@@ -57,6 +57,8 @@ pub(crate) enum Bug {
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
+    VanishedNode,
+    LateWriter,
     BaselessWrites,
     OneNode,
     BindingsOverwrite,
@@ -355,6 +357,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::MissingHeartbeat,
     },
     Plant {
+        name: "vanished-node",
+        what: "nobody looks at machines of a node of which neither an object nor a lease is left (incident 2)",
+        found_by: "machines-leave-silent-nodes",
+        also: &[],
+        bug: Bug::VanishedNode,
+    },
+    Plant {
+        name: "late-writer",
+        what: "a launcher that hung for longer than its node's lease starts its machine, whatever the record of its disk says",
+        found_by: crate::writers::NAME,
+        also: &["one-guest-per-vm"],
+        bug: Bug::LateWriter,
+    },
+    Plant {
         name: "baseless-writes",
         what: "writes are sent without what they rest on, and made whatever has become of that",
         found_by: "one-pod-for-one-place",
@@ -496,8 +512,13 @@ impl Bug {
         use carrack_virt::controllers::Planted;
         Some(match self {
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
+            Self::VanishedNode => Planted::VanishedNode,
             _ => return None,
         })
+    }
+    /// Whether it shows in machines of nodes that die, and in nothing else.
+    pub(crate) fn is_of_dead_nodes(self) -> bool {
+        matches!(self, Self::VanishedNode | Self::LateWriter | Self::BrokenPromise)
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

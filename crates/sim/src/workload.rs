@@ -81,6 +81,11 @@ impl User {
             let bug = options.plant.map(|plant| plant.bug);
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
         }
+        if options.plant.is_some_and(|plant| plant.bug.is_of_dead_nodes()) {
+            let mut acts = Vec::new();
+            steady(&mut rng.fork("steady"), &mut acts);
+            return Self::with(acts);
+        }
         let of_pods: [(&str, Part); 5] = [
             ("parents", parents),
             ("namespaces", namespaces),
@@ -457,6 +462,16 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         if at < safety && rng.one_in(2) {
             acts.push(delete(at, VirtualMachine::resource(), "default", &name, "vm"));
         }
+    }
+}
+
+/// Machines that are to run all the time, and nothing else.
+fn steady(rng: &mut Rng, acts: &mut Vec<Act>) {
+    for n in 0..3 {
+        let name = format!("vm{n}");
+        let at = between(rng, Duration::from_secs(1), Duration::from_secs(5));
+        let (resource, object) = (VirtualMachine::resource(), machine(&name, "Always", 5));
+        acts.push(Act { at, what: What::Create { resource, object, want: Some(("vm", Want::Up)) } });
     }
 }
 

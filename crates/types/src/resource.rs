@@ -116,6 +116,14 @@ pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
     fn has_finalizer(&self, finalizer: &str) -> bool {
         self.meta().finalizers.as_ref().is_some_and(|f| f.iter().any(|x| x == finalizer))
     }
+    /// Gives it this finalizer, if it has not got it; tells whether it had not.
+    fn add_finalizer(&mut self, finalizer: &str) -> bool {
+        let is_new = !self.has_finalizer(finalizer);
+        if is_new {
+            self.meta_mut().finalizers.get_or_insert_default().push(finalizer.to_owned());
+        }
+        is_new
+    }
 }
 
 /// A kind whose resource is known from its type.

@@ -81,6 +81,8 @@ pub mod kubevirt {
     pub const TUN_RESOURCE: &str = "devices.kubevirt.io/tun";
     /// Device plugin resource: vhost-net.
     pub const VHOST_NET_RESOURCE: &str = "devices.kubevirt.io/vhost-net";
+    /// The resources that a node's handler offers, where the machine has the devices, and that a launcher may ask for.
+    pub const DEVICE_RESOURCES: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
 
     /// Container of a launcher pod that runs the guest.
     pub const COMPUTE_CONTAINER: &str = "compute";

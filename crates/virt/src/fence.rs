@@ -17,15 +17,22 @@
 //! instance (the fencing token). So a mark says for all time that every guest of its term and of those before is dead,
 //! however old the news is, and an instance without a token that is failed can never be started: both writes rest on
 //! the instance's resourceVersion.
+//!
+//! A Lease that is missing allows no start either. So its place can be taken: thirteen seconds after an observer has missed
+//! it, no promise is left that was given under one which somebody deleted, and the observer may make one with a mark. That
+//! holds of every guest that is bound, because nothing but a handler which keeps to the above can start it: launchers speak
+//! no other handler's language.
 
 use std::time::Duration;
 
+use carrack_engine::Time;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, FENCED_ANNOTATION, FENCING_TOKEN_ANNOTATION, NODE_LEASE_NAMESPACE,
 };
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// What the Lease says of how long it holds.
 pub const LEASE_DURATION: Duration = Duration::from_secs(10);
@@ -56,6 +63,25 @@ pub fn term(lease: &Lease) -> i64 {
 #[must_use]
 pub fn is_marked(lease: &Lease) -> bool {
     lease.annotation(FENCED_ANNOTATION).is_some()
+}
+
+/// A Lease that is made in a node's place, with its mark: nobody has run guests there since the term given.
+#[must_use]
+pub fn marked(node: &str, term: i64, now: Time) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            namespace: Some(NODE_LEASE_NAMESPACE.to_owned()),
+            name: Some(node.to_owned()),
+            annotations: Some([(FENCED_ANNOTATION.to_owned(), now.rfc3339())].into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(node.to_owned()),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+            lease_transitions: i32::try_from(term).ok(),
+            ..LeaseSpec::default()
+        }),
+    }
 }
 
 /// How long an observer waits after it saw a Lease change; none when the Lease promises nothing.

@@ -184,8 +184,9 @@ fn agents(b: &mut Builder) {
     );
     let controller = [To::User(USER_VIRT_CONTROLLER), To::ServiceAccount(NAMESPACE, "kubevirt-controller")];
     b.bind("kubevirt-controller", "kubevirt-controller", &controller);
-    // Its own Lease, and those of the nodes, which it marks when they have run out.
-    for (namespace, verbs) in [(NAMESPACE, "create update patch"), (NODE_LEASE_NAMESPACE, "update patch")] {
+    // Its own Lease, and those of the nodes, which it marks when they have run out, or were never taken.
+    for namespace in [NAMESPACE, NODE_LEASE_NAMESPACE] {
+        let verbs = "create update patch";
         b.role(namespace, "kubevirt-controller", vec![rule(verbs, &["coordination.k8s.io"], "leases")]);
         b.bind_role(namespace, "kubevirt-controller", "kubevirt-controller", &controller);
     }

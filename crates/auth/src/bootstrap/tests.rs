@@ -134,7 +134,8 @@ fn who_may_do_what() {
     for (verb, namespace, allowed) in [
         ("create", "kubevirt", true),
         ("patch", "kubevirt-node-lease", true),
-        ("create", "kubevirt-node-lease", false),
+        ("create", "kubevirt-node-lease", true),
+        ("delete", "kubevirt-node-lease", false),
         ("update", "kube-node-lease", false),
         ("patch", "kube-system", false),
     ] {

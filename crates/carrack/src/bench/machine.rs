@@ -27,8 +27,8 @@ const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachinei
 pub struct Life {
     /// From its creation until QEMU ran, milliseconds.
     pub running_ms: f64,
-    /// Writes of all its objects, from the first to the last.
-    pub writes: f64,
+    /// Writes of the machine, its instance, its pods and its revisions, from the first to the last.
+    pub writes: [f64; 4],
     /// Updates of its instance until that was Running.
     pub updates: f64,
     /// Proportional set size of what runs beside QEMU, MB (10^6 bytes).
@@ -87,10 +87,10 @@ pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
     Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes, updates, beside_mb })
 }
 
-/// Counts the writes since a revision, as a watch tells them; and those of the instance until it was Running.
-async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<(f64, f64)> {
-    let (mut all, mut updates) = (0.0, 0.0);
-    for path in WRITTEN {
+/// Counts the writes since a revision by kind, as a watch tells them; and those of the instance until it was Running.
+async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<([f64; 4], f64)> {
+    let (mut all, mut updates) = ([0.0; 4], 0.0);
+    for (path, count) in WRITTEN.into_iter().zip(&mut all) {
         let watch = format!("{path}?watch=true&resourceVersion={since}&timeoutSeconds=1");
         let reply = cluster.api.send(ApiRequest::new(Method::Get, &watch)).await;
         let reply = reply.map_err(|error| anyhow::anyhow!("{watch}: {error}"))?;
@@ -100,7 +100,7 @@ async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<(f64, f64)> {
             if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED")) {
                 continue;
             }
-            all += 1.0;
+            *count += 1.0;
             if path == INSTANCES && event["type"] == "MODIFIED" && !started {
                 updates += 1.0;
                 started = event["object"]["status"]["phase"] == "Running";

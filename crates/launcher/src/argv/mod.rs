@@ -46,6 +46,8 @@ pub struct NodeKind {
     pub device: bool,
     /// It can be read and written past the host's cache.
     pub direct: bool,
+    /// QEMU locks it: others may open it at the same time.
+    pub locked: bool,
 }
 
 /// Why there is no command line for a machine.

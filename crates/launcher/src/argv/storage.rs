@@ -125,6 +125,10 @@ fn blockdev(node: &str, backing: &Backing, disk: &DiskSpec) -> Value {
 fn layer(format: ImageFormat, file: &Path, read_only: bool, kind: NodeKind, tuning: &DiskTuning) -> Value {
     let driver = if kind.device { "host_device" } else { "file" };
     let mut below = json!({ "driver": driver, "filename": path(file), "read-only": read_only });
+    if kind.locked {
+        // QEMU's own lock on the image; it would be left out silently where the host has none.
+        below["locking"] = json!("on");
+    }
     let mut value = json!({ "driver": format.driver(), "read-only": read_only });
     if tuning.cache == Some(CacheMode::None) && kind.direct {
         let cache = json!({ "direct": true, "no-flush": false });

@@ -23,6 +23,7 @@ fn spec() -> MachineSpec {
         rng: true,
         start_paused: false,
         board: Board::default(),
+        run: None,
     }
 }
 
@@ -56,7 +57,7 @@ fn build(spec: &MachineSpec) -> Result<Vec<String>, MachineError> {
     let direct = Backing::Direct {
         path: "/d,1".into(),
         format: ImageFormat::Raw,
-        node: NodeKind { device: false, direct: true },
+        node: NodeKind { device: false, direct: true, locked: false },
     };
     let overlay = Backing::Overlay { overlay: "/o".into(), base: "/b".into(), format: ImageFormat::Raw };
     let backings: Vec<_> = [overlay, direct].into_iter().cycle().take(spec.disks.len()).collect();

@@ -36,7 +36,7 @@ pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, 
     if meta.is_file() && meta.len() == 0 {
         return Err(format!("the image {} is empty", path.display()));
     }
-    Ok(NodeKind { device, direct: opens_directly(path) })
+    Ok(NodeKind { device, direct: opens_directly(path), locked: !device })
 }
 
 /// Makes a sparse image. It appears under its name as a whole or not at all.

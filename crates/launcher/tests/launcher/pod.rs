@@ -230,6 +230,7 @@ pub fn bare() -> MachineSpec {
         rng: true,
         start_paused: false,
         board: Board::default(),
+        run: None,
     }
 }
 

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::{Follow, NodeEvent, Runtime};
 use crate::chance::between;
+use crate::writers::Writers;
 
 /// How long a state takes from the launcher to the handler. Always the same, so that they keep their
 /// order.
@@ -35,6 +36,8 @@ pub(crate) enum Doing {
     Quits,
     /// The monitor dies; the guest goes on.
     LosesMonitor,
+    /// The launcher, which hung while it was starting its machine, goes on.
+    GoesOn,
     /// Until then its node has promised to run it, if nothing newer was said.
     OutlivesPromise(Time),
 }
@@ -49,6 +52,8 @@ pub(crate) struct Guest {
     /// It does not care for its power button.
     stubborn: bool,
     pressed: bool,
+    /// The launcher hangs, with what it is about to start.
+    hangs: Option<Box<MachineSpec>>,
     /// What happened while there was no monitor. QEMU waits for one before it quits.
     unseen: Option<Observed>,
 }
@@ -73,6 +78,12 @@ pub(crate) struct Guests {
     probed: Option<Probe>,
     /// A planted bug: guests run on when their node's promise is over.
     pub faithless: bool,
+    /// A planted bug: a launcher that hung starts its machine whatever has become of it meanwhile.
+    pub heedless: bool,
+    /// One launcher in so many hangs while it starts its machine.
+    pub hangs_one_in: u64,
+    /// The disks that all nodes can open.
+    pub writers: Writers,
     /// Until when guests may run, as it lies with their monitors.
     promises: BTreeMap<String, Time>,
 }
@@ -161,7 +172,7 @@ impl Guests {
                     None => Ok(Reply::Prepared(Box::default())),
                 }
             }
-            Op::Call(place, call) => self.call(&place, call, runtime, rng, follow),
+            Op::Call(place, call) => self.call(&place, call, now, runtime, rng, follow),
             Op::TakeOver(place) => self.take_over(&place, now, runtime, rng, follow),
             Op::Promise(places, until) => {
                 for place in places {
@@ -233,6 +244,7 @@ impl Guests {
             monitor: true,
             stubborn: false,
             pressed: false,
+            hangs: None,
             unseen: None,
         }))
     }
@@ -255,29 +267,34 @@ impl Guests {
         &mut self,
         place: &Place,
         call: Call,
+        now: Time,
         runtime: &Runtime,
         rng: &mut Rng,
         follow: &mut Vec<Follow>,
     ) -> Outcome {
         let compute = place.compute_id.clone();
-        let Some(guest) = self.launcher(place, runtime).filter(|g| g.monitor) else {
+        // With the planted bug, a machine's first launcher hangs and the others do not.
+        let hangs = match &call {
+            Call::Sync(spec) if self.heedless => spec.writer().is_some_and(|writer| self.writers.is_new(&writer)),
+            Call::Sync(_) => self.hangs_one_in > 0 && rng.one_in(self.hangs_one_in),
+            _ => false,
+        };
+        let Some(guest) = self.launcher(place, runtime).filter(|g| g.monitor && g.hangs.is_none()) else {
             return Err(OpError("no launcher answers".into()));
         };
         match call {
-            Call::Sync(spec) => {
-                let MachineSpec { namespace, name, accel, uid, .. } = *spec;
-                if uid != guest.domain.uid {
-                    return Err(OpError("the machine belongs to another launcher".into()));
-                }
-                if guest.domain.phase == Phase::Waiting {
-                    guest.name = format!("{namespace}/{name}");
-                    guest.stubborn = rng.one_in(5);
-                    guest.domain.observe(Observed::Accepted { accel });
-                    follow.push(Follow::Say(format!("guest of {} starts in {compute}", guest.name)));
-                    let boots = between(rng, Duration::from_millis(100), Duration::from_secs(3));
-                    follow.push(Follow::Later(boots, NodeEvent::Guest(compute.clone(), Doing::Boots)));
-                }
+            Call::Sync(spec) if spec.uid != guest.domain.uid => {
+                return Err(OpError("the machine belongs to another launcher".into()));
             }
+            Call::Sync(_) if guest.domain.phase != Phase::Waiting => {}
+            Call::Sync(spec) if hangs => {
+                follow.push(Follow::Say(format!("the launcher of {}/{} hangs", spec.namespace, spec.name)));
+                guest.hangs = Some(spec);
+                let length = between(rng, Duration::from_secs(30), Duration::from_secs(60));
+                follow.push(Follow::Later(length, NodeEvent::Guest(compute, Doing::GoesOn)));
+                return Err(OpError("no answer in time".into()));
+            }
+            Call::Sync(spec) => self.start(&compute, *spec, now, rng, follow)?,
             Call::Shutdown => {
                 guest.domain.observe(Observed::ShutdownRequested);
                 if guest.alive() && !guest.stubborn && !guest.pressed {
@@ -293,9 +310,38 @@ impl Guests {
                 follow.push(Follow::Later(quits, NodeEvent::Guest(compute.clone(), Doing::Quits)));
             }
         }
-        let domain = Box::new(guest.domain.clone());
+        let domain = self.guests.get(&compute).map(|guest| Box::new(guest.domain.clone()));
         self.publish(&compute, follow);
-        Ok(Reply::Domain(domain))
+        domain.map(Reply::Domain).ok_or_else(|| OpError("the launcher is gone".into()))
+    }
+
+    /// A launcher starts its machine, if its node's promise and its disks allow it.
+    fn start(
+        &mut self,
+        compute: &str,
+        spec: MachineSpec,
+        now: Time,
+        rng: &mut Rng,
+        follow: &mut Vec<Follow>,
+    ) -> Result<(), OpError> {
+        let heeds = !self.heedless;
+        if heeds && !self.faithless && self.promises.get(compute).is_some_and(|until| *until <= now) {
+            return Err(OpError("the node's lease has run out".into()));
+        }
+        let Some(guest) = self.guests.get_mut(compute) else { return Ok(()) };
+        guest.name = format!("{}/{}", spec.namespace, spec.name);
+        guest.stubborn = rng.one_in(5);
+        let refused = spec.writer().and_then(|writer| self.writers.open(&writer, heeds).err());
+        let (observed, what) = match refused {
+            Some(refusal) => (Observed::FailedToStart(refusal.to_string()), format!("does not start: {refusal}")),
+            None => (Observed::Accepted { accel: spec.accel }, "starts".to_owned()),
+        };
+        guest.domain.observe(observed);
+        follow.push(Follow::Say(format!("guest of {} in {compute} {what}", guest.name)));
+        let boots = between(rng, Duration::from_millis(100), Duration::from_secs(3));
+        let doing = if guest.alive() { Doing::Boots } else { Doing::Quits };
+        follow.push(Follow::Later(boots, NodeEvent::Guest(compute.to_owned(), doing)));
+        Ok(())
     }
 
     /// A guest does something by itself. Returns the container that ends by it.
@@ -303,9 +349,18 @@ impl Guests {
         &mut self,
         compute: &str,
         doing: Doing,
+        now: Time,
         rng: &mut Rng,
         follow: &mut Vec<Follow>,
     ) -> Option<String> {
+        if doing == Doing::GoesOn {
+            let spec = self.guests.get_mut(compute)?.hangs.take()?;
+            if let Err(why) = self.start(compute, *spec, now, rng, follow) {
+                follow.push(Follow::Say(format!("the launcher in {compute} goes on, and does not start: {why}")));
+            }
+            self.publish(compute, follow);
+            return None;
+        }
         let guest = self.guests.get_mut(compute)?;
         let shutdown = |reason: &str| Observed::Event { name: "SHUTDOWN".into(), data: json!({"reason": reason}) };
         match doing {
@@ -329,6 +384,7 @@ impl Guests {
                 let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
                 follow.push(Follow::Later(quits, NodeEvent::Guest(compute.to_owned(), Doing::Quits)));
             }
+            Doing::GoesOn => return None,
             Doing::Quits => return Some(compute.to_owned()),
             Doing::OutlivesPromise(until) => {
                 if self.faithless {
@@ -393,6 +449,11 @@ impl Guests {
         self.watches.clear();
         self.pending.clear();
         self.probed = None;
+    }
+
+    /// Whether a launcher hangs that was about to start its machine.
+    pub(crate) fn hanging(&self) -> bool {
+        self.guests.values().any(|guest| guest.hangs.is_some())
     }
 
     /// The guests whose QEMU runs, with their containers.

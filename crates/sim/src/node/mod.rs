@@ -284,7 +284,7 @@ impl Node {
             }
             NodeEvent::Guest(compute, doing) => {
                 let mut follow = Vec::new();
-                if let Some(ends) = self.guests.does(&compute, doing, &mut self.rng, &mut follow)
+                if let Some(ends) = self.guests.does(&compute, doing, now, &mut self.rng, &mut follow)
                     && self.runtime.exit(now, &ends, 0)
                 {
                     follow.push(Follow::Say(format!("node{} {ends} ends with its guest", self.number)));

@@ -6,6 +6,8 @@ use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, Time, Wat
 use carrack_plot::Tone;
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
+use carrack_types::well_known::kubevirt::NODE_LEASE_NAMESPACE;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 
 use super::{Fault, Happening, World, may_crash};
@@ -17,7 +19,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 13] = [
+pub(super) const FAULTS: [Fault; 14] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -31,6 +33,7 @@ pub(super) const FAULTS: [Fault; 13] = [
     Fault::Flood,
     Fault::Vanish,
     Fault::Lose,
+    Fault::Strand,
 ];
 
 impl World {
@@ -50,6 +53,7 @@ impl World {
             Fault::Flood => intervals.flood,
             Fault::Vanish => intervals.vanish,
             Fault::Lose => intervals.lose,
+            Fault::Strand => intervals.strand,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -138,7 +142,11 @@ impl World {
                 // The first one has disks that are nowhere else, and one such loss is enough to look at.
                 let there: Vec<u8> =
                     self.nodes.iter().filter(|(n, node)| node.up && **n > 1).map(|(n, _)| *n).collect();
+                // With a planted bug about machines, there is to be one.
+                let idle = |n: &u8| self.nodes.get(n).is_none_or(|node| node.guests.alive().next().is_none());
+                let there: Vec<u8> = there.into_iter().filter(|n| self.options.plant.is_none() || !idle(n)).collect();
                 let away = between(rng, Duration::from_secs(240), Duration::from_secs(300));
+                let thorough = rng.one_in(2) || self.options.plant.is_some_and(|p| p.bug == Bug::VanishedNode);
                 if let Some(number) = pick(rng, &there).filter(|_| !self.lost) {
                     self.lost = true;
                     self.power_off(number);
@@ -147,11 +155,32 @@ impl World {
                     let request = ApiRequest::delete(&KubeNode::resource(), "", &name, &DeleteOptions::default());
                     // Nobody waits for the reply.
                     self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+                    if thorough {
+                        let (lease, options) = (Lease::resource(), DeleteOptions::default());
+                        let request = ApiRequest::delete(&lease, NODE_LEASE_NAMESPACE, &name, &options);
+                        self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+                    }
                     let now = self.queue.now();
                     if let Some(node) = self.nodes.get_mut(&number) {
                         node.power_on_after(now, away);
                     }
                     self.queue.after(away, Happening::Node(number, NodeEvent::Booted));
+                }
+            }
+            Fault::Strand => {
+                let any = self.options.plant.is_none();
+                let hangs = |node: &crate::node::Node| any || node.guests.hanging();
+                let numbers: Vec<u8> = self.nodes.iter().filter(|(_, node)| hangs(node)).map(|(n, _)| *n).collect();
+                let length = between(rng, Duration::from_secs(30), Duration::from_secs(90));
+                if let Some(number) = pick(rng, &numbers) {
+                    let (kubelet, handler) = (Role::Kubelet(number), Role::VirtHandler(number));
+                    let (name, ms) = (node_name(number), length.as_millis());
+                    self.mark(format_args!("{name} is cut off for {ms} ms, and {handler} hangs"));
+                    self.net.cut(kubelet, now + length);
+                    self.net.cut(handler, now + length);
+                    if let Some(process) = self.processes.get_mut(&handler) {
+                        process.hang.hang(now + length);
+                    }
                 }
             }
             Fault::Reboot => {
@@ -292,6 +321,7 @@ impl World {
         self.server.webhook.set(0, self.swarm.webhook_delay);
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
+            node.guests.hangs_one_in = 0;
         }
         for number in self.vanished.clone() {
             self.power(number, true);

@@ -44,6 +44,7 @@ use crate::server::{self, Asked, ConnId, FlightId, Servers};
 use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
+use crate::writers::Writers;
 
 /// When simulated time begins: 2026-11-01T00:00:00Z.
 const BEGIN: Time = Time::from_unix_s(1_793_491_200);
@@ -174,6 +175,7 @@ enum Fault {
     Flood,
     Vanish,
     Lose,
+    Strand,
 }
 
 struct Process {
@@ -202,6 +204,7 @@ struct World {
     processes: BTreeMap<Role, Process>,
     nodes: BTreeMap<u8, Node>,
     rack: Rack,
+    writers: Writers,
     observer: Observer,
     ledger: Ledger,
     /// How many lines watches have said.
@@ -329,6 +332,7 @@ impl World {
             processes: BTreeMap::new(),
             nodes: BTreeMap::new(),
             rack: Rack::default(),
+            writers: Writers::default(),
             observer,
             ledger,
             lines: 0,
@@ -407,6 +411,9 @@ impl World {
             node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
             node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
+            node.guests.heedless = self.bug() == Some(Bug::LateWriter);
+            node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
+            node.guests.writers = self.writers.clone();
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
             roles.push(Role::LocalStorage(number));

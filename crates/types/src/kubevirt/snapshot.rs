@@ -479,7 +479,7 @@ impl VirtualMachineRestore {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         let conditions = self.status.iter().flat_map(|status| &status.conditions);
-        conditions.into_iter().any(|found| found.r#type == condition::FAILURE && found.status == "True")
+        conditions.into_iter().any(|found| found.r#type == condition::FAILURE && found.is_true())
     }
     /// Whether it is neither done nor failed.
     #[must_use]

@@ -505,10 +505,16 @@ impl VirtualMachineInstance {
         self.status.as_ref().and_then(|status| find_condition(&status.conditions, kind))
     }
 
+    /// Whether the condition of this type is there and true.
+    #[must_use]
+    pub fn is_true(&self, kind: &str) -> bool {
+        self.condition(kind).is_some_and(Condition::is_true)
+    }
+
     /// Whether the guest's CPUs are stopped.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.condition("Paused").is_some_and(|condition| condition.status == "True")
+        self.is_true("Paused")
     }
 }
 
@@ -547,5 +553,11 @@ impl Condition {
             message: message.to_owned(),
             ..Self::default()
         }
+    }
+
+    /// Whether it is true.
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
     }
 }

@@ -9,8 +9,8 @@ use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
 use carrack_types::kubevirt::{
     KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSpec,
 };
+use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::{GROUP, VM_FINALIZER, VMI_FINALIZER};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -58,8 +58,10 @@ impl AdmissionPlugin for VirtAdmission {
             let is_new = attributes.operation == Operation::Create;
             complete::<VirtualMachine>(attributes, |vm, _| {
                 complete_machine(vm, &settings);
+                // What the controller would begin with: whoever deletes a new object leaves it the time to clear up, and it
+                // saves a write.
                 if is_new {
-                    add_finalizer(&mut vm.metadata, VM_FINALIZER);
+                    vm.add_finalizer(VM_FINALIZER);
                 }
             })
         } else if attributes.is(GROUP, "virtualmachineinstances") && attributes.operation == Operation::Create {
@@ -69,7 +71,7 @@ impl AdmissionPlugin for VirtAdmission {
             let settings = settings(lookup);
             complete::<VirtualMachineInstance>(attributes, |vmi, uuid| {
                 complete_instance(&mut vmi.spec, &settings, uuid);
-                add_finalizer(&mut vmi.metadata, VMI_FINALIZER);
+                vmi.add_finalizer(VMI_FINALIZER);
             })
         } else {
             Ok(())
@@ -198,14 +200,6 @@ fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachin
         for conflict in conflicts {
             faults.invalid(conflict.field, conflict.message);
         }
-    }
-}
-
-/// What the controller would begin with: whoever deletes a new object leaves it the time to clear up, and it saves a write.
-fn add_finalizer(meta: &mut ObjectMeta, finalizer: &str) {
-    let finalizers = meta.finalizers.get_or_insert_default();
-    if !finalizers.iter().any(|name| name == finalizer) {
-        finalizers.push(finalizer.to_owned());
     }
 }
 

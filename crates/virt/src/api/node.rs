@@ -23,7 +23,7 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &
         "pause" if vmi.is_paused() => Some((409, "VMI is already paused")),
         "unpause" if !vmi.is_paused() => Some((409, "VMI is not paused")),
         "softreboot" | "freeze" if vmi.is_paused() => Some((409, "VMI is paused")),
-        "guestosinfo" | "userlist" | "filesystemlist" | "freeze" | "unfreeze" if !has_agent(vmi) => {
+        "guestosinfo" | "userlist" | "filesystemlist" | "freeze" | "unfreeze" if !vmi.is_true("AgentConnected") => {
             Some((409, "VMI does not have guest agent connected"))
         }
         "softreboot" if !can_be_asked_to_reboot(vmi) => {
@@ -33,14 +33,10 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &
     }
 }
 
-fn has_agent(vmi: &VirtualMachineInstance) -> bool {
-    vmi.condition("AgentConnected").is_some_and(|condition| condition.status == "True")
-}
-
 fn can_be_asked_to_reboot(vmi: &VirtualMachineInstance) -> bool {
     let features = vmi.spec.domain.features.as_ref();
     let acpi = features.and_then(|features| features.acpi.as_ref()).is_none_or(|acpi| acpi.enabled != Some(false));
-    has_agent(vmi) || acpi
+    vmi.is_true("AgentConnected") || acpi
 }
 
 /// Sends the request on.

@@ -5,4 +5,6 @@
 pub enum Planted {
     /// A node without a heartbeat counts as one that is heard (KubeVirt's node controller).
     MissingHeartbeat,
+    /// Nobody looks at instances of a node of which neither an object nor a Lease is left.
+    VanishedNode,
 }

@@ -62,10 +62,6 @@ fn counts(vmi: &VirtualMachineInstance) -> bool {
     !vmi.is_final() && !vmi.is_deleting()
 }
 
-fn is_ready(vmi: &VirtualMachineInstance) -> bool {
-    vmi.condition("Ready").is_some_and(|ready| ready.status == "True")
-}
-
 fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
     usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0)
 }
@@ -84,7 +80,7 @@ fn scale(
     if live.len() > wanted {
         // Those that serve go last, and of the others the youngest first.
         live.sort_by(|a, b| {
-            let rank = |vmi: &VirtualMachineInstance| (is_ready(vmi), vmi.phase() == phase::RUNNING);
+            let rank = |vmi: &VirtualMachineInstance| (vmi.is_true("Ready"), vmi.phase() == phase::RUNNING);
             rank(a).cmp(&rank(b)).then_with(|| b.metadata.creation_timestamp.cmp(&a.metadata.creation_timestamp))
         });
         let many = live.len() - wanted;
@@ -128,7 +124,7 @@ fn report(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstan
     let mut new: ReplicaSetStatus = old.clone();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     new.replicas = count(owned.iter().filter(|vmi| counts(vmi)).count());
-    new.ready_replicas = count(owned.iter().filter(|vmi| counts(vmi) && is_ready(vmi)).count());
+    new.ready_replicas = count(owned.iter().filter(|vmi| counts(vmi) && vmi.is_true("Ready")).count());
     new.label_selector = selector_text(&set.spec.selector);
     if set.spec.paused {
         let paused = Condition::new("ReplicaPaused", "True", "Paused", "Controller got paused");

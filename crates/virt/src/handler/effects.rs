@@ -135,6 +135,8 @@ pub struct Record {
     pub shutdown_since_ns: Option<i64>,
     /// Its guest runs under the node's Lease only.
     pub bound: bool,
+    /// The number of its run, for the records of its disks (see `carrack_launcher::writer`).
+    pub epoch: u64,
 }
 
 /// What is asked of a guest's agent for the instance's status.

@@ -79,9 +79,7 @@ fn forget(world: &World<'_>, restore_gone: Plan) -> Plan {
     }
     let mut plan = absent::<VirtualMachineSnapshot>(world, restore_gone, snapshot.clone());
     plan = if clone.is_deleting() {
-        let left: Vec<&String> =
-            clone.metadata.finalizers.iter().flatten().filter(|finalizer| *finalizer != names::FINALIZER).collect();
-        plan.patch(clone, json!({"metadata": {"finalizers": left}}))
+        plan.without_finalizer(clone, names::FINALIZER)
     } else {
         plan.patch_status(clone, json!({"status": {"snapshotName": null, "restoreName": null}}))
     };

@@ -51,7 +51,6 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::{Kind as _, Object};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use serde_json::json;
 
 use child::Child;
 pub use planted::Planted;
@@ -172,9 +171,7 @@ impl Controller for CloneController {
             return if clone.has_finalizer(names::FINALIZER) { cleanup::clear(&world) } else { Plan::none() };
         }
         if !clone.has_finalizer(names::FINALIZER) {
-            let mut all = clone.metadata.finalizers.clone().unwrap_or_default();
-            all.push(names::FINALIZER.to_owned());
-            return Plan::none().patch(clone.as_ref(), json!({"metadata": {"finalizers": all}}));
+            return Plan::none().with_finalizer(clone.as_ref(), names::FINALIZER);
         }
         match clone.phase() {
             phase::UNSET | phase::SNAPSHOT_IN_PROGRESS | phase::RESTORE_IN_PROGRESS | phase::CREATING_TARGET_VM => {

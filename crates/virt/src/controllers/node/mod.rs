@@ -8,8 +8,13 @@
 //! ```
 //!
 //! A node whose handler keeps no Lease (it may be another than ours) is suspected when its heartbeat annotation has not
-//! changed for five minutes, or has never been there; it is never fenced. An operator's taint
-//! `node.kubernetes.io/out-of-service` says that a node is down; [`recovery`] acts on it.
+//! changed for five minutes, or has never been there. An operator's taint `node.kubernetes.io/out-of-service` says that a
+//! node is down; [`recovery`] acts on it.
+//!
+//! Where there is no Lease, because the node never took one or somebody deleted it, no guest runs that is bound to one, but
+//! for those that were promised something before. So when an instance waits for such a node, and the longest promise is over,
+//! this controller takes the Lease in the node's place: it makes one that bears the mark. That and a handler's own attempt
+//! exclude each other, since a name is given once.
 //!
 //! Keys are names of nodes, also of such as have no Node object any more: what runs there is looked after all the same.
 //! Ages are measured on this controller's clock (see [`crate::fence`]).
@@ -19,9 +24,9 @@ pub mod recovery;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Source, Time, View};
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
-use carrack_types::resource::Object;
+use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt::{
     APP_LABEL, FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, LAUNCHER, NODE_LEASE_NAMESPACE,
     SCHEDULABLE_LABEL,
@@ -97,12 +102,16 @@ impl Controller for NodeController {
                 (suspect_at, fence::patience(lease).map(|patience| heard + patience))
             }
             None => {
-                self.leases.forget(&key.name);
-                (beat + HEARTBEAT_TIMEOUT, None)
+                let missing = self.leases.since(&key.name, "", now);
+                let missing = missing.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
+                let suspect_at = if node.is_some() { beat + HEARTBEAT_TIMEOUT } else { now };
+                (suspect_at, Some(missing + fence::LEASE_DURATION + fence::MARGIN))
             }
         };
-        if node.is_none() && lease.is_none() {
+        let given_up = guests(&key.name, view).next().is_none() || self.planted == Some(Planted::VanishedNode);
+        if node.is_none() && lease.is_none() && given_up {
             self.heartbeats.forget(&key.name);
+            self.leases.forget(&key.name);
             return Plan::none();
         }
         if heartbeat.is_none() && node.is_some() && self.planted == Some(Planted::MissingHeartbeat) {
@@ -114,7 +123,7 @@ impl Controller for NodeController {
         }
         if let Some(node) = node.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")) {
             let message = "virt-handler is not responsive, marking node as unresponsive".to_owned();
-            let by = fence_at.map(Time::rfc3339);
+            let by = fence_at.map(|at| at.max(now).rfc3339());
             let metadata = json!({"labels": {SCHEDULABLE_LABEL: "false"}, "annotations": {FENCED_BY_ANNOTATION: by}});
             plan = plan.patch(node, json!({"metadata": metadata})).event(EventRecord::warning(
                 node,
@@ -122,20 +131,36 @@ impl Controller for NodeController {
                 message,
             ));
         }
-        let Some(lease) = lease.filter(|lease| !fence::is_marked(lease)) else { return plan };
         match fence_at {
+            _ if lease.is_some_and(fence::is_marked) => plan,
             Some(at) if now < at => plan.requeue_after(at.since(now)),
-            Some(_) if has_guests(&key.name, view) => {
-                let mark = json!({"metadata": {"annotations": {FENCED_ANNOTATION: now.rfc3339()}}});
-                let message = format!("the lease of {} has run out: its guests have stopped", key.name);
-                let plan = plan.patch(lease, mark);
-                match node {
-                    Some(node) => plan.event(EventRecord::warning(node, "NodeFenced", message)),
-                    None => plan,
-                }
-            }
-            _ => plan,
+            Some(_) => fence(&key.name, node, lease, view, plan, now),
+            None => plan,
         }
+    }
+}
+
+/// Marks a node's Lease, if there is something to recover. One that is missing is made with its mark.
+fn fence(name: &str, node: Option<&Node>, lease: Option<&Lease>, view: &View<'_>, plan: Plan, now: Time) -> Plan {
+    // A Lease that was deleted and made again counts its terms anew; whatever was started under the one before is over, too.
+    let tokens = guests(name, view).filter_map(fence::token).max();
+    let term = lease.map_or(1, fence::term).max(tokens.unwrap_or_default());
+    let mark = json!({FENCED_ANNOTATION: now.rfc3339()});
+    let (plan, why) = match lease {
+        Some(lease) if guests(name, view).next().is_some() => {
+            let patch = json!({"metadata": {"annotations": mark}, "spec": {"leaseTransitions": term}});
+            (plan.patch(lease, patch), "has run out")
+        }
+        None if guests(name, view).any(fence::is_bound) => {
+            let premise = Premise::absent(&Lease::resource(), fence::lease_key(name));
+            (plan.then(Plan::none().create(&fence::marked(name, term, now)).resting_on(&premise)), "was not taken")
+        }
+        _ => return plan,
+    };
+    let message = format!("the lease of {name} {why}: its guests have stopped");
+    match node {
+        Some(node) => plan.told(EventRecord::warning(node, "NodeFenced", message)),
+        None => plan,
     }
 }
 
@@ -144,17 +169,17 @@ fn of_lease(lease: &Lease) -> Option<Key> {
     (lease.namespace() == NODE_LEASE_NAMESPACE).then(|| Key::new("", lease.name()))
 }
 
-/// Whether anything on a node waits to be started elsewhere.
-fn has_guests(node: &str, view: &View<'_>) -> bool {
-    let is_active = |vmi: &VirtualMachineInstance| matches!(vmi.phase(), phase::SCHEDULED | phase::RUNNING);
-    let instances = view.cache::<VirtualMachineInstance>();
-    instances.iter().any(|vmi| is_active(vmi) && place_of(vmi) == node)
-        || view.cache::<Pod>().iter().any(|pod| {
-            node_of(pod) == Some(node)
-                && pod
-                    .controller_uid()
-                    .is_some_and(|uid| instances.iter().any(|vmi| vmi.uid() == uid && vmi.phase() == phase::SCHEDULING))
-        })
+/// The instances that a node has or is about to have.
+fn guests<'a>(node: &'a str, view: &'a View<'_>) -> impl Iterator<Item = &'a VirtualMachineInstance> {
+    let is_here = move |vmi: &&VirtualMachineInstance| match vmi.phase() {
+        phase::SCHEDULED | phase::RUNNING => place_of(vmi) == node,
+        phase::SCHEDULING => view
+            .cache::<Pod>()
+            .by_owner(vmi.uid())
+            .any(|pod| pod.controller_uid() == Some(vmi.uid()) && node_of(pod) == Some(node)),
+        _ => false,
+    };
+    view.cache::<VirtualMachineInstance>().iter().map(AsRef::as_ref).filter(is_here)
 }
 
 #[cfg(test)]

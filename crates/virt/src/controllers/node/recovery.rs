@@ -131,20 +131,27 @@ fn clear_up(pods: &[&Pod]) -> Plan {
 
 /// What an instance of a silent node waits for.
 fn waiting(vmi: &VirtualMachineInstance, place: &str, node: Option<&Node>) -> Condition {
-    let Some(failover) = vmi.annotation(FAILOVER_ANNOTATION).filter(|_| !fence::is_bound(vmi)) else {
-        let by = node.and_then(|node| node.annotation(FENCED_BY_ANNOTATION));
-        let by = by.map_or_else(String::new, |by| format!(" at {by}"));
-        let message = format!(
-            "node {place} is silent; unless it is heard before, the machine is started elsewhere{by}, \
-                     when its guest here has stopped for certain"
-        );
-        return Condition::new(RECOVERY_CONDITION, "False", "WaitingForLease", &message);
+    let is = if node.is_some() { "is silent" } else { "is not in the cluster any more" };
+    let (reason, what) = match vmi.annotation(FAILOVER_ANNOTATION).filter(|_| !fence::is_bound(vmi)) {
+        None => {
+            let by = node.and_then(|node| node.annotation(FENCED_BY_ANNOTATION));
+            let by = by.map_or_else(String::new, |by| format!(" at {by}"));
+            let what = format!(
+                "unless it is heard before, the machine is started elsewhere{by}, when its guest here has stopped for certain"
+            );
+            ("WaitingForLease", what)
+        }
+        Some(why) if node.is_some() => {
+            let what = format!(
+                "the machine waits for it without limit, or for the taint {OUT_OF_SERVICE_TAINT}, since it is not started \
+                 elsewhere: {why}"
+            );
+            ("WaitingForNode", what)
+        }
+        // Somebody took the node out: that is an operator's word for what was there.
+        Some(_) => ("WaitingForPod", "the machine's run there ends when its pod has been cleared up".to_owned()),
     };
-    let message = format!(
-        "node {place} is silent; the machine waits for it without limit, or for the taint {OUT_OF_SERVICE_TAINT}, since it \
-         is not started elsewhere: {failover}"
-    );
-    Condition::new(RECOVERY_CONDITION, "False", "WaitingForNode", &message)
+    Condition::new(RECOVERY_CONDITION, "False", reason, &format!("node {place} {is}; {what}"))
 }
 
 /// Brings the condition up to date.

@@ -44,6 +44,10 @@ fn words(plan: &Plan) -> Vec<String> {
             let what = label.or(mark).or(phase).or(condition).unwrap_or_else(|| patch.to_string());
             format!("{} at {}: {what}", key.name, metadata["resourceVersion"])
         }
+        Write::Create { object, .. } => {
+            let mark = object["metadata"]["annotations"][FENCED_ANNOTATION].is_string();
+            format!("make {}, marked {mark}, term {}", write.key().name, object["spec"]["leaseTransitions"])
+        }
         other => format!("{other:?}"),
     };
     plan.writes.iter().map(word).collect()
@@ -77,9 +81,48 @@ fn a_heartbeat_that_does_not_change_is_silence_also_when_there_is_none() {
         assert_eq!(watch(&mut c, &nodes, &[], &[], 0), [""; 0], "{heartbeat:?}");
         assert_eq!(watch(&mut c, &nodes, &[], &[], 299), [""; 0]);
         assert_eq!(watch(&mut c, &nodes, &[], &[], 300), ["n at \"1\": schedulable=false"]);
-        // It keeps no Lease: nothing is known of its guests, however long it is silent.
+        // It keeps no Lease: nothing is known of guests that are not bound to one, however long it is silent.
         let silent = [node("false", heartbeat)];
-        assert_eq!(watch(&mut c, &silent, &[], &[instance("Running", "true", "1")], 9000), [""; 0]);
+        let local = "its disk exists on one node only";
+        assert_eq!(watch(&mut c, &silent, &[], &[instance("Running", local, "")], 9000), [""; 0]);
+    }
+}
+
+#[test]
+fn a_lease_that_nobody_has_is_taken_in_the_nodes_place() {
+    let bound = |token: &str| [instance("Running", "true", token)];
+    let made = |term: i64| vec![format!("make n, marked true, term {term}")];
+    // The node is not in the cluster any more: as soon as the longest promise under a Lease that was deleted is over.
+    let mut c = NodeController::default();
+    for (s, expected) in [(0, vec![]), (12, vec![]), (13, made(4))] {
+        assert_eq!(watch(&mut c, &[], &[], &bound("4"), s), expected, "{s}");
+    }
+    // It is, and silent: not before it is suspected.
+    let mut c = NodeController::default();
+    let (up, down) = ([node("true", None)], [node("false", None)]);
+    assert_eq!(watch(&mut c, &up, &[], &bound(""), 0), [""; 0]);
+    assert_eq!(watch(&mut c, &up, &[], &bound(""), 299), [""; 0]);
+    let both: Vec<String> = ["n at \"1\": schedulable=false".to_owned()].into_iter().chain(made(1)).collect();
+    assert_eq!(watch(&mut c, &up, &[], &bound(""), 300), both);
+    // A handler has it meanwhile.
+    assert_eq!(watch(&mut c, &down, &[lease(9, 1, false)], &bound(""), 301), [""; 0]);
+    // One that was made anew counts from one; its mark is about what was started before, too.
+    let mut c = NodeController::default();
+    let term = |plan: &Plan| match plan.writes.last() {
+        Some(Write::Patch { patch, .. }) => patch["spec"]["leaseTransitions"].as_i64(),
+        _ => None,
+    };
+    for (s, expected) in [(0, None), (13, Some(4))] {
+        let caches = caches(&down, &[lease(6, 1, false)], &bound("4"));
+        let plan = c.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(1000 + s));
+        assert_eq!(term(&plan), expected, "{s}");
+    }
+    // Nobody waits.
+    let mut c = NodeController::default();
+    for (nodes, guests) in [(&[][..], &[][..]), (&[][..], &[instance("Running", "no other node", "")][..])] {
+        for s in [0, 300] {
+            assert_eq!(watch(&mut c, nodes, &[], guests, s), [""; 0]);
+        }
     }
 }
 
@@ -124,6 +167,7 @@ fn an_instance_fails_on_proof_alone() {
     check(&silent, &[lease(9, 3, true)], "true", "4", &[waits]);
     check(&silent, &[lease(9, 3, false)], "true", "3", &[waits]);
     check(&[], &[], "true", "3", &[waits]);
+    check(&[], &[], "its disk exists on one node only", "3", &["v at \"7\": WaitingForPod"]);
     check(&silent, &[lease(9, 3, true)], "its disk exists on one node only", "3", &["v at \"7\": WaitingForNode"]);
     check(&[node("true", None)], &[lease(9, 3, false)], "true", "3", &[]);
     for phase in ["Pending", "Succeeded", "Failed"] {

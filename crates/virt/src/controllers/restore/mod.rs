@@ -396,9 +396,7 @@ fn finish(world: &World<'_>) -> Plan {
     if let Some(plan) = let_go(world) {
         return plan;
     }
-    let left: Vec<&String> =
-        restore.metadata.finalizers.iter().flatten().filter(|name| *name != RESTORE_FINALIZER).collect();
-    let gone = Plan::none().patch(restore, json!({"metadata": {"finalizers": left}}));
+    let gone = Plan::none().without_finalizer(restore, RESTORE_FINALIZER);
     let proof = if restore.is_complete() { Plan::none() } else { claims::confirm_dropped(world) };
     match world.vm {
         Some(vm) => proof.then(gone.resting_on(&Premise::unchanged(vm))),

@@ -367,7 +367,5 @@ fn clean_up_thawed(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> 
         plan.writes.retain(|write| !matches!(write, Write::Confirm { .. }));
         return plan;
     }
-    let finalizers: Vec<&String> =
-        content.metadata.finalizers.iter().flatten().filter(|name| *name != CONTENT_FINALIZER).collect();
-    plan.patch(content, json!({"metadata": {"finalizers": finalizers}}))
+    plan.without_finalizer(content, CONTENT_FINALIZER)
 }

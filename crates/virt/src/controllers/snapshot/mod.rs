@@ -159,9 +159,7 @@ fn reconcile(world: &World<'_>) -> Plan {
     }
     let open = snapshot.is_progressing() && !snapshot.is_deleting();
     if open && !snapshot.has_finalizer(SNAPSHOT_FINALIZER) {
-        let mut finalizers = snapshot.metadata.finalizers.clone().unwrap_or_default();
-        finalizers.push(SNAPSHOT_FINALIZER.to_owned());
-        return Plan::none().patch(snapshot, json!({"metadata": {"finalizers": finalizers}}));
+        return Plan::none().with_finalizer(snapshot, SNAPSHOT_FINALIZER);
     }
     let is_taken = world.content.is_some_and(VirtualMachineSnapshotContent::is_created);
     if !open || is_taken {
@@ -332,11 +330,9 @@ fn settle(world: &World<'_>) -> Plan {
     if !snapshot.is_deleting() {
         return status();
     }
-    let left: Vec<&String> =
-        snapshot.metadata.finalizers.iter().flatten().filter(|name| *name != SNAPSHOT_FINALIZER).collect();
     let plan = proof();
     let vm = world.view.get::<VirtualMachine>(snapshot.namespace(), &snapshot.spec.source.name);
-    let gone = Plan::none().patch(*snapshot, json!({"metadata": {"finalizers": left}}));
+    let gone = Plan::none().without_finalizer(*snapshot, SNAPSHOT_FINALIZER);
     match vm {
         Some(vm) => plan.then(gone.resting_on(&Premise::unchanged(vm.as_ref()))),
         None => {

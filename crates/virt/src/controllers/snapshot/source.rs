@@ -38,7 +38,7 @@ impl<'a> Source<'a> {
     }
 
     fn has(&self, condition: &str) -> bool {
-        self.vmi.and_then(|vmi| vmi.condition(condition)).is_some_and(|found| found.status == "True")
+        self.vmi.is_some_and(|vmi| vmi.is_true(condition))
     }
 
     /// Whether its CPUs are stopped.
@@ -111,9 +111,7 @@ impl<'a> Source<'a> {
         let mut plan = Plan::none();
         match self.holder() {
             Some(holder) if holder == snapshot.name() => {
-                let mut finalizers = self.vm.metadata.finalizers.clone().unwrap_or_default();
-                finalizers.push(SOURCE_FINALIZER.to_owned());
-                return plan.patch(self.vm, json!({"metadata": {"finalizers": finalizers}}));
+                return plan.with_finalizer(self.vm, SOURCE_FINALIZER);
             }
             Some(holder) => {
                 let key = Key::new(self.vm.namespace(), holder);
@@ -131,9 +129,7 @@ impl<'a> Source<'a> {
         }
         let vm = self.vm;
         if vm.has_finalizer(SOURCE_FINALIZER) {
-            let finalizers: Vec<&String> =
-                vm.metadata.finalizers.iter().flatten().filter(|name| *name != SOURCE_FINALIZER).collect();
-            return Some(Plan::none().patch(vm, json!({"metadata": {"finalizers": finalizers}})));
+            return Some(Plan::none().without_finalizer(vm, SOURCE_FINALIZER));
         }
         Some(Plan::none().patch_status(vm, json!({"status": {"snapshotInProgress": null}})))
     }

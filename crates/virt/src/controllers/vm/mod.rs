@@ -89,7 +89,7 @@ impl Controller for VmController {
             return finish(vm, instance, now);
         }
         if !vm.has_finalizer(VM_FINALIZER) {
-            return add_finalizer(vm);
+            return Plan::none().with_finalizer(vm.as_ref(), VM_FINALIZER);
         }
         let revisions: Vec<&ControllerRevision> =
             view.cache::<ControllerRevision>().by_owner(vm.uid()).map(AsRef::as_ref).collect();
@@ -143,12 +143,6 @@ struct World<'a> {
     snapshots: Option<Vec<VolumeSnapshotStatus>>,
 }
 
-fn add_finalizer(vm: &VirtualMachine) -> Plan {
-    let mut finalizers = vm.metadata.finalizers.clone().unwrap_or_default();
-    finalizers.push(VM_FINALIZER.to_owned());
-    Plan::none().patch(vm, json!({"metadata": {"finalizers": finalizers}}))
-}
-
 /// Lets a machine go once its instance is gone. Deleting with orphans leaves the instance to itself.
 fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: Time) -> Plan {
     if !vm.has_finalizer(VM_FINALIZER) {
@@ -169,11 +163,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
             let plan = status_plan(&world, now);
             if vmi.is_deleting() { plan } else { plan.then(stop(vm, vmi, None)) }
         }
-        _ => {
-            let finalizers: Vec<&String> =
-                vm.metadata.finalizers.iter().flatten().filter(|name| *name != VM_FINALIZER).collect();
-            Plan::none().patch(vm, json!({"metadata": {"finalizers": finalizers}}))
-        }
+        _ => Plan::none().without_finalizer(vm, VM_FINALIZER),
     }
 }
 

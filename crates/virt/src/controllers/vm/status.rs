@@ -23,10 +23,7 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     let mut status = vm.status.clone().unwrap_or_default();
     status.created = instance.is_some();
     // An instance that is over may still carry the condition of its life.
-    status.ready = instance
-        .filter(|vmi| !vmi.is_final())
-        .and_then(|vmi| vmi.condition("Ready"))
-        .is_some_and(|ready| ready.status == "True");
+    status.ready = instance.is_some_and(|vmi| !vmi.is_final() && vmi.is_true("Ready"));
     status.desired_generation = vm.metadata.generation.unwrap_or(0);
     status.observed_generation = instance
         .and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION))

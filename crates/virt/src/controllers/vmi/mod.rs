@@ -127,12 +127,13 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     let vmi = world.vmi;
     let may_go = vmi.is_deleting() && vmi.is_final() && world.pods.is_empty();
     if may_go {
-        return drop_finalizer(vmi);
+        let holds = vmi.has_finalizer(VMI_FINALIZER);
+        return if holds { Plan::none().without_finalizer(vmi, VMI_FINALIZER) } else { Plan::none() };
     }
     let progress = progress::next(world);
     let mut new = vmi.clone();
-    if !vmi.is_deleting() && !vmi.has_finalizer(VMI_FINALIZER) {
-        new.metadata.finalizers.get_or_insert_default().push(VMI_FINALIZER.to_owned());
+    if !vmi.is_deleting() {
+        new.add_finalizer(VMI_FINALIZER);
     }
     if progress.is_scheduling() && vmi.annotation(FAILOVER_ANNOTATION).is_none() {
         // Decided once, before there is a guest: what it was started with holds for as long as it runs.
@@ -166,9 +167,7 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
 /// Whether a change only tells how an instance is getting on: it does not become ready, and nobody acts on what changes. One that
 /// gets its pod is told of with its next phase.
 fn can_wait(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress: &progress::Next) -> bool {
-    let is_ready =
-        |vmi: &VirtualMachineInstance| vmi.condition("Ready").is_some_and(|condition| condition.status == "True");
-    let becomes_ready = is_ready(new) && !is_ready(old);
+    let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");
     match progress {
         progress::Next::CreatePod(_) => old.metadata.finalizers == new.metadata.finalizers,
         // What is in the way is told once, with its event.
@@ -192,15 +191,6 @@ fn tell_obstacle(
         }
         _ => plan,
     }
-}
-
-fn drop_finalizer(vmi: &VirtualMachineInstance) -> Plan {
-    if !vmi.has_finalizer(VMI_FINALIZER) {
-        return Plan::none();
-    }
-    let finalizers: Vec<&String> =
-        vmi.metadata.finalizers.iter().flatten().filter(|name| *name != VMI_FINALIZER).collect();
-    Plan::none().patch(vmi, json!({"metadata": {"finalizers": finalizers}}))
 }
 
 /// A launcher whose guest failed may be kept to look at, until the instance is deleted.

@@ -17,6 +17,7 @@ use carrack_engine::Time;
 use carrack_launcher::Domain;
 use carrack_launcher::accel::Accel;
 use carrack_launcher::domain::{End, EndReason, Phase};
+use carrack_launcher::spec::Run;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
@@ -371,10 +372,16 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
             return Act::Arm(place, until);
         }
     }
-    let machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel), seen.now) {
+    // The first sight of the instance counts: what is seen later may be younger than a run elsewhere.
+    if guest.record.epoch == 0 {
+        guest.record.epoch = seen.vmi.revision();
+    }
+    let mut machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel), seen.now) {
         Ok(machine) => machine,
         Err(why) => return Act::Fail(why),
     };
+    let node = seen.vmi.status.as_ref().map_or_else(String::new, |status| status.node_name.clone());
+    machine.run = Some(Run { epoch: guest.record.epoch, node });
     guest.record.started = true;
     if guest.saved.as_ref() != Some(&guest.record) {
         return Act::Save(guest.record.clone());

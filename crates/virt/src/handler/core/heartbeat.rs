@@ -18,14 +18,12 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
-    FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION, KVM_RESOURCE,
-    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, VHOST_NET_RESOURCE,
+    DEVICE_RESOURCES, FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION,
+    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-/// The handler's devices.
-const DEVICES: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
 const PERIOD: Duration = Duration::from_secs(60);
 const JITTER_PERCENT: u32 = 20;
 const RETRY: Duration = Duration::from_secs(5);
@@ -69,7 +67,7 @@ impl Heartbeat {
     /// Whether instances may come: every device is accounted for, and those that exist are on offer.
     fn offers_devices(&self, node: &Node) -> bool {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
-        DEVICES.iter().all(|resource| match self.devices.get(*resource) {
+        DEVICE_RESOURCES.iter().all(|resource| match self.devices.get(*resource) {
             None => false,
             Some((false, _)) => true,
             Some((true, registered)) => {
@@ -81,7 +79,7 @@ impl Heartbeat {
     /// The devices that the kubelet lists and that are not here. Until all have been looked for, what was said before
     /// stands.
     fn lost(&self, node: &Node) -> Option<String> {
-        if DEVICES.iter().any(|resource| !self.devices.contains_key(*resource)) {
+        if DEVICE_RESOURCES.iter().any(|resource| !self.devices.contains_key(*resource)) {
             return node.annotation(LOST_DEVICES_ANNOTATION).map(str::to_owned);
         }
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
@@ -89,7 +87,7 @@ impl Heartbeat {
             capacity.is_some_and(|listed| listed.contains_key(*resource))
                 && self.devices.get(*resource).is_some_and(|(present, _)| !present)
         };
-        let lost: Vec<&str> = DEVICES.into_iter().filter(is_lost).collect();
+        let lost: Vec<&str> = DEVICE_RESOURCES.into_iter().filter(is_lost).collect();
         (!lost.is_empty()).then(|| lost.join(","))
     }
 

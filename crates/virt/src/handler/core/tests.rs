@@ -448,6 +448,7 @@ fn a_guest_that_never_started_is_not_started_to_be_stopped() {
 fn a_new_handler_finds_its_guests() {
     let record = Record {
         bound: false,
+        epoch: 3,
         namespace: "ns".to_owned(),
         name: "demo".to_owned(),
         place: place(),

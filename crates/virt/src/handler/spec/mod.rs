@@ -151,6 +151,7 @@ pub fn machine(
         rng: true,
         start_paused: spec.start_strategy.as_deref() == Some("Paused"),
         board: board::of(domain, now)?,
+        run: None,
     })
 }
 

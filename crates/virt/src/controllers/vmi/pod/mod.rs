@@ -16,9 +16,9 @@ use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
 use carrack_types::well_known::kubevirt::{
-    APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER,
-    LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, TUN_RESOURCE, UNPAUSED_CONDITION,
-    VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
+    APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CREATED_BY_LABEL, DEVICE_RESOURCES, DOMAIN_ANNOTATION,
+    KVM_RESOURCE, LAUNCHER, LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL,
+    TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
@@ -33,8 +33,6 @@ use crate::identity::{hashed_network, label_value, launcher_pod_name};
 use crate::paths;
 use volumes::Volumes;
 
-/// The devices that a launcher may ask for.
-const DEVICES: [&str; 3] = [KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE];
 /// Where Multus looks for the networks of a pod.
 const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// Virtual CPUs that share one requested CPU, unless the cluster's settings say otherwise.
@@ -52,7 +50,7 @@ const POD_GRACE_EXTRA_S: i64 = 30;
 pub(super) fn devices_of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<BTreeSet<&'static str>> {
     let mut ready = nodes.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")).peekable();
     ready.peek()?;
-    Some(ready.flat_map(|node| DEVICES.into_iter().filter(|name| has_device(node, name))).collect())
+    Some(ready.flat_map(|node| DEVICE_RESOURCES.into_iter().filter(|name| has_device(node, name))).collect())
 }
 
 fn has_device(node: &Node, name: &str) -> bool {
