@@ -18,7 +18,7 @@ use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::Store;
-use crate::adapters::{blocking, cgroups, host, logs, manifests, net, now, storage_times, volumes};
+use crate::adapters::{blocking, cgroups, found, host, io_error, logs, manifests, net, now, storage_times, volumes};
 use crate::config::{KubeletConfig, NodeConfig};
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
@@ -92,7 +92,9 @@ async fn carry_out(
         Op::Load => {
             let (records, checkpoint, host) =
                 blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&host)?))).await?;
-            Reply::Loaded(Box::new(Loaded { records, checkpoint, host }))
+            let found = blocking(move || found::read(&root).map_err(io_error("looking for volumes"))).await;
+            let found = found.inspect_err(|error| tracing::warn!(%error, "volumes are looked for one by one")).ok();
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, host, found }))
         }
         Op::Host => {
             // An unknown place is that of the kubelet.

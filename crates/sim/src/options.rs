@@ -349,7 +349,13 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
+            Some(
+                Bug::FinalRejection
+                | Bug::StaleGrants
+                | Bug::ForgottenDeletions
+                | Bug::ForgottenNetworks
+                | Bug::RecordsAreMounts,
+            ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
@@ -408,6 +414,14 @@ impl Swarm {
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
             Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
+            Some(Bug::UnreadIsAbsent) => {
+                // Kubelets that have to list anew, and cannot at once; people can, so that there are pods.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                (net.lose_request_one_in, net.lose_reply_one_in) = (0, 0);
+                let often = |seconds| Some(Duration::from_secs(seconds));
+                intervals = Intervals { expire: often(3), cut: often(1), ..Intervals::default() };
+            }
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer
@@ -429,7 +443,8 @@ impl Swarm {
                 | Bug::UnmountsFirst
                 | Bug::GoingIsGone
                 | Bug::AskedTwice
-                | Bug::Echo,
+                | Bug::Echo
+                | Bug::ReadOnce,
             )
             | None => {}
         }

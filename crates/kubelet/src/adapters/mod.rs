@@ -8,6 +8,7 @@ pub mod cgroups;
 mod convert;
 pub mod cri;
 pub mod drivers;
+pub mod found;
 pub mod host;
 pub mod logs;
 pub mod manifests;
