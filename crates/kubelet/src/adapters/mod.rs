@@ -16,6 +16,7 @@ pub mod net;
 mod oom;
 pub mod plugins;
 pub mod podresources;
+pub(crate) mod reviews;
 pub mod sockets;
 pub mod stats;
 pub mod storage_times;
