@@ -415,12 +415,10 @@ impl Swarm {
             }
             Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::UnreadIsAbsent) => {
-                // Kubelets that have to list anew, and cannot at once; people can, so that there are pods.
+                // What cannot be read is seen to on its way.
                 nodes = 1;
                 crash_one_in_effects = 0;
-                (net.lose_request_one_in, net.lose_reply_one_in) = (0, 0);
-                let often = |seconds| Some(Duration::from_secs(seconds));
-                intervals = Intervals { expire: often(3), cut: often(1), ..Intervals::default() };
+                intervals = Intervals::default();
             }
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(

@@ -31,6 +31,9 @@ impl World {
         let label = label(&request);
         self.count(role, &label, &request.body);
         let mut passage = self.net.send(now, role, idempotent);
+        if self.loses(role, &request) {
+            passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
+        }
         if matches!(role, Role::VirtController | Role::Cloner) && request.method != Method::Get {
             self.fate.wrote(&request.path);
         }
