@@ -67,6 +67,30 @@ enum State {
     },
 }
 
+/// What an informer waits for next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Awaited {
+    /// A reply.
+    Call(CallId),
+    /// An event.
+    Watch(WatchId),
+    /// A time.
+    Timer(TimerId),
+}
+
+impl Awaited {
+    /// What an input is an answer to, if it is one of these.
+    #[must_use]
+    pub fn of<E>(input: &Input<E>) -> Option<Self> {
+        match input {
+            Input::Api { id, .. } => Some(Self::Call(*id)),
+            Input::Watch { id, .. } => Some(Self::Watch(*id)),
+            Input::Timer(id) => Some(Self::Timer(*id)),
+            Input::Start | Input::Own(_) => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Page {
     seen: BTreeSet<Key>,
@@ -82,6 +106,8 @@ pub struct Informer<K> {
     revision: u64,
     revision_text: String,
     synced: bool,
+    /// Why it could not be listed, since it could the last time.
+    failure: Option<String>,
     backoff: Duration,
     opened: Time,
     /// Since when its watch has run without an error; a regular end is none.
@@ -130,6 +156,7 @@ impl<K: Object> Informer<K> {
             revision: 0,
             revision_text: String::new(),
             synced: false,
+            failure: None,
             backoff: FIRST_BACKOFF,
             opened: Time::default(),
             steady: None,
@@ -163,6 +190,22 @@ impl<K: Object> Informer<K> {
     #[must_use]
     pub fn synced(&self) -> bool {
         self.synced
+    }
+    /// Why the last list failed; none once one has succeeded again.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+    /// What it waits for; none before it was started and after it was stopped. Who has many of them finds by it whose an
+    /// input is.
+    #[must_use]
+    pub fn awaits(&self) -> Option<Awaited> {
+        match &self.state {
+            State::Idle => None,
+            State::Listing { call, .. } => Some(Awaited::Call(*call)),
+            State::Watching { watch } => Some(Awaited::Watch(*watch)),
+            State::Backoff { timer, .. } => Some(Awaited::Timer(*timer)),
+        }
     }
     /// The cache shows every change up to this revision.
     #[must_use]
@@ -262,12 +305,14 @@ impl<K: Object> Informer<K> {
                 Ok(list) => list,
                 Err(error) => {
                     tracing::error!(resource = %self.resource, %error, "a list could not be read");
+                    self.failure = Some(error.to_string());
                     self.back_off(now, true, fx);
                     return Vec::new();
                 }
             },
             Err(error) => {
                 tracing::warn!(resource = %self.resource, %error, "listing failed; will try again");
+                self.failure = Some(error.to_string());
                 self.back_off(now, true, fx);
                 return Vec::new();
             }
@@ -296,6 +341,7 @@ impl<K: Object> Informer<K> {
         }
         self.set_revision(&list.metadata.resource_version);
         self.synced = true;
+        self.failure = None;
         self.backoff = FIRST_BACKOFF;
         self.watch(now, fx);
         deltas

@@ -9,6 +9,41 @@ use std::time::Duration;
 use carrack_auth::tls::Reloadable;
 use k8s_openapi::api::core::v1::Taint;
 
+/// How a kubelet hears of changes of the config maps and secrets that its pods refer to
+/// (`configMapAndSecretChangeDetectionStrategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeDetection {
+    /// Each is watched.
+    #[default]
+    Watch,
+    /// Each is read again when it is a minute old.
+    Cache,
+    /// Each is read whenever its pod is looked at.
+    Get,
+}
+
+impl ChangeDetection {
+    /// Under upstream's name; the default without one.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "" | "Watch" => Self::Watch,
+            "Cache" => Self::Cache,
+            "Get" => Self::Get,
+            _ => return None,
+        })
+    }
+    /// Upstream's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Watch => "Watch",
+            Self::Cache => "Cache",
+            Self::Get => "Get",
+        }
+    }
+}
+
 /// What decisions rest on: values, no files and no sockets.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -67,6 +102,8 @@ pub struct NodeConfig {
     pub log_monitor_period: Duration,
     /// Kernel settings that pods may change besides the safe ones; a `*` at the end stands for anything.
     pub allowed_sysctls: Vec<String>,
+    /// How changes of config maps and secrets are heard of.
+    pub change_detection: ChangeDetection,
     /// Whether devices must lie together on NUMA nodes, and those of what.
     pub topology: (crate::topology::Policy, crate::topology::Scope),
     /// How long a pod that is bound here waits for a resource that is not there, before it is rejected.
@@ -105,6 +142,7 @@ impl Default for NodeConfig {
             log_max_files: 5,
             log_monitor_period: Duration::from_secs(10),
             allowed_sysctls: Vec::new(),
+            change_detection: ChangeDetection::default(),
             topology: Default::default(),
             resource_wait: Duration::from_secs(300),
             version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),

@@ -14,16 +14,20 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::config::NodeConfig;
+use crate::config::{ChangeDetection, NodeConfig};
 use crate::eviction::{Least, Signal, Thresholds};
 use crate::topology::{Policy, Scope};
+
+/// The version of the file.
+pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// Its kind.
+pub const KIND: &str = "KubeletConfiguration";
 
 /// Upstream's other fields, which have no effect here.
 const NO_EFFECT: &[&str] = &[
     "authorization",
     "cgroupDriver",
     "cgroupsPerQOS",
-    "configMapAndSecretChangeDetectionStrategy",
     "containerLogMaxWorkers",
     "contentType",
     "cpuCFSQuota",
@@ -161,6 +165,7 @@ pub struct Configuration {
     kube_reserved: BTreeMap<String, String>,
     register_with_taints: Option<Vec<Taint>>,
     allowed_unsafe_sysctls: Vec<String>,
+    config_map_and_secret_change_detection_strategy: String,
     topology_manager_policy: String,
     topology_manager_scope: String,
     /// Socket of the container runtime.
@@ -230,7 +235,7 @@ pub fn read(bytes: &[u8]) -> Result<(Configuration, Vec<String>), String> {
     }
     let Value::Object(mut fields) = parsed.value else { return Err("it is no object".into()) };
     let kind = (fields.remove("apiVersion"), fields.remove("kind"));
-    if kind != (Some("kubelet.config.k8s.io/v1beta1".into()), Some("KubeletConfiguration".into())) {
+    if kind != (Some(API_VERSION.into()), Some(KIND.into())) {
         return Err("it is no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into());
     }
     let mut without = Vec::new();
@@ -365,6 +370,9 @@ impl Configuration {
         }
         node.allowed_sysctls.extend(self.allowed_unsafe_sysctls.iter().map(|name| name.replace('/', ".")));
         let bad = |what: &str, name: &str| format!("{name:?} is no {what} that is known here");
+        let detection = &self.config_map_and_secret_change_detection_strategy;
+        node.change_detection = ChangeDetection::named(detection)
+            .ok_or_else(|| bad("configMapAndSecretChangeDetectionStrategy", detection))?;
         let (policy, scope) = (&self.topology_manager_policy, &self.topology_manager_scope);
         node.topology = (
             Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
@@ -407,7 +415,7 @@ mod tests {
              systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
              authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
              rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
-             topologyManagerScope: pod\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
+             topologyManagerScope: pod\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
         assert_eq!(without, ["logging", "syncFrequency"]);
@@ -417,6 +425,7 @@ mod tests {
         c.apply(&mut n).unwrap();
         assert_eq!(n.allowed_sysctls, ["kernel.msg*"]);
         assert_eq!(n.topology, (Policy::Restricted, Scope::Pod));
+        assert_eq!(n.change_detection, ChangeDetection::Cache);
         assert_eq!(n.static_pod_path.as_deref(), Some("/etc/kubernetes/manifests"));
         assert_eq!((n.max_pods, n.log_max_bytes, n.log_max_files), (50, 5 << 20, 3));
         assert_eq!((n.file_check_period.as_secs(), n.status_period.as_secs(), n.lease_period.as_secs()), (90, 5, 10));
@@ -450,6 +459,7 @@ mod tests {
             (&format!("{HEAD}containerLogMaxSize: big\n"), "no size"),
             (&format!("{HEAD}topologyManagerPolicy: strict\n"), "no topologyManagerPolicy"),
             (&format!("{HEAD}topologyManagerScope: node\n"), "no topologyManagerScope"),
+            (&format!("{HEAD}configMapAndSecretChangeDetectionStrategy: Ask\n"), "no configMapAndSecretChange"),
             (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
             (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),
         ] {

@@ -334,6 +334,8 @@ pub struct Loaded {
     pub checkpoint: Option<Vec<u8>>,
     /// Facts of the machine.
     pub host: HostFacts,
+    /// What of the volumes is there; none where that could not be read.
+    pub found: Option<crate::volumes::Found>,
 }
 
 /// Something observed on the node.

@@ -17,6 +17,7 @@ pub mod amount;
 pub mod certificates;
 mod config;
 pub mod configuration;
+pub mod configz;
 mod core;
 pub mod devices;
 mod effects;

@@ -24,4 +24,10 @@ pub enum Planted {
     ForgottenMounts,
     /// Every container that is over is forgotten at once, the newest too.
     ForgottenEnds,
+    /// A config map is read once, and what it becomes is not heard of.
+    ReadOnce,
+    /// A config map that cannot be read is taken for one that is not there.
+    UnreadIsAbsent,
+    /// What the records say to be mounted counts as mounted, whatever the disk shows.
+    RecordsAreMounts,
 }

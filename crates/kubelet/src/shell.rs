@@ -15,11 +15,13 @@ use crate::adapters::drivers::usage::Usages;
 use crate::adapters::drivers::{Drivers, publishing};
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
+use crate::adapters::reviews::Reviews;
 use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::Store;
-use crate::adapters::{blocking, cgroups, host, logs, manifests, net, now, storage_times, volumes};
-use crate::config::{KubeletConfig, NodeConfig};
+use crate::adapters::{blocking, cgroups, found, host, io_error, logs, manifests, net, now, storage_times, volumes};
+use crate::config::KubeletConfig;
+use crate::configz;
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
 use crate::server::{Server, ServerConfig, Settings, server_tls};
@@ -92,7 +94,9 @@ async fn carry_out(
         Op::Load => {
             let (records, checkpoint, host) =
                 blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&host)?))).await?;
-            Reply::Loaded(Box::new(Loaded { records, checkpoint, host }))
+            let found = blocking(move || found::read(&root).map_err(io_error("looking for volumes"))).await;
+            let found = found.inspect_err(|error| tracing::warn!(%error, "volumes are looked for one by one")).ok();
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, host, found }))
         }
         Op::Host => {
             // An unknown place is that of the kubelet.
@@ -301,10 +305,11 @@ pub async fn run(
             bind,
             tls: server_tls(serving).map_err(|e| failed(&e))?,
             allowed_users: serving.allowed_names.clone(),
+            authority: Some(Arc::new(Reviews::new(transport.clone(), &node.node_name))),
             log_dir: PathBuf::from(&node.log_dir),
             node_name: node.node_name.clone(),
             version: node.version.clone(),
-            configz: configz(&node),
+            configz: configz::page(&node),
             settings: Settings::default(),
         })
         .await
@@ -374,18 +379,4 @@ pub async fn run(
         serving.abort();
     }
     result
-}
-
-/// What `/configz` shows.
-fn configz(node: &NodeConfig) -> serde_json::Value {
-    serde_json::json!({"kubeletconfig": {
-        "kind": "KubeletConfiguration",
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "port": node.port,
-        "maxPods": node.max_pods,
-        "clusterDomain": node.cluster_domain,
-        "clusterDNS": node.cluster_dns,
-        "cgroupDriver": "cgroupfs",
-        "nodeStatusUpdateFrequency": format!("{}s", node.status_period.as_secs()),
-    }})
 }

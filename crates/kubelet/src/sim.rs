@@ -16,7 +16,7 @@ use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot,
     SandboxRecord, Sharing, Uid, labels,
 };
-use crate::volumes::VolumeKind;
+use crate::volumes::{Found, VolumeKind};
 
 /// A device plugin of the simulated node.
 #[derive(Clone, Debug, Default)]
@@ -171,6 +171,7 @@ impl SimRuntime {
                 records: self.records.clone(),
                 checkpoint: self.checkpoint.clone(),
                 host: self.host.clone(),
+                found: Some(self.found()),
             })),
             Op::Host => Reply::Host(Box::new(self.host.clone())),
             Op::RuntimeInfo => Reply::RuntimeInfo(RuntimeInfo {
@@ -347,6 +348,23 @@ impl SimRuntime {
             }
             Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::CountProbe(_) => Reply::Done,
         })
+    }
+
+    /// What a kubelet that starts finds of its volumes.
+    fn found(&self) -> Found {
+        let mut found = Found::default();
+        for (path, kind) in &self.volumes {
+            match kind {
+                VolumeKind::EmptyDir { tmpfs: false, .. } | VolumeKind::Files { tmpfs: false, .. } => {
+                    found.directories.insert(path.clone());
+                }
+                VolumeKind::HostPath { .. } => {}
+                _ => {
+                    found.mounts.insert(path.clone(), "7:0".into());
+                }
+            }
+        }
+        found
     }
 
     fn plugin(&mut self, resource: &str, epoch: u64) -> Result<&mut SimPlugin, OpError> {

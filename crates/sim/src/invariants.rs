@@ -91,6 +91,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
     },
     Invariant {
+        name: "known-mounts-are-there",
+        sentence: "What a kubelet takes for mounted is mounted, whatever its records say, as long as its pod is wanted.",
+    },
+    Invariant {
+        name: "settings-stay-whole",
+        sentence: "The files of a config map are those of one of its versions, all of them, whatever could not be read.",
+    },
+    Invariant {
+        name: "settings-reach-their-files",
+        sentence: "What a config map has become is in the volumes of its pods soon, once nothing fails any more.",
+    },
+    Invariant {
         name: "ends-are-remembered",
         sentence: "How a container ended is forgotten only when there is a newer one of its name, or its pod has ended or is to go.",
     },

@@ -371,7 +371,13 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::FinalRejection | Bug::StaleGrants | Bug::ForgottenDeletions | Bug::ForgottenNetworks) => {
+            Some(
+                Bug::FinalRejection
+                | Bug::StaleGrants
+                | Bug::ForgottenDeletions
+                | Bug::ForgottenNetworks
+                | Bug::RecordsAreMounts,
+            ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
@@ -445,6 +451,12 @@ impl Swarm {
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
             Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
+            Some(Bug::UnreadIsAbsent) => {
+                // What cannot be read is seen to on its way.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(
                 Bug::StaleServer
@@ -465,7 +477,8 @@ impl Swarm {
                 | Bug::UnmountsFirst
                 | Bug::GoingIsGone
                 | Bug::AskedTwice
-                | Bug::Echo,
+                | Bug::Echo
+                | Bug::ReadOnce,
             )
             | None => {}
         }

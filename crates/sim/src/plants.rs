@@ -50,6 +50,9 @@ pub(crate) enum Bug {
     MountsUntold,
     ForgottenMounts,
     ForgottenEnds,
+    ReadOnce,
+    UnreadIsAbsent,
+    RecordsAreMounts,
     RandomCloneNames,
     NamesClearedEarly,
     RestoreNotCreatedYet,
@@ -454,6 +457,27 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::LeaseIsLife,
     },
+    Plant {
+        name: "read-once",
+        what: "a kubelet reads a config map once, and does not hear of what it becomes",
+        found_by: "settings-reach-their-files",
+        also: &[],
+        bug: Bug::ReadOnce,
+    },
+    Plant {
+        name: "unread-is-absent",
+        what: "a config map that cannot be read is taken for one that is not there",
+        found_by: "settings-stay-whole",
+        also: &["settings-reach-their-files"],
+        bug: Bug::UnreadIsAbsent,
+    },
+    Plant {
+        name: "records-are-mounts",
+        what: "a restarted kubelet takes what its records name for mounted, whatever the disk shows",
+        found_by: "known-mounts-are-there",
+        also: &[],
+        bug: Bug::RecordsAreMounts,
+    },
 ];
 
 /// The planted bug of a name.
@@ -477,6 +501,9 @@ impl Bug {
             Self::MountsUntold => Planted::MountsUntold,
             Self::ForgottenMounts => Planted::ForgottenMounts,
             Self::ForgottenEnds => Planted::ForgottenEnds,
+            Self::ReadOnce => Planted::ReadOnce,
+            Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
+            Self::RecordsAreMounts => Planted::RecordsAreMounts,
             _ => return None,
         })
     }

@@ -98,6 +98,9 @@ impl User {
         for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
             add(&mut rng.fork(part), options.safety, &mut acts);
         }
+        if crate::settings::are_there(options.plant.map(|plant| plant.bug)) && parts.has("settings") {
+            crate::settings::acts(&mut rng.fork("settings"), options.safety, &mut acts);
+        }
         if options.machines && parts.has("machines") {
             let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
             ghost(&mut rng.fork("ghost"), always, &mut acts);

@@ -69,6 +69,10 @@ impl Backend for Node {
         Box::pin(self.cri.snapshot_of(pod_uid))
     }
 
+    fn runtime(&self) -> Answer<'_, RuntimeSnapshot> {
+        Box::pin(self.cri.snapshot())
+    }
+
     fn exec_url<'a>(&'a self, container_id: &'a str, command: Vec<String>, streams: Streams) -> Answer<'a, String> {
         Box::pin(self.cri.exec_url(v1::ExecRequest {
             container_id: container_id.to_owned(),

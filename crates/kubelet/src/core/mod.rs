@@ -233,7 +233,7 @@ impl KubeletCore {
             volumes: Volumes::default(),
             staged_due: false,
             records_broken: false,
-            sources: SourceCache::default(),
+            sources: SourceCache::new(config.change_detection, rng.fork("sources")),
             statics: Statics::new(config.static_pod_path.is_none()),
             ops: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -263,6 +263,7 @@ impl KubeletCore {
     #[must_use]
     pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
         self.planted = planted;
+        self.sources.planted = planted;
         self
     }
 
@@ -270,6 +271,11 @@ impl KubeletCore {
     #[must_use]
     pub fn devices(&self) -> &Devices {
         &self.devices
+    }
+
+    /// What is known to be mounted for pods and left alone at present, by pod and path.
+    pub fn mounts(&self) -> impl Iterator<Item = (&Uid, &str)> {
+        self.volumes.mounted()
     }
 
     /// UIDs of the pods that the kubelet looks after.
@@ -519,7 +525,10 @@ impl KubeletCore {
             };
             let uid: Uid = uid.into();
             if self.planted != Some(Planted::ForgottenMounts) {
-                self.volumes.restore(&uid, &record.volumes);
+                self.volumes.restore(&uid, &record.pod, &record.volumes, loaded.found.as_ref());
+            }
+            if self.planted == Some(Planted::RecordsAreMounts) {
+                self.volumes.believe(&uid);
             }
             let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
             w.admitted_before = record.admitted;
@@ -532,7 +541,7 @@ impl KubeletCore {
             self.dirty.insert(uid);
         }
         if self.planted != Some(Planted::ForgottenMounts) {
-            self.restore_staged(&loaded.records);
+            self.restore_staged(&loaded.records, loaded.found.as_ref());
         }
         self.loaded = true;
         self.publish = true;
@@ -597,22 +606,41 @@ impl KubeletCore {
                 self.dirty.insert(uid.clone());
             }
         }
+        for (uid, w) in &mut self.workers {
+            if by_pod.get(uid) != self.runtime.get(uid) {
+                w.counted = None;
+            }
+        }
         self.runtime = by_pod;
         self.count_dead(now);
         self.find_gone();
     }
 
-    /// Finds containers that are over and too many.
+    /// Finds containers that are over and too many. By itself, only a pod that has changed can have more of them; time and other
+    /// pods matter where the limits are of age, or of the node.
     fn count_dead(&mut self, now: Time) {
-        // What a pod leaves that is over, or is to go, goes with it.
-        let goes_on = |uid: &Uid| self.workers.get(uid).is_some_and(|w| w.stopping.is_none() && w.confirmed);
-        let all = self.runtime.iter().filter(|(uid, _)| goes_on(uid)).flat_map(|(_, r)| &r.containers);
         let policy = self.config.container_gc;
+        let alone = policy.min_age.is_zero() && policy.max_containers.is_none();
+        // What a pod leaves that is over, or is to go, goes with it.
+        let goes_on = |w: &Worker| w.stopping.is_none() && w.confirmed;
+        let due: Vec<Uid> = self
+            .workers
+            .iter_mut()
+            .filter_map(|(uid, w)| {
+                let (goes_on, counted) = (goes_on(w), w.counted);
+                w.counted = Some(goes_on);
+                (!alone || counted != Some(goes_on)).then(|| uid.clone())
+            })
+            .collect();
+        let lives = |uid: &&Uid| self.workers.get(*uid).is_some_and(goes_on);
+        let runtime = due.iter().filter(lives).filter_map(|uid| self.runtime.get(uid));
+        let all = runtime.flat_map(|r| &r.containers);
         let surplus = match self.planted {
             Some(Planted::ForgottenEnds) => all.filter(|c| c.exit_code().is_some()).map(|c| c.id.clone()).collect(),
             _ => dead::surplus(now, &policy, all),
         };
-        for (uid, w) in &mut self.workers {
+        for uid in &due {
+            let Some(w) = self.workers.get_mut(uid) else { continue };
             let own = self.runtime.get(uid).into_iter().flat_map(|r| &r.containers).map(|c| &c.id);
             let own: BTreeSet<String> = own.filter(|id| surplus.contains(*id)).cloned().collect();
             if w.surplus != own {
@@ -794,6 +822,10 @@ impl KubeletCore {
             return;
         }
         if self.services.step(now, &input, fx).is_some() {
+            return;
+        }
+        if let Some(users) = self.sources.watched(now, &input, fx) {
+            self.dirty.extend(users);
             return;
         }
         match input {

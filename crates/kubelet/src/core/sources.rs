@@ -1,14 +1,17 @@
-//! Config maps, secrets and tokens that pods are made of: read when first wanted, read again when old.
+//! Config maps, secrets and tokens that pods are made of: read when first wanted, read again when old, or watched
+//! ([`watched`]).
 //!
 //! A read that fails leaves what is known as it is. Decisions look through a [`SourceView`], which
 //! notes what it lacked; the core then reads that.
+
+mod watched;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Time};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Rng, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{
@@ -18,17 +21,24 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::json;
 
+use super::Fx;
+use crate::config::ChangeDetection;
+use crate::effects::In;
+use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::env::Sources;
 use crate::spec::pod;
 use crate::volumes::{NotReady, PayloadSources, Token};
+use watched::{News, Watches};
 
-/// How old a config map or secret may be.
+/// How old a config map or secret may be that is not watched, as upstream has it by default.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// How long what is not ready yet is believed: a claim that is not bound, a volume that is not attached.
 const SOON: Duration = Duration::from_millis(500);
 /// How long a failure or an absence is believed.
 const RETRY: Duration = Duration::from_secs(2);
+/// How old a config map or secret may be that is read whenever it is looked at: its own reply is a reason to look.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Something that pods are made of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,15 +75,19 @@ struct Entry {
     asked_at: Time,
     /// When the last request was sent.
     sent_at: Time,
+    /// It can never be otherwise.
+    stays: bool,
     /// Pods to look at when it changes.
     users: BTreeSet<Uid>,
 }
 
 /// What was read.
-#[derive(Debug, Default)]
 pub(super) struct SourceCache {
     entries: BTreeMap<SourceKey, Entry>,
     calls: BTreeMap<CallId, SourceKey>,
+    detection: ChangeDetection,
+    watches: Watches,
+    pub planted: Option<Planted>,
 }
 
 /// A look at the cache on behalf of one pod.
@@ -185,17 +199,33 @@ fn text(e: NotReady) -> String {
 }
 
 impl SourceCache {
+    /// A cache that holds nothing.
+    pub fn new(detection: ChangeDetection, rng: Rng) -> Self {
+        let watches = Watches::new(rng);
+        Self { entries: BTreeMap::new(), calls: BTreeMap::new(), detection, watches, planted: None }
+    }
+
     /// Reads what is wanted and not fresh. Returns when to look again.
-    pub fn want<F>(&mut self, now: Time, uid: &Uid, wanted: BTreeSet<SourceKey>, fx: &mut Effects<F>) -> Option<Time> {
+    pub fn want(&mut self, now: Time, uid: &Uid, wanted: BTreeSet<SourceKey>, fx: &mut Fx) -> Option<Time> {
         let mut again: Option<Time> = None;
         for key in wanted {
             let entry = self.entries.entry(key.clone()).or_default();
             entry.users.insert(uid.clone());
+            if self.detection == ChangeDetection::Watch && Watches::covers(&key) {
+                if !entry.stays {
+                    self.watches.begin(&key, fx);
+                }
+                continue;
+            }
             if entry.call.is_some() {
                 continue;
             }
             if (entry.value.is_some() || entry.error.is_some()) && now < entry.refresh_at {
-                again = Some(again.map_or(entry.refresh_at, |a| a.min(entry.refresh_at)));
+                // What is read at each look is no reason to look more often.
+                let at_each_look = self.detection == ChangeDetection::Get && Watches::covers(&key);
+                let due =
+                    if at_each_look && entry.error.is_none() { entry.sent_at + MAX_AGE } else { entry.refresh_at };
+                again = Some(again.map_or(due, |a| a.min(due)));
                 continue;
             }
             let call = fx.api(request(&key));
@@ -211,6 +241,7 @@ impl SourceCache {
         let key = self.calls.remove(&id)?;
         let entry = self.entries.get_mut(&key)?;
         entry.call = None;
+        let age = if self.detection == ChangeDetection::Get { AT_ONCE } else { MAX_AGE };
         let parsed = match (result, &key) {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
             (Err(e), SourceKey::Secret { .. }) if e.is_not_found() => Ok((Value::Secret(None), RETRY)),
@@ -224,12 +255,11 @@ impl SourceCache {
                 .json::<RuntimeClass>()
                 .map(|c| (Value::RuntimeHandler(Some(c.handler)), MAX_AGE))
                 .map_err(|e| e.to_string()),
-            (Ok(reply), SourceKey::ConfigMap { .. }) => reply
-                .json::<ConfigMap>()
-                .map(|v| (Value::ConfigMap(Some(Arc::new(v))), MAX_AGE))
-                .map_err(|e| e.to_string()),
+            (Ok(reply), SourceKey::ConfigMap { .. }) => {
+                reply.json::<ConfigMap>().map(|v| (Value::ConfigMap(Some(Arc::new(v))), age)).map_err(|e| e.to_string())
+            }
             (Ok(reply), SourceKey::Secret { .. }) => {
-                reply.json::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), MAX_AGE)).map_err(|e| e.to_string())
+                reply.json::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), age)).map_err(|e| e.to_string())
             }
             (Ok(reply), SourceKey::Claim { .. }) => parse(reply, |v: Arc<PersistentVolumeClaim>| {
                 let bound = v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
@@ -270,6 +300,31 @@ impl SourceCache {
         Some(entry.users.clone())
     }
 
+    /// Takes an input if it is about something that is watched. Returns the pods to look at again.
+    pub fn watched(&mut self, now: Time, input: &Input<In>, fx: &mut Fx) -> Option<BTreeSet<Uid>> {
+        let (key, news) = self.watches.step(now, input, fx)?;
+        let Some(entry) = self.entries.get_mut(&key) else { return Some(BTreeSet::new()) };
+        match news {
+            News::None => return Some(BTreeSet::new()),
+            News::Seen { value, stays } => {
+                entry.value = Some(value);
+                entry.error = None;
+                entry.stays = stays || self.planted == Some(Planted::ReadOnce);
+                if entry.stays {
+                    self.watches.end(&key, fx);
+                }
+            }
+            // What is known stays known.
+            News::Failed(error) => {
+                entry.error = Some(error);
+                if self.planted == Some(Planted::UnreadIsAbsent) {
+                    entry.value = Some(absent(&key));
+                }
+            }
+        }
+        Some(entry.users.clone())
+    }
+
     /// What is known of it is old: it is read again when it is wanted next.
     pub fn stale(&mut self, key: &SourceKey) {
         if let Some(entry) = self.entries.get_mut(key) {
@@ -278,11 +333,25 @@ impl SourceCache {
     }
 
     /// Forgets what only this pod used.
-    pub fn forget(&mut self, uid: &str) {
-        self.entries.retain(|_, e| {
-            e.users.remove(uid);
-            !e.users.is_empty() || e.call.is_some()
+    pub fn forget(&mut self, uid: &str, fx: &mut Fx) {
+        let mut unused = Vec::new();
+        self.entries.retain(|key, e| {
+            if e.users.remove(uid) && e.users.is_empty() {
+                unused.push(key.clone());
+            }
+            !e.users.is_empty()
         });
+        for key in unused {
+            self.watches.end(&key, fx);
+        }
+    }
+}
+
+/// An object that is not there.
+fn absent(key: &SourceKey) -> Value {
+    match key {
+        SourceKey::Secret { .. } => Value::Secret(None),
+        _ => Value::ConfigMap(None),
     }
 }
 

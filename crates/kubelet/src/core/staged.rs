@@ -9,7 +9,7 @@ use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::records::VOLUME_PREFIX;
-use crate::volumes::{StageAction, Staging, Told};
+use crate::volumes::{Found, StageAction, Staging, Told};
 
 fn record_name(id: &str) -> String {
     format!("{VOLUME_PREFIX}{}", digest(id))
@@ -17,10 +17,13 @@ fn record_name(id: &str) -> String {
 
 impl KubeletCore {
     /// Takes over the records of the node's volumes.
-    pub(super) fn restore_staged(&mut self, records: &BTreeMap<String, Vec<u8>>) {
+    pub(super) fn restore_staged(&mut self, records: &BTreeMap<String, Vec<u8>>, found: Option<&Found>) {
         for (name, body) in records.iter().filter(|(name, _)| name.starts_with(VOLUME_PREFIX)) {
             match serde_json::from_slice::<Staging>(body) {
-                Ok(staging) => self.volumes.node.restore(staging),
+                Ok(staging) => {
+                    let is_there = found.is_some_and(|found| found.is_staged(&staging, &self.host.boot_id));
+                    self.volumes.node.restore(staging, is_there);
+                }
                 // Without its record it stays as it is: nothing here can name it.
                 Err(error) => tracing::error!(record = name, %error, "a volume's record cannot be read"),
             }

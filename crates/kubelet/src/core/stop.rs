@@ -64,6 +64,8 @@ impl KubeletCore {
             w.stopped_all = true;
             w.waiting.clear();
             w.probers.clear();
+            // What it was made of concerns it no more.
+            self.sources.forget(uid, fx);
             tracing::debug!(pod = %pod::pod_ref(&w.pod), "everything of the pod is stopped");
             if self.devices.release(uid) {
                 self.checkpoint.touch();

@@ -52,7 +52,7 @@ impl KubeletCore {
                 self.look(now, &uid, &mut w, fx);
                 if w.gone {
                     self.statics.dirty |= pod::is_static(&w.pod);
-                    self.sources.forget(&uid);
+                    self.sources.forget(&uid, fx);
                     self.volumes.forget(&uid);
                     self.staged_due = true;
                     self.publish = true;
@@ -138,8 +138,10 @@ impl KubeletCore {
         if self.listed.is_none() {
             return;
         }
+        let admitted_before = self.was_admitted(uid, w);
         let (mut used, mut leaving, mut ports) = (Amounts::new(), Amounts::new(), BTreeSet::new());
-        for other in self.workers.values().filter(|o| o.counts()) {
+        // Who began here before is not judged by what others have.
+        for other in self.workers.values().filter(|o| !admitted_before && o.counts()) {
             let mut requests = pod::requests(&other.pod);
             requests.insert("pods".into(), 1000);
             pod::add(&mut used, &requests);
@@ -159,7 +161,7 @@ impl KubeletCore {
         let decision = admission::decide(&admission::Inputs {
             pod: &w.pod,
             node: self.node.seen.as_deref(),
-            admitted_before: self.was_admitted(uid, w),
+            admitted_before,
             bound_before_start: bound_at < self.started_at,
             allocatable: &allocatable_amounts(&self.host, &self.config),
             used: &used,
@@ -172,7 +174,7 @@ impl KubeletCore {
             runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
         });
         let decision = match decision {
-            Decision::Admit if !self.was_admitted(uid, w) => self.laid_together(uid, &w.pod),
+            Decision::Admit if !admitted_before => self.laid_together(uid, &w.pod),
             other => other,
         };
         match decision {
@@ -537,7 +539,7 @@ impl KubeletCore {
             PodOp::Lane(name) => self.lane_done(now, uid, w, &name, id, outcome, fx),
             PodOp::Kill(container) => self.kill_done(now, uid, w, &container, id, outcome, fx),
             PodOp::Volume(name, kind) => {
-                self.staged_due = true;
+                self.staged_due |= self.volumes.is_of_node(uid, &name);
                 if let Some(error) = self.volumes.done(now, uid, &name, id, &outcome) {
                     if kind.is_none() {
                         tracing::warn!(pod = %pod::pod_ref(&w.pod), volume = name, error, "unmounting failed");
@@ -601,6 +603,7 @@ impl KubeletCore {
         }
         w.fresh_after = OpId(fx.fresh());
         w.shown = w.fresh_after;
+        w.counted = None;
         take(self.runtime.entry(uid.clone()).or_default());
         self.relist_soon(now);
     }

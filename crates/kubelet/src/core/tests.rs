@@ -3,6 +3,8 @@
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
 mod devices;
+mod restarts;
+mod settings;
 mod starts;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +30,7 @@ struct Api {
     objects: BTreeMap<String, Value>,
     revision: u64,
     watches: BTreeMap<WatchId, String>,
-    /// Every change: its revision, its collection, its event.
+    /// Every change: its revision, its object, its event.
     history: Vec<(u64, String, Vec<u8>)>,
     down: bool,
     events: Vec<String>,
@@ -63,6 +65,22 @@ fn plural(path: &str) -> &str {
     parts[parts.len() - 2]
 }
 
+/// What a list or a watch is about: a collection, or one object of it.
+fn subject(path: &str) -> String {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let kind = path.rsplit('/').next().unwrap();
+    let name = query.split("fieldSelector=metadata.name%3D").nth(1).map(|rest| rest.split('&').next().unwrap());
+    match name.filter(|_| kind != "nodes") {
+        Some(name) => format!("{kind}/{name}"),
+        None => kind.to_owned(),
+    }
+}
+
+/// Whether an object is what a list or a watch is about.
+fn is_about(subject: &str, path: &str) -> bool {
+    subject == plural(path) || format!("/{subject}") == path[path.rfind(plural(path)).unwrap() - 1..]
+}
+
 impl Api {
     fn put(&mut self, path: &str, mut object: Value) -> Vec<(WatchId, WatchItem)> {
         self.revision += 1;
@@ -84,10 +102,10 @@ impl Api {
     }
     fn notify(&mut self, path: &str, kind: &str, object: &Value) -> Vec<(WatchId, WatchItem)> {
         let bytes = serde_json::to_vec(&json!({"type": kind, "object": object})).unwrap();
-        self.history.push((self.revision, plural(path).to_owned(), bytes.clone()));
+        self.history.push((self.revision, path.to_owned(), bytes.clone()));
         self.watches
             .iter()
-            .filter(|(_, p)| p.as_str() == plural(path))
+            .filter(|(_, subject)| is_about(subject, path))
             .map(|(id, _)| (*id, WatchItem::Event(bytes.clone().into())))
             .collect()
     }
@@ -99,10 +117,14 @@ impl Api {
         let path = r.path.split('?').next().unwrap().to_owned();
         let body: Value = serde_json::from_slice(&r.body).unwrap_or_default();
         match r.method {
-            Method::Get if ["pods", "nodes", "services"].iter().any(|k| path == format!("/api/v1/{k}")) => {
-                let kind = path.rsplit('/').next().unwrap();
+            Method::Get
+                if ["pods", "nodes", "services", "configmaps", "secrets"]
+                    .iter()
+                    .any(|k| path.ends_with(&format!("/{k}"))) =>
+            {
+                let subject = subject(&r.path);
                 let items: Vec<&Value> =
-                    self.objects.iter().filter(|(p, _)| plural(p) == kind).map(|(_, o)| o).collect();
+                    self.objects.iter().filter(|(p, _)| is_about(&subject, p)).map(|(_, o)| o).collect();
                 let list = json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items});
                 (ok(&list), vec![])
             }
@@ -245,17 +267,17 @@ impl World {
                         let down = Some(ApiError::Transport("down".into()));
                         self.soon(Input::Watch { id, item: WatchItem::Closed(down) });
                     } else {
-                        let kind = r.path.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned();
+                        let subject = subject(&r.path);
                         let after = r.path.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap();
                         let after: u64 = after.parse().unwrap();
                         let missed: Vec<_> = self
                             .api
                             .history
                             .iter()
-                            .filter(|(revision, k, _)| *revision > after && *k == kind)
+                            .filter(|(revision, path, _)| *revision > after && is_about(&subject, path))
                             .map(|(_, _, bytes)| (id, WatchItem::Event(bytes.clone().into())))
                             .collect();
-                        self.api.watches.insert(id, kind);
+                        self.api.watches.insert(id, subject);
                         self.tell(missed);
                     }
                 }
@@ -649,7 +671,9 @@ fn probes_hooks_and_config_maps() {
     w.run(5);
     assert_eq!(w.phase(), "Pending");
     assert!(w.api.events.iter().any(|e| e == "FailedMount"), "{:?}", w.api.events);
-    w.api.put("/api/v1/namespaces/n/configmaps/cm", json!({"metadata": {"name": "cm"}, "data": {"k": "v"}}));
+    let made = json!({"metadata": {"name": "cm"}, "data": {"k": "v"}});
+    let news = w.api.put("/api/v1/namespaces/n/configmaps/cm", made);
+    w.tell(news);
     w.run(20);
     assert_eq!(w.phase(), "Running");
     assert!(!w.ready("Ready"));

@@ -161,6 +161,8 @@ pub(super) struct Worker {
     pub stopped: BTreeSet<String>,
     /// Containers that are over and to be forgotten.
     pub surplus: BTreeSet<String>,
+    /// Whether it went on when these were counted last; none when the runtime has shown something else since.
+    pub counted: Option<bool>,
     /// Sandboxes and containers that are being stopped (sandboxes) or removed (both).
     pub busy: BTreeMap<String, OpId>,
     pub lanes: BTreeMap<String, Lane>,
@@ -219,6 +221,7 @@ impl Worker {
             sandbox_spec: None,
             stopped: BTreeSet::new(),
             surplus: BTreeSet::new(),
+            counted: None,
             busy: BTreeMap::new(),
             lanes: BTreeMap::new(),
             killing: BTreeMap::new(),

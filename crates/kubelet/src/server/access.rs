@@ -1,62 +1,129 @@
-//! Who may use the kubelet: the API server under its client identity, and `system:masters`.
+//! Who may use the kubelet: the API server under its client identity and `system:masters`, and whoever else may by the
+//! API server's word, as upstream has it with anonymous requests switched off (`pkg/kubelet/server/auth.go`).
 //!
-//! As upstream with anonymous requests switched off, nobody else may do anything, not even ask for
-//! health. Upstream asks the API server about others; whoever needs more goes through the API
-//! server's `nodes/proxy`, which does the asking.
+//! ```text
+//!  client certificate, else bearer token (TokenReview) ─▶ who ─▶ may they, to a subresource of this node? (SubjectAccessReview)
+//! ```
+//!
+//! Subresources are fine-grained (`nodes/pods`, `nodes/stats`, ...); `nodes/proxy` does for those that had none of their own once.
 
 use carrack_auth::Caller;
 use carrack_auth::caller::GROUP_MASTERS;
-use http::{Method, StatusCode};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method, StatusCode};
 
+use super::authority::Authority;
 use super::reply::Refusal;
-use super::route::bucket;
 
 /// What a connection may do, by its client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Everything.
     Granted,
-    /// Nothing: this user is not one of those who may.
-    Denied(String),
-    /// Nothing: there is no certificate, or it names nobody.
+    /// What the API server says of this one.
+    Of(Caller),
+    /// There is no certificate, or it names nobody: a token may.
     Unknown,
+}
+
+/// A request in the terms of authorization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    verb: &'static str,
+    /// Subresources of which any one suffices.
+    subresources: &'static [&'static str],
+}
+
+impl Asked {
+    fn of(method: &Method, path: &str) -> Self {
+        let verb = match *method {
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => "get",
+        };
+        let below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let subresources: &[&str] = match () {
+            () if below("/stats") => &["stats"],
+            () if below("/metrics") => &["metrics"],
+            () if below("/healthz") => &["healthz", "proxy"],
+            () if below("/configz") => &["configz", "proxy"],
+            () if below("/pods") || below("/runningpods") => &["pods", "proxy"],
+            () => &["proxy"],
+        };
+        Self { verb, subresources }
+    }
+
+    /// In upstream's words.
+    fn refused(&self, what: &str, code: StatusCode, user: &str) -> Refusal {
+        let subresources = self.subresources.join(" ");
+        let text =
+            format!("{what} (user={user}, verb={}, resource=nodes, subresource(s)=[{subresources}])\n", self.verb);
+        Refusal::new(code, text)
+    }
 }
 
 impl Access {
     /// Decides by the caller that the certificate names.
-    pub(super) fn of(caller: Option<&Caller>, allowed_users: &[String]) -> Self {
+    pub(super) fn of(caller: Option<Caller>, allowed_users: &[String]) -> Self {
         match caller {
             None => Self::Unknown,
             Some(caller) if caller.in_group(GROUP_MASTERS) || allowed_users.contains(&caller.user) => Self::Granted,
-            Some(caller) => Self::Denied(caller.user.clone()),
+            Some(caller) => Self::Of(caller),
         }
     }
 
-    /// Checks a request, in upstream's words.
-    pub(super) fn check(&self, method: &Method, path: &str) -> Result<(), Refusal> {
+    /// Checks a request.
+    pub(super) async fn check(
+        &self,
+        authority: Option<&dyn Authority>,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        let asked = Asked::of(method, path);
         match self {
             Self::Granted => Ok(()),
-            Self::Unknown => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized")),
-            Self::Denied(user) => {
-                let verb = match *method {
-                    Method::POST => "create",
-                    Method::PUT => "update",
-                    Method::PATCH => "patch",
-                    Method::DELETE => "delete",
-                    _ => "get",
-                };
-                let subresource = match bucket(path) {
-                    name @ ("stats" | "healthz" | "configz" | "pods") => name,
-                    "metrics" | "metrics/resource" => "metrics",
-                    "runningpods" => "pods",
-                    _ => "proxy",
-                };
-                Err(Refusal::new(
-                    StatusCode::FORBIDDEN,
-                    format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n"),
-                ))
-            }
+            Self::Of(caller) => may(authority, caller, asked).await,
+            Self::Unknown => match bearer(authority, headers).await {
+                Some(caller) => may(authority, &caller, asked).await,
+                None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized")),
+            },
         }
+    }
+}
+
+/// Who has the token that a request comes with.
+async fn bearer(authority: Option<&dyn Authority>, headers: &HeaderMap) -> Option<Caller> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = Some(token.trim()).filter(|t| scheme.eq_ignore_ascii_case("bearer") && !t.is_empty())?;
+    match authority?.identify(token).await {
+        Ok(caller) => caller,
+        Err(error) => {
+            tracing::warn!(%error, "whose a token is could not be asked");
+            None
+        }
+    }
+}
+
+/// Whether somebody may, by any of the subresources.
+async fn may(authority: Option<&dyn Authority>, caller: &Caller, asked: Asked) -> Result<(), Refusal> {
+    let mut unknown = None;
+    for subresource in asked.subresources {
+        let Some(authority) = authority else { break };
+        match authority.may(caller, asked.verb, subresource).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => unknown = Some(error),
+        }
+    }
+    match unknown {
+        Some(error) => {
+            tracing::warn!(%error, user = caller.user, "whether somebody may use the kubelet could not be asked");
+            Err(asked.refused("Authorization error", StatusCode::INTERNAL_SERVER_ERROR, &caller.user))
+        }
+        None => Err(asked.refused("Forbidden", StatusCode::FORBIDDEN, &caller.user)),
     }
 }
 
@@ -66,25 +133,41 @@ mod tests {
     use carrack_auth::pki::Identity;
 
     #[test]
-    fn only_the_api_server_and_masters() {
+    fn only_the_api_server_and_masters_are_not_asked_about() {
         let allowed = [Identity::ApiserverKubeletClient.user()];
+        let node = Caller::node("n1");
         for (caller, expected) in [
-            (None, Err(401)),
-            (Some(Caller::new(Identity::ApiserverKubeletClient.user(), [""; 0])), Ok(())),
-            (Some(Caller::new("anyone", [GROUP_MASTERS])), Ok(())),
-            (Some(Caller::node("n1")), Err(403)),
-            (Some(Caller::new("system:masters", ["system:nodes"])), Err(403)),
-            (Some(Caller::anonymous()), Err(403)),
+            (None, Access::Unknown),
+            (Some(Caller::new(Identity::ApiserverKubeletClient.user(), [""; 0])), Access::Granted),
+            (Some(Caller::new("anyone", [GROUP_MASTERS])), Access::Granted),
+            (Some(node.clone()), Access::Of(node)),
         ] {
-            let access = Access::of(caller.as_ref(), &allowed);
-            let found = access.check(&Method::GET, "/healthz").map_err(|refusal| refusal.code.as_u16());
-            assert_eq!(found, expected, "{caller:?}");
+            assert_eq!(Access::of(caller.clone(), &allowed), expected, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn paths_are_subresources() {
+        for (method, path, verb, subresources) in [
+            (Method::GET, "/pods", "get", &["pods", "proxy"][..]),
+            (Method::GET, "/runningpods/", "get", &["pods", "proxy"]),
+            (Method::GET, "/podsecurity", "get", &["proxy"]),
+            (Method::GET, "/healthz/syncloop", "get", &["healthz", "proxy"]),
+            (Method::GET, "/configz", "get", &["configz", "proxy"]),
+            (Method::GET, "/stats/summary", "get", &["stats"]),
+            (Method::GET, "/metrics", "get", &["metrics"]),
+            (Method::GET, "/metrics/probes", "get", &["metrics"]),
+            (Method::GET, "/containerLogs/ns/p/c", "get", &["proxy"]),
+            (Method::POST, "/exec/ns/p/c", "create", &["proxy"]),
+            (Method::DELETE, "/", "delete", &["proxy"]),
+        ] {
+            assert_eq!(Asked::of(&method, path), Asked { verb, subresources }, "{method} {path}");
         }
     }
 
     #[test]
     fn a_refusal_names_what_was_asked() {
-        let refusal = Access::Denied("bob".into()).check(&Method::POST, "/exec/ns/p/c").expect_err("refused");
-        assert_eq!(refusal.text, "Forbidden (user=bob, verb=create, resource=nodes, subresource(s)=[proxy])\n");
+        let refusal = Asked::of(&Method::GET, "/pods").refused("Forbidden", StatusCode::FORBIDDEN, "bob");
+        assert_eq!(refusal.text, "Forbidden (user=bob, verb=get, resource=nodes, subresource(s)=[pods proxy])\n");
     }
 }

@@ -49,6 +49,9 @@ pub trait Backend: Send + Sync + 'static {
     /// A listing as old as the relist period will do; a failed one is an error, never an empty one.
     fn runtime_of<'a>(&'a self, pod_uid: &'a str) -> Answer<'a, RuntimeSnapshot>;
 
+    /// The same of all pods.
+    fn runtime(&self) -> Answer<'_, RuntimeSnapshot>;
+
     /// The runtime's streaming URL (CRI `Exec`) for a command in a container.
     fn exec_url<'a>(&'a self, container_id: &'a str, command: Vec<String>, streams: Streams) -> Answer<'a, String>;
 

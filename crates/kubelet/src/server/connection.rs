@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Access;
+use super::authority::Authority;
 use super::backend::Backend;
 use super::handle::handle;
 use super::metrics::Requests;
@@ -29,6 +30,7 @@ const LEAST_BUFFER_BYTES: usize = 8192;
 pub(super) struct Shared {
     pub backend: Arc<dyn Backend>,
     pub allowed_users: Vec<String>,
+    pub authority: Option<Arc<dyn Authority>>,
     pub log_dir: PathBuf,
     pub node_name: String,
     pub version: String,
@@ -76,7 +78,7 @@ pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAccept
         tracing::debug!(%error, "the client certificate names nobody");
         None
     });
-    let access = Access::of(caller.as_ref(), &session.shared.allowed_users);
+    let access = Access::of(caller, &session.shared.allowed_users);
     let service = service_fn(|request: Request<Incoming>| {
         let (session, access) = (&session, &access);
         async move { Ok::<_, Infallible>(answer(session, access, request).await) }
@@ -117,7 +119,8 @@ fn prepare(stream: &TcpStream, settings: &Settings) -> std::io::Result<()> {
 
 async fn answer(session: &Session, access: &Access, request: Request<Incoming>) -> Response<Reply> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let allowed = access.check(&method, &path).and_then(|()| route(&method, &path));
+    let authority = session.shared.authority.as_deref();
+    let allowed = access.check(authority, &method, &path, request.headers()).await.and_then(|()| route(&method, &path));
     let result = match allowed {
         Ok(route) => handle(session, route, request).await,
         Err(refusal) => Err(refusal),

@@ -14,7 +14,7 @@ use super::logs::{self, LogOptions};
 use super::query::Query;
 use super::reply::{self, Refusal, Reply};
 use super::route::{ContainerPath, PodPath, Route};
-use super::{clock, find, metrics, streams, upgrade};
+use super::{clock, find, metrics, running, streams, upgrade};
 use crate::runtime::RuntimeSnapshot;
 
 type Replied = Result<Response<Reply>, Refusal>;
@@ -33,24 +33,19 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             }
         },
         Route::Pods => pod_list(backend.pods().iter().map(|pod| serde_json::to_value(&**pod))),
-        Route::RunningPods => {
-            let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
-            let pods = backend.pods();
-            let running = pods.iter().filter(|pod| runs(pod));
-            pod_list(running.map(|pod| serde_json::to_value(Pod { status: None, ..Pod::clone(pod) })))
-        }
+        Route::RunningPods => pod_list(running::pods(&backend.runtime().await?).into_iter().map(Ok)),
         Route::Logs(path) => log(session, &path, &query).await,
         Route::Exec(path) => {
             let (command, streams) = (streams::command(&query)?, streams::streams(&query)?);
             upgrade::require(&request)?;
-            let id = running(shared, &path).await?;
+            let id = running_id(shared, &path).await?;
             let url = backend.exec_url(&id, command, streams).await?;
             upgrade::pass(session, request, &url).await
         }
         Route::Attach(path) => {
             let streams = streams::streams(&query)?;
             upgrade::require(&request)?;
-            let id = running(shared, &path).await?;
+            let id = running_id(shared, &path).await?;
             let url = backend.attach_url(&id, streams).await?;
             upgrade::pass(session, request, &url).await
         }
@@ -63,7 +58,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         }
         Route::Run(path) => {
             let command = streams::run_command(&query)?;
-            let id = running(shared, &path).await?;
+            let id = running_id(shared, &path).await?;
             let timeout_s = i64::try_from(shared.settings.run.as_secs()).unwrap_or(i64::MAX);
             let done = backend.exec_sync(&id, command, timeout_s).await?;
             if done.code == 0 {
@@ -103,7 +98,7 @@ async fn pod(shared: &Shared, path: &PodPath) -> Result<(std::sync::Arc<Pod>, Ru
 }
 
 /// The id of a container that runs.
-async fn running(shared: &Shared, path: &ContainerPath) -> Result<String, Refusal> {
+async fn running_id(shared: &Shared, path: &ContainerPath) -> Result<String, Refusal> {
     let (pod, runtime) = pod(shared, &path.pod).await?;
     find::declared(&pod, &path.container)?;
     find::running(&runtime, &path.container).map(|run| run.id.clone())

@@ -12,6 +12,7 @@
 //! rest of the kubelet is behind [`Backend`].
 
 mod access;
+mod authority;
 mod backend;
 pub(crate) mod clock;
 mod connection;
@@ -24,6 +25,7 @@ mod metrics;
 mod query;
 mod reply;
 mod route;
+mod running;
 mod settings;
 mod stats;
 mod streams;
@@ -41,6 +43,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
+pub use authority::Authority;
 pub use backend::{Answer, Backend, ExecOutput, Streams};
 pub use settings::Settings;
 pub use stats::{
@@ -61,6 +64,8 @@ pub struct ServerConfig {
     pub tls: rustls::ServerConfig,
     /// Users that may do everything, besides members of `system:masters`.
     pub allowed_users: Vec<String>,
+    /// Who says what others may; without it they may nothing.
+    pub authority: Option<Arc<dyn Authority>>,
     /// Directory of the pods' logs, as in [`crate::NodeConfig::log_dir`].
     pub log_dir: PathBuf,
     /// Name of the node, for metrics.
@@ -129,7 +134,8 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send,
     ) -> std::io::Result<()> {
         let Self { config, listener } = self;
-        let ServerConfig { bind: _, mut tls, allowed_users, log_dir, node_name, version, configz, settings } = config;
+        let ServerConfig { bind: _, mut tls, allowed_users, authority, log_dir, node_name, version, configz, settings } =
+            config;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let (end, ending) = watch::channel(false);
@@ -141,6 +147,7 @@ impl Server {
         let shared = Arc::new(Shared {
             backend,
             allowed_users,
+            authority,
             log_dir,
             node_name,
             version,

@@ -112,6 +112,16 @@ impl Policy {
             _ => return None,
         })
     }
+    /// Its name there.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BestEffort => "best-effort",
+            Self::Restricted => "restricted",
+            Self::SingleNumaNode => "single-numa-node",
+        }
+    }
 }
 
 impl Scope {
@@ -123,6 +133,14 @@ impl Scope {
             "pod" => Self::Pod,
             _ => return None,
         })
+    }
+    /// Its name there.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
     }
 }
 

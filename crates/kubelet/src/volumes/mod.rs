@@ -17,6 +17,7 @@
 
 mod census;
 mod driver;
+mod found;
 mod growth;
 pub mod origin;
 mod payload;
@@ -31,6 +32,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
 pub use census::{Census, Count, plugin_name};
+pub use found::Found;
 pub use growth::Expanding;
 pub use origin::{Driver, Origin};
 pub use payload::{FileEntry, PayloadSources, Token, files};
@@ -206,6 +208,7 @@ enum Actual {
     /// Known to the record alone: it may be there.
     #[default]
     Uncertain,
+    /// It is there. With its contents, once this kubelet has made it ready.
     Mounted,
     Absent,
 }
@@ -376,8 +379,9 @@ fn setup_of(
 }
 
 impl Volumes {
-    /// Takes over what a pod's record says may be mounted.
-    pub fn restore(&mut self, uid: &Uid, journal: &[JournalEntry]) {
+    /// Takes over what a pod's record says may be mounted; what of it is surely there is what the disk shows, where that
+    /// could be read.
+    pub fn restore(&mut self, uid: &Uid, pod: &Pod, journal: &[JournalEntry], found: Option<&Found>) {
         self.changed = true;
         let volumes = self.pods.entry(uid.clone()).or_default();
         for e in journal {
@@ -385,6 +389,7 @@ impl Volumes {
                 path: e.path.clone(),
                 owned: e.owned,
                 published: e.published.clone(),
+                actual: found.map_or(Actual::Uncertain, |found| found.actual(pod, e)),
                 ..State::default()
             });
         }
@@ -533,8 +538,8 @@ impl Volumes {
         let v = self.pods.get_mut(uid)?.get_mut(name)?;
         let (_, kind) = v.op.take_if(|(id, _)| *id == op)?;
         let was_set_up = kind.is_some();
-        self.changed = true;
-        match outcome {
+        let was_there = v.actual == Actual::Mounted;
+        let told = match outcome {
             Ok(_) => {
                 v.actual = if was_set_up { Actual::Mounted } else { Actual::Absent };
                 v.made = kind;
@@ -554,7 +559,16 @@ impl Volumes {
                 v.error = Some(e.to_string());
                 v.error.clone()
             }
-        }
+        };
+        self.changed |= was_there != (v.actual == Actual::Mounted);
+        told
+    }
+
+    /// Whether a volume of a pod is its part of a volume of the node.
+    #[must_use]
+    pub fn is_of_node(&self, uid: &str, name: &str) -> bool {
+        let volume = self.pods.get(uid).and_then(|volumes| volumes.get(name));
+        volume.is_some_and(|v| v.published.as_ref().is_some_and(|p| p.id.is_some()))
     }
 
     /// Directories of a pod's volumes, once all of them are there. Else what is missing and why.
@@ -567,7 +581,7 @@ impl Volumes {
         let mut missing = Vec::new();
         for v in spec(pod).volumes.iter().flatten() {
             match self.pods.get(&uid).and_then(|p| p.get(&v.name)) {
-                Some(s) if s.actual == Actual::Mounted => {
+                Some(s) if s.is_ready() => {
                     there.insert(v.name.clone(), s.path.clone());
                 }
                 Some(s) => missing.push((v.name.clone(), s.error.clone())),
@@ -607,6 +621,11 @@ impl Volumes {
 }
 
 impl State {
+    /// Whether a container may start with it: it is there, and this kubelet has seen to it.
+    fn is_ready(&self) -> bool {
+        self.actual == Actual::Mounted && self.made.is_some()
+    }
+
     /// When it is to be published again, if its driver wants that.
     fn republish_at(&self) -> Option<Time> {
         match &self.made {
@@ -652,13 +671,13 @@ fn drivers_part(
         return Ok(Some(Part::Unready));
     }
     // What is there needs nothing more to be read for it.
-    if state.actual == Actual::Mounted && state.republish_at().is_none_or(|at| now < at) {
+    if state.is_ready() && state.republish_at().is_none_or(|at| now < at) {
         state.error = None;
         return Ok(Some(Part::Unready));
     }
     let inputs = match driver::inputs(pod, &published, config, sources) {
         // The record and the disk are enough to go on with what was there before a restart.
-        Err(_) if state.actual == Actual::Uncertain => driver::Inputs::confirm_only(),
+        Err(_) if state.actual != Actual::Absent && !state.is_ready() => driver::Inputs::confirm_only(),
         inputs => inputs?,
     };
     let mut staging = None;

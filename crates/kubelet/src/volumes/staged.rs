@@ -170,12 +170,12 @@ impl State {
 }
 
 impl StagedVolumes {
-    /// Takes over a record.
-    pub fn restore(&mut self, staging: Staging) {
+    /// Takes over a record. `is_there` says that the disk shows the same device mounted in the same boot.
+    pub fn restore(&mut self, staging: Staging, is_there: bool) {
         let state = State {
             staging: staging.clone(),
             inputs: StageInputs::default(),
-            actual: Actual::Uncertain,
+            actual: if is_there { Actual::Staged } else { Actual::Uncertain },
             recorded: Some(staging.clone()),
             op: None,
             error: None,

@@ -140,7 +140,7 @@ fn a_restored_journal_is_set_up_again_or_torn_down_but_never_forgotten() {
     let p = pod(json!([{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/x"}}]));
     let (journal, _) = Volumes::default().journal(&p, &NodeConfig::default());
     let mut v = Volumes::default();
-    v.restore(&"u".into(), &journal);
+    v.restore(&"u".into(), &p, &journal, None);
     assert!(!v.all_gone("u"), "it may be mounted");
     let actions = v.unwanted(Time(0), "u");
     assert_eq!(actions.len(), 1, "a path of the node is not the kubelet's to take down");
@@ -293,8 +293,8 @@ fn a_drivers_volume_goes_one_way_up_and_the_same_way_down() {
     // A kubelet that starts again knows it from its record, with an API that says nothing.
     let broken = Fixed { broken: Some(NotReady::Failed("down".into())), ..Fixed::default() };
     let mut again = Volumes::default();
-    again.restore(&"u".into(), &journal);
-    again.node.restore(v.node.get("flexvolume-v/d/pv1").unwrap().clone());
+    again.restore(&"u".into(), &p, &journal, None);
+    again.node.restore(v.node.get("flexvolume-v/d/pv1").unwrap().clone(), false);
     assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new(), "a part of it may be there");
     assert_eq!(settle(&mut again, &p, &broken), 0);
     assert_eq!(ask(&mut again, &mut n, true, true), ["stage"]);

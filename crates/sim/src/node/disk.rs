@@ -1,13 +1,17 @@
 //! What a node keeps when its agents die, and what of it when the power goes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
-use carrack_kubelet::volumes::{Driver, Staging, VolumeKind, VolumeSetup};
+use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
 use carrack_kubelet::{OpError, Outcome, Reply};
 
 use crate::attacher::{DEVICE, DRIVER, Rack};
 use crate::invariants::Breach;
+use crate::settings::Files;
+
+/// Number of every device.
+const DEVICE_NUMBER: &str = "7:1";
 
 /// The disk, and the mounts on it.
 #[derive(Debug, Default)]
@@ -22,29 +26,36 @@ pub(crate) struct Disk {
     pub checkpoint: Option<Vec<u8>>,
     /// Volumes by pod UID and path, with the volume of the node that each is a part of.
     mounts: BTreeMap<(String, String), Option<String>>,
-    /// Volumes that are mounted for the node, by unique name.
-    staged: BTreeSet<String>,
+    /// Files of config maps, by pod UID and path.
+    files: BTreeMap<(String, String), Files>,
+    /// Volumes that are mounted for the node, by unique name, with where.
+    staged: BTreeMap<String, String>,
 }
 
 impl Disk {
     pub(super) fn new(node: u8, rack: Rack) -> Self {
         Self { node, rack, ..Self::default() }
     }
-    pub(super) fn mount(&mut self, setup: &VolumeSetup) -> Outcome {
+    pub(super) fn mount(&mut self, setup: &VolumeSetup, breaches: &mut Vec<Breach>) -> Outcome {
         let part_of = match &setup.kind {
             VolumeKind::Published(p) => p.published.id.clone(),
             _ => None,
         };
-        if let Some(id) = part_of.as_ref().filter(|id| !self.staged.contains(*id)) {
+        if let Some(id) = part_of.as_ref().filter(|id| !self.staged.contains_key(*id)) {
             return Err(OpError::Failed(format!("{id} is not mounted on the node")));
         }
-        self.mounts.insert((setup.uid.to_string(), setup.path.clone()), part_of);
+        let place = (setup.uid.to_string(), setup.path.clone());
+        if let Some(files) = crate::settings::files(setup) {
+            crate::settings::written(setup, &files, breaches);
+            self.files.insert(place.clone(), files);
+        }
+        self.mounts.insert(place, part_of);
         Ok(Reply::Done)
     }
-    pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot: u32) -> Outcome {
+    pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot_id: &str) -> Outcome {
         if let Driver::Csi { handle, driver, .. } = &staging.origin.driver
             && driver == DRIVER
-            && !self.staged.contains(&staging.id)
+            && !self.staged.contains_key(&staging.id)
         {
             let device = match &inputs.attached {
                 Attached::With { context, .. } => context.get(DEVICE),
@@ -52,8 +63,8 @@ impl Disk {
             };
             self.rack.stage(handle, self.node, device).map_err(OpError::Failed)?;
         }
-        self.staged.insert(staging.id.clone());
-        let identity = Some(format!("boot{boot} 7:1"));
+        self.staged.insert(staging.id.clone(), staging.path.clone());
+        let identity = Some(format!("{boot_id} {DEVICE_NUMBER}"));
         Ok(Reply::Staged { device: Some("/dev/loop1".into()), identity })
     }
     pub(super) fn unstage(&mut self, staging: &Staging, breaches: &mut Vec<Breach>) -> Outcome {
@@ -67,21 +78,38 @@ impl Disk {
         }
         Ok(Reply::Done)
     }
+    /// What a kubelet that starts finds.
+    pub(super) fn found(&self) -> Found {
+        let of_pods = self.mounts.keys().map(|(_, path)| path);
+        let all = of_pods.chain(self.staged.values()).map(|path| (path.clone(), DEVICE_NUMBER.to_owned()));
+        Found { mounts: all.collect(), ..Found::default() }
+    }
     /// UIDs of pods with what is mounted for them, in their own directories.
     pub(crate) fn mounted(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.mounts.keys().filter(|(_, path)| path.contains("/volumes/"));
         own.map(|(uid, path)| (uid.as_str(), path.as_str()))
     }
+    /// Whether a volume of a pod is mounted.
+    pub(crate) fn has(&self, uid: &str, path: &str) -> bool {
+        self.mounts.contains_key(&(uid.to_owned(), path.to_owned()))
+    }
+    /// The files of a pod's volume, if it is made of a config map.
+    pub(crate) fn files_of(&self, uid: &str, volume: &str) -> Option<&Files> {
+        let ends = format!("/{volume}");
+        self.files.iter().find(|((pod, path), _)| pod == uid && path.ends_with(&ends)).map(|(_, files)| files)
+    }
     /// A volume that is mounted for the node and for no pod.
     pub(crate) fn idle(&self) -> Option<&String> {
-        self.staged.iter().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))
+        self.staged.keys().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))
     }
     /// Where a pod's volumes are mounted.
     pub(super) fn paths_of(&self, uid: &str) -> Vec<String> {
         self.mounts.keys().filter(|(pod, _)| pod == uid).map(|(_, path)| path.clone()).collect()
     }
     pub(super) fn unmount(&mut self, uid: &str, path: &str) -> Outcome {
-        self.mounts.remove(&(uid.to_owned(), path.to_owned()));
+        let place = (uid.to_owned(), path.to_owned());
+        self.mounts.remove(&place);
+        self.files.remove(&place);
         Ok(Reply::Done)
     }
     pub(super) fn remove_pod(&mut self, uid: &str) -> Outcome {
@@ -100,6 +128,7 @@ impl Disk {
     }
     pub(super) fn power_off(&mut self) {
         self.mounts.clear();
+        self.files.clear();
         self.staged.clear();
         self.rack.power_off(self.node);
     }

@@ -58,6 +58,7 @@ impl World {
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
         let none = BTreeMap::new();
         let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
             Some(Hosted::User(user, _)) => user.wants(),
@@ -98,6 +99,10 @@ impl World {
         }
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
         let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
-        lacking.or_else(|| self.gpus_lack()).or_else(|| self.clones_lack()).unwrap_or_default()
+        lacking
+            .or_else(|| self.settings.lack())
+            .or_else(|| self.gpus_lack())
+            .or_else(|| self.clones_lack())
+            .unwrap_or_default()
     }
 }

@@ -218,6 +218,7 @@ struct World {
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
     machines: crate::machines::Machines,
+    settings: crate::settings::Settings,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -343,6 +344,7 @@ impl World {
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
+            settings: crate::settings::Settings::default(),
             lost: false,
             clones: Clones::default(),
             fate: Fate::new(options.mishap, bug),
@@ -642,6 +644,9 @@ impl World {
         }
         if let (Hosted::Kubelet(core, _), Role::Kubelet(number)) = (hosted, role) {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
+            if let Some(node) = self.nodes.get(&number) {
+                crate::mounts::known(core, node, &self.observer, &mut self.breaches);
+            }
         }
         if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);

@@ -79,6 +79,14 @@ impl World {
         request
     }
 
+    /// Whether a request is lost by which a planted bug shows.
+    pub(super) fn loses(&mut self, role: Role, request: &ApiRequest) -> bool {
+        self.bug() == Some(Bug::UnreadIsAbsent)
+            && matches!(role, Role::Kubelet(_))
+            && request.path.contains("/configmaps?")
+            && !self.servers_rng.one_in(4)
+    }
+
     /// A request of nobody is sent in the name of a role.
     pub(super) fn planted(&mut self, role: Role, request: ApiRequest) {
         // No life of a process has this number, so that nobody is told.

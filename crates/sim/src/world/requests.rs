@@ -42,6 +42,9 @@ impl World {
             passage = late;
             label.push_str(LATE);
         }
+        if self.loses(role, &request) {
+            passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
+        }
         if matches!(role, Role::VirtController | Role::Cloner) && request.method != Method::Get {
             self.fate.wrote(&request.path);
         }

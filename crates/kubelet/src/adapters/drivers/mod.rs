@@ -44,6 +44,16 @@ fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, OpError> {
     mounts::at(path).map_err(io_error("reading the mount table"))
 }
 
+/// Whether a pod's part of a volume is there. The kernel is asked about the path alone; off the event loop, since the server of
+/// what is mounted may not answer.
+async fn is_there(path: String, block: bool) -> Result<bool, OpError> {
+    blocking(move || {
+        let linked = block && fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink());
+        Ok(linked || mounts::is_mount_point(&path).map_err(io_error(format!("looking for a mount at {path}")))?)
+    })
+    .await
+}
+
 fn make_dir(path: impl AsRef<Path>) -> Result<(), OpError> {
     let path = path.as_ref();
     fs::create_dir_all(path).map_err(io_error(format!("creating {}", path.display())))
@@ -138,9 +148,7 @@ impl Drivers {
 
     async fn give(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
         let path = &setup.path;
-        let there = mounted(path)?.is_some()
-            || (p.published.origin.block && fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()));
-        if there {
+        if is_there(path.clone(), p.published.origin.block).await? {
             // What is there is left as it is; a driver may want to renew what it wrote there.
             if p.republish && !p.confirm_only {
                 self.csi.publish(setup, p).await?;

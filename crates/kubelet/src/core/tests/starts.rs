@@ -41,7 +41,8 @@ fn a_sandbox_does_not_wait_for_volumes_and_containers_do() {
     w.run(10);
     assert_eq!((w.node.sandboxes.len(), w.node.containers.len(), w.phase()), (1, 0, "Pending"));
     assert!(w.api.events.iter().any(|e| e == "FailedMount"), "{:?}", w.api.events);
-    w.api.put("/api/v1/namespaces/n/configmaps/late", json!({"metadata": {"name": "late"}, "data": {}}));
+    let news = w.api.put("/api/v1/namespaces/n/configmaps/late", json!({"metadata": {"name": "late"}, "data": {}}));
+    w.tell(news);
     w.run(30);
     assert_eq!((w.node.sandboxes.len(), w.phase()), (1, "Running"));
     w.delete(5);

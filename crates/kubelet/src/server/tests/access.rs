@@ -84,3 +84,29 @@ async fn too_large_a_head_is_refused() {
     assert!(sent.is_err() || sent.is_ok_and(|response| response.status().as_u16() == 431));
     assert_eq!(world.get("/healthz").await.0, 200);
 }
+
+#[tokio::test]
+async fn by_token_and_the_api_servers_word() {
+    let world = World::new().await.with_pod(ContainerState::Running);
+    for (token, path, expected) in [
+        ("Bearer token=get:pods", "/pods", 200),
+        ("bearer token=get:pods", "/runningpods/", 200),
+        ("Bearer token=get:pods", "/stats/summary", 403),
+        ("Bearer token=get:stats", "/stats/summary", 200),
+        ("Bearer token=get:proxy", "/pods", 200),
+        ("Bearer token=get:proxy", "/metrics", 403),
+        ("Bearer token=get:metrics", "/metrics/probes", 200),
+        ("Bearer token=get:configz", "/configz", 200),
+        ("Bearer token=get:proxy", "/no/such/path", 404),
+        ("Bearer token=unsure", "/pods", 500),
+        ("Bearer token=lost", "/pods", 401),
+        ("Bearer other", "/pods", 401),
+        ("Bearer ", "/pods", 401),
+        ("Basic token=get:pods", "/pods", 401),
+    ] {
+        let mut sender = world.connect(None).await;
+        let request = request(Method::GET, path, &[("authorization", token)]);
+        let response = sender.send_request(request).await.expect("answers");
+        assert_eq!(response.status().as_u16(), expected, "{token} {path}");
+    }
+}

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-use super::fixture::{FakeNode, lock, pod_of, record};
+use super::fixture::{FakeNode, Reviewer, lock, pod_of, record};
 use super::*;
 use crate::runtime::{ContainerState, PodRef, RuntimeSnapshot, SandboxRecord};
 
@@ -63,6 +63,7 @@ impl World {
             bind: "127.0.0.1:0".parse().expect("address"),
             tls: server_tls(&serving).expect("tls"),
             allowed_users: vec![Identity::ApiserverKubeletClient.user()],
+            authority: Some(Arc::new(Reviewer)),
             log_dir: dir.path().join("logs"),
             node_name: "n1".into(),
             version: "v1".into(),

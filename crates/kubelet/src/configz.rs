@@ -1,0 +1,153 @@
+//! What `/configz` shows: the settings that a kubelet goes by, as the configuration file that would give them.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::amount::Amounts;
+use crate::config::NodeConfig;
+use crate::configuration::{API_VERSION, KIND};
+use crate::eviction::Least;
+
+/// A duration as Go writes it.
+fn span(duration: Duration) -> String {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    if seconds == 0 && millis > 0 {
+        return format!("{millis}ms");
+    }
+    let fraction = if millis > 0 { format!(".{millis:03}").trim_end_matches('0').to_owned() } else { String::new() };
+    let (hours, minutes) = (seconds / 3600, seconds % 3600 / 60);
+    let rest = format!("{}{fraction}s", seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => rest,
+        (0, _) => format!("{minutes}m{rest}"),
+        _ => format!("{hours}h{minutes}m{rest}"),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hundredths of a percent")]
+fn least(least: &Least) -> String {
+    match least {
+        Least::Amount(amount) => amount.to_string(),
+        Least::OfAll(share) | Least::OfAllAtMost(share, _) => format!("{}%", *share as f64 / 100.0),
+    }
+}
+
+fn amounts(amounts: &Amounts) -> Map<String, Value> {
+    let text = |milli: i128| if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") };
+    amounts.iter().map(|(name, milli)| (name.clone(), text(*milli).into())).collect()
+}
+
+/// The page. Nothing in it is secret.
+#[must_use]
+pub fn page(node: &NodeConfig) -> Value {
+    let (policy, scope) = node.topology;
+    let (hard, soft) = (&node.eviction.hard, &node.eviction.soft);
+    let mut shown = json!({
+        "kind": KIND,
+        "apiVersion": API_VERSION,
+        "podLogsDir": node.log_dir,
+        "fileCheckFrequency": span(node.file_check_period),
+        "port": node.port,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+        },
+        "clusterDomain": node.cluster_domain,
+        "clusterDNS": node.cluster_dns,
+        "nodeStatusUpdateFrequency": span(node.status_period),
+        "nodeStatusReportFrequency": span(node.status_report_period),
+        "nodeLeaseDurationSeconds": node.lease_period.as_secs() * 4,
+        "imageMinimumGCAge": span(node.image_gc.min_age),
+        "imageMaximumGCAge": span(node.image_gc.max_unused.unwrap_or_default()),
+        "imageGCHighThresholdPercent": node.image_gc.high_percent,
+        "imageGCLowThresholdPercent": node.image_gc.low_percent,
+        "cgroupRoot": node.cgroup_root,
+        "cgroupDriver": "cgroupfs",
+        "maxPods": node.max_pods,
+        "evictionPressureTransitionPeriod": span(node.eviction.transition),
+        "evictionMaxPodGracePeriod": node.eviction.max_pod_grace_s,
+        "containerLogMaxSize": node.log_max_bytes.to_string(),
+        "containerLogMaxFiles": node.log_max_files,
+        "containerLogMonitorInterval": span(node.log_monitor_period),
+        "configMapAndSecretChangeDetectionStrategy": node.change_detection.name(),
+        "topologyManagerPolicy": policy.name(),
+        "topologyManagerScope": scope.name(),
+    });
+    let map = |entries: Vec<(&str, String)>| -> Value {
+        entries.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect::<Map<String, Value>>().into()
+    };
+    shown["evictionHard"] = map(hard.iter().map(|(signal, l)| (signal.name(), least(l))).collect());
+    if !soft.is_empty() {
+        shown["evictionSoft"] = map(soft.iter().map(|(signal, (l, _))| (signal.name(), least(l))).collect());
+        let graces = soft.iter().map(|(signal, (_, grace))| (signal.name(), span(*grace)));
+        shown["evictionSoftGracePeriod"] = map(graces.collect());
+    }
+    if let Some(path) = &node.static_pod_path {
+        shown["staticPodPath"] = path.as_str().into();
+    }
+    if !node.reserved.is_empty() {
+        shown["systemReserved"] = amounts(&node.reserved).into();
+    }
+    if !node.taints.is_empty() {
+        shown["registerWithTaints"] = json!(node.taints);
+    }
+    if !node.allowed_sysctls.is_empty() {
+        shown["allowedUnsafeSysctls"] = json!(node.allowed_sysctls);
+    }
+    json!({"kubeletconfig": shown})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        for (millis, expected) in [
+            (0, "0s"),
+            (100, "100ms"),
+            (1500, "1.5s"),
+            (20_000, "20s"),
+            (90_000, "1m30s"),
+            (300_000, "5m0s"),
+            (3_600_000, "1h0m0s"),
+        ] {
+            assert_eq!(span(Duration::from_millis(millis)), expected);
+        }
+    }
+
+    /// What a page says, read as a file, and shown again.
+    fn again(node: &NodeConfig) -> Value {
+        let file = page(node)["kubeletconfig"].to_string();
+        let (configuration, _) = crate::configuration::read(file.as_bytes()).unwrap();
+        let mut read = NodeConfig::default();
+        configuration.apply(&mut read).unwrap();
+        // The port is the process's.
+        read.port = node.port;
+        page(&read)
+    }
+
+    #[test]
+    fn the_page_is_the_file_that_gives_it() {
+        let plain = NodeConfig::default();
+        assert_eq!(again(&plain), page(&plain));
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n\
+            staticPodPath: /manifests\nevictionHard: {memory.available: 300Mi, nodefs.available: 7.5%}\n\
+            evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
+            systemReserved: {cpu: 500m, memory: 1Gi}\nimageMaximumGCAge: 24h\nclusterDNS: [10.96.0.10]\n\
+            topologyManagerPolicy: restricted\ntopologyManagerScope: pod\nallowedUnsafeSysctls: [kernel.msg*]\n\
+            registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n";
+        let mut full = NodeConfig::default();
+        crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
+        let shown = page(&full);
+        assert_eq!(again(&full), shown);
+        assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
+        assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
+        assert_eq!(shown["kubeletconfig"]["configMapAndSecretChangeDetectionStrategy"], "Get");
+    }
+}
