@@ -103,7 +103,8 @@ pub const PLANTS: &[Plant] = &[
         name: "final-rejection",
         what: "a pod whose device plugin is not there after a reboot is rejected for good (incident 1)",
         found_by: "plugin-absence-never-fails-a-pod",
-        also: &[],
+        // The kubelet clears up what it has rejected before it could tell.
+        also: &["unmounted-on-proof"],
         bug: Bug::FinalRejection,
     },
     Plant {
