@@ -155,10 +155,11 @@ def workloads(api, image):
     talk.write_stdin("through stdin\n")
     assert talk.readline_stdout(timeout=20) == "through stdin"
     talk.close()
+    # Before it is scaled down, since then it may be gone.
+    core.create_namespaced_pod_eviction(name, NAMESPACE, client.V1Eviction(metadata=client.V1ObjectMeta(name=name)))
     scale = apps.read_namespaced_deployment_scale("shell", NAMESPACE)
     scale.spec.replicas = 0
     apps.replace_namespaced_deployment_scale("shell", NAMESPACE, scale)
-    core.create_namespaced_pod_eviction(name, NAMESPACE, client.V1Eviction(metadata=client.V1ObjectMeta(name=name)))
     apps.delete_namespaced_deployment("shell", NAMESPACE, propagation_policy="Foreground")
 
 

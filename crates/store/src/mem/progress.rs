@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::mem::State;
-    use crate::model::{Op, Revision, Txn, Value, Watch, WatchItem};
+    use crate::model::{Op, Txn, Value, Watch, WatchItem};
 
     struct Count(AtomicUsize);
 
@@ -98,7 +98,7 @@ mod tests {
             let published = Published::new(State::new(), 16);
             let watches = (0..count)
                 .map(|i| {
-                    let watch = published.watch(&format!("/registry/pods/{i}/"), Revision(0)).expect("a watch");
+                    let watch = published.watch(&format!("/registry/pods/{i}/"), published.visible()).expect("a watch");
                     (watch, Arc::new(Count(AtomicUsize::new(0))))
                 })
                 .collect();

@@ -1,12 +1,13 @@
 //! The VirtualMachineInstanceReplicaSet controller: keeps a number of equal instances.
 //!
-//! An instance is named after the set's UID and the smallest number whose name nobody has, so that one that is made twice
+//! What is made and deleted rests on the set as it was read: a create that arrives late, when its name is free again, would be
+//! one too many. An instance is named after the set's UID and the smallest number whose name nobody has, so that one that is made twice
 //! is made once. Finished instances are deleted and replaced; what is going away does not count any more, and has its
 //! name until it is gone.
 
 use std::collections::BTreeSet;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View, controller_ref, derived_suffix};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View, controller_ref, derived_suffix};
 use carrack_types::kubevirt::others::ReplicaSetStatus;
 use carrack_types::kubevirt::{
     Condition, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, phase, set_condition,
@@ -43,9 +44,9 @@ impl Controller for ReplicaSetController {
             .filter(|vmi| vmi.controller_uid() == Some(set.uid()))
             .map(AsRef::as_ref)
             .collect();
-        let plan = report(set, &owned, now);
+        let report = report(set, &owned, now);
         if set.is_deleting() || set.spec.paused {
-            return plan;
+            return report;
         }
         let taken: BTreeSet<&str> = view
             .cache::<VirtualMachineInstance>()
@@ -53,7 +54,8 @@ impl Controller for ReplicaSetController {
             .filter(|vmi| vmi.namespace() == key.namespace)
             .map(|vmi| vmi.name())
             .collect();
-        scale(set, &owned, &taken, plan)
+        // The status comes last: what is made and deleted rests on the set as it was read.
+        scale(set, &owned, &taken).resting_on(&Premise::unchanged(set.as_ref())).then(report)
     }
 }
 
@@ -66,12 +68,9 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
     usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0)
 }
 
-fn scale(
-    set: &VirtualMachineInstanceReplicaSet,
-    owned: &[&VirtualMachineInstance],
-    taken: &BTreeSet<&str>,
-    mut plan: Plan,
-) -> Plan {
+/// Makes instances that are missing, and deletes those that are too many or have finished.
+fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], taken: &BTreeSet<&str>) -> Plan {
+    let mut plan = Plan::none();
     for over in owned.iter().filter(|vmi| vmi.is_final() && !vmi.is_deleting()) {
         plan = delete(set, over, plan);
     }
