@@ -12,6 +12,9 @@ use crate::cli::sim::SimArgs;
 /// # Errors
 /// When an invariant broke, or a name is unknown.
 pub fn run(args: SimArgs) -> anyhow::Result<()> {
+    if let Some(filter) = &args.log_level {
+        crate::logging::start(filter)?;
+    }
     let mut out = std::io::stdout().lock();
     let held = simulate(&request(args), &mut out)?;
     out.flush()?;

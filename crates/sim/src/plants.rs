@@ -399,7 +399,8 @@ pub const PLANTS: &[Plant] = &[
         name: "baseless-bindings",
         what: "a binding does not say which revision of its pod it rests on, and takes effect however late it arrives",
         found_by: "nodes-are-not-overcommitted",
-        also: &[],
+        // A finding that is open, and not this bug's doing (docs/found.md).
+        also: &["waiting-pods-fit-nowhere"],
         bug: Bug::BaselessBindings,
     },
     Plant {

@@ -69,4 +69,7 @@ pub struct SimArgs {
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,
+    /// Also print, on standard error, what the roles log: a level, or a list of module=level
+    #[arg(long, value_name = "FILTER")]
+    pub log_level: Option<String>,
 }
