@@ -25,7 +25,7 @@ pub struct Sandbox {
     netns: String,
     dir: TempDir,
     /// Held while the sandbox is there.
-    _turn: Option<File>,
+    _turn: File,
 }
 
 impl Sandbox {
@@ -38,16 +38,6 @@ impl Sandbox {
     pub fn new() -> Self {
         let turn = File::create(std::env::temp_dir().join("carrack-e2e.lock")).expect("a lock file");
         flock(&turn, FlockOperation::LockExclusive).expect("a turn");
-        Self::made(Some(turn))
-    }
-
-    /// An empty sandbox beside another test's, for a test that does little but wait.
-    #[must_use]
-    pub fn beside_others() -> Self {
-        Self::made(None)
-    }
-
-    fn made(turn: Option<File>) -> Self {
         let netns = format!("ce-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Short: unix sockets below it have 107 bytes for their paths.
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");

@@ -178,7 +178,7 @@ const LASTS: Duration = Duration::from_secs(120);
 
 #[test]
 fn an_agent_outlives_its_certificates() {
-    let sandbox = Sandbox::beside_others();
+    let sandbox = Sandbox::new();
     sandbox.start(&["--cluster-signing-duration", &format!("{}s", LASTS.as_secs())]);
     let kubectl = sandbox.kubectl();
     kubectl.apply(BINDINGS);

@@ -65,6 +65,17 @@ pub enum Call {
     DeleteSnapshot(String),
 }
 
+impl Call {
+    /// The volume that it makes or deletes.
+    fn makes_or_deletes(&self) -> Option<&str> {
+        match self {
+            Self::Create(wanted) => Some(&wanted.name),
+            Self::Delete(volume) => Some(volume),
+            _ => None,
+        }
+    }
+}
+
 /// What a driver answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -137,9 +148,19 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, or takes the answer. None while it is awaited.
+    /// Asks, or takes the answer. None while it is awaited. A volume is made or deleted, one after the other: a driver that is
+    /// asked for both at once may do them in any order.
     pub fn ask(&self, controller: &'static str, key: &Key, call: Call) -> Option<Outcome> {
         let mut q = self.lock();
+        if let Some(volume) = call.makes_or_deletes() {
+            let contrary = |other: &Call| *other != call && other.makes_or_deletes() == Some(volume);
+            // An answer that nobody took says nothing any more.
+            q.entries.retain(|other, entry| entry.outcome.is_none() || !contrary(other));
+            if let Some((_, entry)) = q.entries.iter_mut().find(|(other, _)| contrary(other)) {
+                entry.askers.insert((controller, key.clone()));
+                return None;
+            }
+        }
         if let Some(entry) = q.entries.get_mut(&call) {
             entry.askers.insert((controller, key.clone()));
             return match entry.outcome.is_some() {
@@ -188,5 +209,35 @@ mod tests {
         assert_eq!(calls.ask("c", &a, call()), Some(Ok(Answer::Deleted)));
         assert_eq!(calls.ask("c", &a, call()), None, "it is asked anew");
         assert_eq!(calls.take(), vec![(2, call())]);
+    }
+
+    #[test]
+    fn a_volume_is_not_made_and_deleted_at_once() {
+        let calls = Calls::default();
+        let key = Key::new("", "a");
+        let wanted = NewVolume {
+            name: "v".into(),
+            bytes: 1,
+            block: false,
+            fs_type: "ext4".into(),
+            mount_options: Vec::new(),
+            access: Vec::new(),
+            parameters: BTreeMap::new(),
+            from: None,
+        };
+        let (make, delete) = (Call::Create(Box::new(wanted)), Call::Delete("v".into()));
+        assert_eq!(calls.ask("c", &key, make.clone()), None);
+        assert_eq!(calls.ask("c", &key, delete.clone()), None);
+        assert_eq!(calls.ask("c", &key, Call::Delete("other".into())), None);
+        assert_eq!(calls.take(), [(1, make.clone()), (2, Call::Delete("other".into()))]);
+        let error = CallError { no_room: false, message: "late".into() };
+        assert_eq!(calls.answered(1, Err(error)), [("c", key.clone())]);
+        assert_eq!(calls.ask("c", &key, delete.clone()), None);
+        assert_eq!(calls.take(), [(3, delete)]);
+        assert_eq!(calls.ask("c", &key, make.clone()), None);
+        assert_eq!(calls.answered(3, Ok(Answer::Deleted)), [("c", key.clone())]);
+        // What was answered before says nothing of now.
+        assert_eq!(calls.ask("c", &key, make.clone()), None);
+        assert_eq!(calls.take(), [(4, make)]);
     }
 }
