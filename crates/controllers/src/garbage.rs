@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, Delta, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -95,15 +95,9 @@ impl GarbageCollector {
             }
             keys
         };
-        setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), move |delta, view| match delta {
-            Delta::Added(o) | Delta::Removed(o) => keys(o, view),
-            // Most changes are heartbeats and statuses.
-            Delta::Updated(old, new) if ties(old) == ties(new) => Vec::new(),
-            Delta::Updated(old, new) => {
-                let both: BTreeSet<Key> = keys(new, view).into_iter().chain(keys(old, view)).collect();
-                both.into_iter().collect()
-            }
-        });
+        // Most changes are heartbeats and statuses.
+        let matters = |old: &PartialObject, new: &PartialObject| ties(old) != ties(new);
+        setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), matters, keys);
     }
 
     fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
@@ -150,7 +144,7 @@ impl GarbageCollector {
                 plan = plan.patch_resource(r, dependent.as_ref(), "", json!({"metadata": {"ownerReferences": left}}));
             }
             if plan.is_none() {
-                return remove_finalizer(resource, object, ORPHAN);
+                return Plan::none().without_finalizer_of(resource, object, ORPHAN);
             }
         } else if object.has_finalizer(FOREGROUND) {
             let mut blocked = false;
@@ -176,7 +170,7 @@ impl GarbageCollector {
                 }
             }
             if !blocked && plan.is_none() {
-                return remove_finalizer(resource, object, FOREGROUND);
+                return Plan::none().without_finalizer_of(resource, object, FOREGROUND);
             }
         }
         plan
@@ -244,11 +238,6 @@ fn owner_place(view: &View<'_>, owner: &OwnerReference, object: &PartialObject) 
         view.sources().find(|s| s.metadata_only && s.resource.group == group && s.resource.kind == owner.kind)?;
     let namespace = if source.resource.namespaced { object.namespace() } else { "" };
     Some((source.resource.clone(), namespace.to_owned()))
-}
-
-fn remove_finalizer(resource: &Resource, object: &PartialObject, finalizer: &str) -> Plan {
-    let left: Vec<_> = object.metadata.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
-    Plan::none().patch_resource(resource, object, "", json!({"metadata": {"finalizers": left}}))
 }
 
 impl Controller for GarbageCollector {

@@ -35,6 +35,27 @@ pub fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> 
     move |e| DiskError::Failed(format!("{what}: {e}"))
 }
 
+/// The directories in a directory, in their order; none where that is not there.
+///
+/// # Errors
+/// It cannot be read.
+pub fn directories(of: &std::path::Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+    let entries = match std::fs::read_dir(of) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 pub(crate) fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, DiskError> {
     mounts::at(path).map_err(io_error("reading the mount table"))
 }

@@ -121,25 +121,15 @@ impl Setup<'_> {
         source: Source,
         keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
     ) {
-        self.watch_changes::<K>(source, move |delta, view| match delta {
-            Delta::Added(o) | Delta::Removed(o) => keys(o, view),
-            Delta::Updated(old, new) => {
-                let mut k = keys(new, view);
-                for key in keys(old, view) {
-                    if !k.contains(&key) {
-                        k.push(key);
-                    }
-                }
-                k
-            }
-        });
+        self.watch_changes::<K>(source, |_, _| true, keys);
     }
-    /// Watches a source, for a controller that has to do with some of its changes only: `keys` is called once for each, with
-    /// what changed. What it leaves out, nobody looks at.
+    /// Like [`Self::watch_source`], for a controller to which few changes matter: nobody looks at an object because of one
+    /// that does not, by the object as it was and as it is.
     pub fn watch_changes<K: Object>(
         &mut self,
         source: Source,
-        keys: impl Fn(&Delta<K>, &View<'_>) -> Vec<Key> + Send + 'static,
+        matters: impl Fn(&K, &K) -> bool + Send + 'static,
+        keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
     ) {
         if !self.existing.contains_key(&source) && !self.parts.informers.contains_key(&source) {
             let s = source.clone();
@@ -156,7 +146,22 @@ impl Setup<'_> {
         }
         self.parts.maps.push((
             source,
-            Box::new(move |any, view| any.downcast_ref::<Delta<K>>().map_or_else(Vec::new, |delta| keys(delta, view))),
+            Box::new(move |any, view| {
+                let Some(delta) = any.downcast_ref::<Delta<K>>() else { return Vec::new() };
+                match delta {
+                    Delta::Added(o) | Delta::Removed(o) => keys(o, view),
+                    Delta::Updated(old, new) if !matters(old, new) => Vec::new(),
+                    Delta::Updated(old, new) => {
+                        let mut k = keys(new, view);
+                        for key in keys(old, view) {
+                            if !k.contains(&key) {
+                                k.push(key);
+                            }
+                        }
+                        k
+                    }
+                }
+            }),
         ));
     }
     /// Stops reading a source whose kind is gone. Other controllers that read it lose it, too.

@@ -461,8 +461,7 @@ pub(crate) trait AnyInformer: Send {
         input: &Input<crate::Never>,
         fx: &mut Effects<crate::Never>,
     ) -> Option<Vec<Box<dyn Any>>>;
-    /// What names the input that it waits for, if it waits for one. Calls, watches and timers are numbered together.
-    fn awaits(&self) -> Option<u64>;
+    fn awaits(&self) -> Option<Awaited>;
     fn all_as_added(&self) -> Vec<Box<dyn Any>>;
     fn stop(&mut self, fx: &mut Effects<crate::Never>);
     fn synced(&self) -> bool;
@@ -486,13 +485,8 @@ impl<K: Object> AnyInformer for Informer<K> {
         let deltas = self.step(now, input, fx)?;
         Some(deltas.into_iter().map(|d| Box::new(d) as Box<dyn Any>).collect())
     }
-    fn awaits(&self) -> Option<u64> {
-        match &self.state {
-            State::Idle => None,
-            State::Listing { call, .. } => Some(call.0),
-            State::Watching { watch } => Some(watch.0),
-            State::Backoff { timer, .. } => Some(timer.0),
-        }
+    fn awaits(&self) -> Option<Awaited> {
+        Self::awaits(self)
     }
     fn all_as_added(&self) -> Vec<Box<dyn Any>> {
         self.cache.iter().map(|o| Box::new(Delta::Added(o.clone())) as Box<dyn Any>).collect()

@@ -26,7 +26,7 @@ use carrack_types::resource::PartialObject;
 use serde_json::Value;
 
 use crate::{
-    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, CallId, Controller, Core, Effects, EventRecord,
+    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
     EventRecorder, Input, Key, LeaderElector, MapFn, Method, Never, Parts, Plan, Premise, Refusal, Rng, Selector,
     Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
 };
@@ -119,8 +119,8 @@ enum CallKind {
 pub struct Manager {
     rng: Rng,
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
-    /// Whose input is the call, watch or timer of this number.
-    awaited: BTreeMap<u64, Source>,
+    /// Which informer an input is for.
+    awaited: BTreeMap<Awaited, Source>,
     hosted: Vec<Hosted>,
     /// Which controllers, by their place in `hosted`, look at what of the changes of a source.
     maps: BTreeMap<Source, Vec<(usize, MapFn)>>,
@@ -227,10 +227,8 @@ impl Manager {
         for (source, make) in parts.informers {
             let rng = self.rng.fork(&format!("{source:?}"));
             let informer = self.informers.entry(source.clone()).or_insert_with(|| make(rng));
-            let before = informer.awaits();
             informer.start(fx);
-            let after = informer.awaits();
-            self.await_other(before, after, source);
+            self.awaited.extend(informer.awaits().map(|awaited| (awaited, source)));
         }
         for (source, index) in parts.indexes {
             if let Some(informer) = self.informers.get_mut(&source) {
@@ -252,8 +250,8 @@ impl Manager {
         }
         for source in parts.dropped {
             if let Some(mut informer) = self.informers.remove(&source) {
-                if let Some(id) = informer.awaits() {
-                    self.awaited.remove(&id);
+                if let Some(awaited) = informer.awaits() {
+                    self.awaited.remove(&awaited);
                 }
                 informer.stop(fx);
             }
@@ -265,33 +263,12 @@ impl Manager {
         sources
     }
 
-    /// Notes that an informer waits for something else now.
-    fn await_other(&mut self, before: Option<u64>, after: Option<u64>, source: Source) {
-        if before == after {
-            return;
-        }
-        if let Some(id) = before {
-            self.awaited.remove(&id);
-        }
-        if let Some(id) = after {
-            self.awaited.insert(id, source);
-        }
-    }
-
     /// Gives an input to the informer that waits for it. True when there is one.
     fn feed(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
-        let id = match input {
-            Input::Start => return false,
-            Input::Api { id, .. } => id.0,
-            Input::Watch { id, .. } => id.0,
-            Input::Timer(id) => id.0,
-            Input::Own(never) => match *never {},
-        };
-        let Some(source) = self.awaited.get(&id).cloned() else { return false };
+        let Some(source) = Awaited::of(input).and_then(|awaited| self.awaited.remove(&awaited)) else { return false };
         let Some(informer) = self.informers.get_mut(&source) else { return false };
         let Some(deltas) = informer.step_any(now, input, fx) else { return false };
-        let after = informer.awaits();
-        self.await_other(Some(id), after, source.clone());
+        self.awaited.extend(informer.awaits().map(|awaited| (awaited, source.clone())));
         if !deltas.is_empty() {
             self.observe(&source, &deltas, fx);
         }

@@ -288,8 +288,12 @@ impl Plan {
     }
     /// Adds: take a finalizer from an object.
     pub fn without_finalizer<K: Kind>(self, object: &K, finalizer: &str) -> Self {
+        self.without_finalizer_of(&K::resource(), object, finalizer)
+    }
+    /// Adds: take a finalizer from an object whose resource is known only at run time.
+    pub fn without_finalizer_of<K: Object>(self, resource: &Resource, object: &K, finalizer: &str) -> Self {
         let left: Vec<&String> = object.meta().finalizers.iter().flatten().filter(|name| *name != finalizer).collect();
-        self.patch(object, json!({"metadata": {"finalizers": left}}))
+        self.patch_resource(resource, object, "", json!({"metadata": {"finalizers": left}}))
     }
     /// Adds: delete exactly this object.
     pub fn delete<K: Kind>(self, object: &K) -> Self {

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::observer::{Observer, deleting, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete};
+use crate::workload::{Act, What, delete, mounting};
 
 /// Contents of a volume's files, by path.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
@@ -60,19 +60,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     for n in 0..1 + rng.below(4) {
         let name = format!("reader{n}");
         let at = between(rng, Duration::from_secs(1), safety / 2);
-        let object = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "default", "name": name},
-        "spec": {
-            "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 1 + rng.below(3),
-            "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
-                "env": [{"name": "STOPS_IN_S", "value": "1"}],
-                "resources": {"limits": {"cpu": "10m"}},
-                "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}],
-            // What is not there is no error then, but a volume without files.
-            "volumes": [{"name": "settings",
-                "configMap": {"name": format!("settings{}", rng.below(count)), "optional": true}}],
-        }});
+        let grace_s = 1 + rng.below(3);
+        // What is not there is no error then, but a volume without files.
+        let source = json!({"name": format!("settings{}", rng.below(count)), "optional": true});
+        let object = mounting(&name, grace_s, "settings", "configMap", source);
         let want = Some(("pod", Want::Pod { restarts: true, important: false }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
         let lives = between(rng, Duration::from_secs(5), safety);

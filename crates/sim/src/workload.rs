@@ -347,16 +347,24 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 
 /// A pod that has a claim's volume.
 fn user_of(rng: &mut Rng, name: &str, claim: &str) -> Value {
+    let grace_s = 1 + rng.below(3);
+    mounting(name, grace_s, "data", "persistentVolumeClaim", json!({"claimName": claim}))
+}
+
+/// A pod that goes on, with one volume.
+pub(crate) fn mounting(name: &str, grace_s: u64, volume: &str, kind: &str, source: Value) -> Value {
+    let mut of = json!({"name": volume});
+    of[kind] = source;
     json!({"apiVersion": "v1", "kind": "Pod",
     "metadata": {"namespace": "default", "name": name},
     "spec": {
         "automountServiceAccountToken": false,
-        "terminationGracePeriodSeconds": 1 + rng.below(3),
+        "terminationGracePeriodSeconds": grace_s,
         "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
             "env": [{"name": "STOPS_IN_S", "value": "1"}],
             "resources": {"limits": {"cpu": "10m"}},
-            "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            "volumeMounts": [{"name": volume, "mountPath": format!("/{volume}")}]}],
+        "volumes": [of],
     }})
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use serde_json::json;
 
 use super::is_bound_to;
 use crate::pods::{self, BY_CLAIM};
@@ -15,11 +14,6 @@ const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 /// How soon to look again whether the pods are known as far as the claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-fn without<K: Kind>(plan: Plan, object: &K, finalizer: &str) -> Plan {
-    let left: Vec<_> = object.meta().finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
-    plan.patch(object, json!({"metadata": {"finalizers": left}}))
-}
 
 /// Whether everything up to the object's own revision is known of another kind.
 fn known_as_far<K: Kind, O: Kind>(object: &O, view: &View<'_>) -> bool {
@@ -60,7 +54,7 @@ impl Controller for ClaimProtection {
             // One that has no node does not keep the claim, if it surely has none.
             plan = plan.confirm_unchanged(pod.as_ref());
         }
-        without(plan, claim.as_ref(), CLAIM_FINALIZER)
+        plan.without_finalizer(claim.as_ref(), CLAIM_FINALIZER)
     }
 }
 
@@ -107,14 +101,14 @@ impl Controller for VolumeProtection {
             ),
             None => Plan::none(),
         };
-        without(gone, volume.as_ref(), VOLUME_FINALIZER)
+        gone.without_finalizer(volume.as_ref(), VOLUME_FINALIZER)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{of, words};

@@ -1,29 +1,13 @@
 //! What is mounted and filled below the kubelet's directory, in one look: the mount table once, and the directories of
 //! pods, whose layout is upstream's (`pods/<uid>/volumes/<plugin>/<name>`).
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
+use carrack_disks::directories;
+
 use super::mounts;
 use crate::volumes::Found;
-
-/// The directories in a directory; none where that is not there.
-fn directories(of: &Path) -> io::Result<Vec<std::path::PathBuf>> {
-    let entries = match fs::read_dir(of) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
-}
 
 /// Looks.
 ///
@@ -44,6 +28,8 @@ pub fn read(root: &Path) -> io::Result<Found> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -164,19 +164,7 @@ pub(crate) fn bridge(cluster: &Layout) -> String {
 /// # Errors
 /// The directory cannot be read.
 pub fn found(cluster: &Layout) -> io::Result<Vec<Layout>> {
-    let entries = match std::fs::read_dir(dir(cluster)) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut dirs = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            dirs.push(entry.path());
-        }
-    }
-    dirs.sort();
+    let dirs = carrack_disks::directories(&dir(cluster))?;
     Ok(dirs.into_iter().map(Layout::new).collect())
 }
 

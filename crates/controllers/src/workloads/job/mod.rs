@@ -26,7 +26,6 @@ use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::selector::selects;
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
 
 use super::claim::{Claim, Labels, claim, controller_of, watch};
 use super::{conditions, pods};
@@ -98,11 +97,7 @@ pub(crate) fn tracked(pod: &Pod) -> bool {
 
 /// Adds: the pod lets go of the finalizer.
 pub(crate) fn let_go(plan: Plan, pod: &Pod) -> Plan {
-    if !tracked(pod) {
-        return plan;
-    }
-    let others: Vec<&String> = pod.metadata.finalizers.iter().flatten().filter(|f| *f != TRACKING).collect();
-    plan.patch(pod, json!({"metadata": {"finalizers": others}}))
+    if tracked(pod) { plan.without_finalizer(pod, TRACKING) } else { plan }
 }
 
 /// Whether a Job is over.
