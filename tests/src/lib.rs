@@ -1,7 +1,7 @@
 //! A cluster of its own for each end-to-end test, on real parts: containerd, QEMU, sockets, mounts.
 //!
 //! ```text
-//!   Sandbox ── network namespace, data directory, lock: one cluster at a time on a small machine
+//!   Sandbox ── network namespace, another machine beside it, data directory, lock: alone or beside others
 //!      ├── Run    a command in that namespace, with a limit in time, its output kept
 //!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig
 //!      └── drop: `carrack down --purge`, then `scripts/leftovers`, which must print nothing
@@ -15,6 +15,7 @@
 mod csi;
 mod guest;
 mod kubectl;
+mod loopdisk;
 mod plugin;
 mod power;
 mod run;
@@ -25,9 +26,10 @@ use std::time::{Duration, Instant};
 
 pub use csi::{CsiCall, CsiDriver};
 pub use kubectl::{Kubectl, debian_kubectl};
+pub use loopdisk::{Disks, may_grow_mounted};
 pub use plugin::Plugin;
 pub use run::{Output, Run};
-pub use sandbox::Sandbox;
+pub use sandbox::{NODE_IP, OUTSIDE_IP, Sandbox};
 
 /// The repository.
 #[must_use]

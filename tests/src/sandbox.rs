@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::LinkNameSpaceType;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{Kubectl, Run, carrack, kubectl, root};
 
 /// The node's address in the sandbox's network, from the range for documentation.
 pub const NODE_IP: &str = "192.0.2.10";
+/// The address of another machine in that network, with a network namespace of its own.
+pub const OUTSIDE_IP: &str = "192.0.2.1";
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -29,15 +32,28 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty sandbox. Waits for its turn: two clusters at once would only be slower on a small machine, and what a
-    /// test measures would depend on its neighbour.
+    /// An empty sandbox, beside others. Waits while one is alone.
     ///
     /// # Panics
     /// Not root, or the network namespace cannot be made.
     #[must_use]
     pub fn new() -> Self {
+        Self::once(FlockOperation::LockShared)
+    }
+
+    /// An empty sandbox, while there is no other: for several nodes, and for what depends on how long something takes.
+    /// Waits for its turn.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::once(FlockOperation::LockExclusive)
+    }
+
+    fn once(turn_to_take: FlockOperation) -> Self {
         let turn = File::create(std::env::temp_dir().join("carrack-e2e.lock")).expect("a lock file");
-        flock(&turn, FlockOperation::LockExclusive).expect("a turn");
+        flock(&turn, turn_to_take).expect("a turn");
         let netns = format!("ce-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Short: unix sockets below it have 107 bytes for their paths.
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
@@ -45,12 +61,15 @@ impl Sandbox {
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
         ip(&["netns", "add", &netns]);
         let sandbox = Self { netns, dir, _turn: turn };
+        let outside = sandbox.outside();
+        ip(&["netns", "add", &outside]);
         sandbox.ip(&["link", "set", "lo", "up"]);
-        sandbox.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "outside"]);
-        sandbox.ip(&["link", "set", "outside", "up"]);
-        sandbox.ip(&["link", "set", "eth0", "up"]);
-        sandbox.ip(&["address", "add", &format!("{NODE_IP}/24"), "dev", "eth0"]);
-        sandbox.ip(&["route", "add", "default", "via", "192.0.2.1"]);
+        sandbox.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &outside]);
+        for (netns, address) in [(&sandbox.netns, NODE_IP), (&outside, OUTSIDE_IP)] {
+            ip(&["-n", netns, "link", "set", "eth0", "up"]);
+            ip(&["-n", netns, "address", "add", &format!("{address}/24"), "dev", "eth0"]);
+        }
+        sandbox.ip(&["route", "add", "default", "via", OUTSIDE_IP]);
         sandbox
     }
 
@@ -135,16 +154,20 @@ impl Sandbox {
         [self.kubectl()].into_iter().chain(debian).collect()
     }
 
+    /// The network namespace of the other machine.
+    fn outside(&self) -> String {
+        format!("{}-out", self.netns)
+    }
+
     /// Does something in the sandbox's network: the socket that it makes stays there.
     fn enter<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> T {
-        let netns = File::open(format!("/run/netns/{}", self.netns)).expect("the network namespace");
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(move || {
-                rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
-                work()
-            });
-            inside.join().expect("it does not panic").expect("the sandbox's network")
-        })
+        enter(&self.netns, work)
+    }
+
+    /// Listens on a port of the other machine.
+    #[must_use]
+    pub fn listen_outside(&self, port: u16) -> TcpListener {
+        enter(&self.outside(), || TcpListener::bind((OUTSIDE_IP, port)))
     }
 
     /// Listens on a port of the sandbox's own.
@@ -169,6 +192,30 @@ impl Sandbox {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             Ok(runtime.block_on(program))
         })
+    }
+
+    /// A page of a role on a port of the sandbox's own, and the status: as the administrator or as nobody.
+    ///
+    /// # Panics
+    /// There is no kubeconfig.
+    #[must_use]
+    pub fn page(&self, port: u16, path: &str, as_admin: bool) -> (String, String) {
+        let url = format!("https://127.0.0.1:{port}{path}");
+        let mut arguments = vec!["-sk".to_owned(), "-w".to_owned(), "\n%{http_code}".to_owned(), url];
+        if as_admin {
+            let text = fs::read_to_string(self.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
+            let config: Value = serde_json::from_str(&text).expect("the file is JSON");
+            for (option, field) in [("--cert", "client-certificate-data"), ("--key", "client-key-data")] {
+                let data = config.pointer(&format!("/users/0/user/{field}")).and_then(Value::as_str).expect("a field");
+                let file = self.home().join(field);
+                fs::write(&file, self.program("base64", &["-d"]).input(data).ok()).expect("written");
+                arguments.extend([option.to_owned(), file.display().to_string()]);
+            }
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = self.program("curl", &arguments).output();
+        let (text, code) = output.stdout.rsplit_once('\n').unwrap_or_default();
+        (text.to_owned(), code.to_owned())
     }
 
     /// The process that runs `carrack up`.
@@ -233,17 +280,31 @@ impl Drop for Sandbox {
         }
         let down = self.carrack(&["down", "--purge", "--grace", "0"]).limit_s(180).output();
         let left = self.leftovers();
-        let removed = Command::new("ip").args(["netns", "delete", &self.netns]).status();
-        let problem = match (down.code, left.is_empty(), removed) {
-            (Some(0), true, Ok(status)) if status.success() => return,
-            (_, _, removed) => format!("the sandbox did not go cleanly:\n{down}{left}{removed:?}"),
-        };
+        let netns = [self.outside(), self.netns.clone()];
+        let removed = netns.map(|netns| Command::new("ip").args(["netns", "delete", &netns]).status());
+        let gone = removed.iter().flatten().filter(|status| status.success()).count() == removed.len();
+        if down.code == Some(0) && left.is_empty() && gone {
+            return;
+        }
+        let problem = format!("the sandbox did not go cleanly:\n{down}{left}{removed:?}");
         if std::thread::panicking() {
             eprintln!("{problem}");
         } else {
             panic!("{problem}");
         }
     }
+}
+
+/// Does something in a network namespace.
+fn enter<T: Send>(netns: &str, work: impl FnOnce() -> std::io::Result<T> + Send) -> T {
+    let netns = File::open(format!("/run/netns/{netns}")).expect("the network namespace");
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(move || {
+            rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
+            work()
+        });
+        inside.join().expect("it does not panic").expect("the sandbox's network")
+    })
 }
 
 fn ip(arguments: &[&str]) {

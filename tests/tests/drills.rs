@@ -81,7 +81,7 @@ fn timeline(dir: &Path, name: &str, planted: bool) {
 }
 
 fn page(page: &str) {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::alone();
     let commands = commands(page);
     assert!(!commands.is_empty(), "{page} has no commands");
     for command in commands {
@@ -122,7 +122,7 @@ fn commands_of_the_page_on_api_outages() {
 
 #[test]
 fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::alone();
     let said = sandbox.carrack(&["drill", "no-such-drill"]).fails();
     assert_contains(&said, &["no-such-drill", "node-reboot", "kill-9"]);
     let said = sandbox.carrack(&["drill", "kill-9", "--plant", "nonsense"]).fails();
@@ -184,7 +184,7 @@ fn program(sandbox: &Sandbox, name: &str, text: &str) -> String {
 
 #[test]
 fn others_may_play_a_role() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::alone();
     let scheduler = program(&sandbox, "other-scheduler", OTHER_SCHEDULER);
     run(&sandbox, "carrack drill gpu-extender", &["--scheduler", &scheduler]);
     let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");

@@ -158,6 +158,13 @@ fn disks_network_agent_and_screen() {
     });
     let picture = kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/vnc/screenshot")]);
     assert!(picture.contains("PNG"), "{} bytes", picture.len());
+    let (text, code) = sandbox.page(8186, "/metrics", true);
+    assert_eq!(code, "200", "{text}");
+    let of_guest = "{namespace=\"default\",name=\"rich\",node=";
+    let families = ["storage_write_traffic_bytes_total", "network_receive_bytes_total", "cpu_usage_seconds_total"];
+    let samples = families.map(|family| format!("kubevirt_vmi_{family}{of_guest}"));
+    assert_contains(&text, &samples.each_ref().map(String::as_str));
+    assert_contains(&text, &["drive=\"root\"", "drive=\"kept\"", "drive=\"scratch\""]);
     let pods = ["get", "pods", "-l", "vm.kubevirt.io/name=rich", "-o", "name"];
     let pod = kubectl.ok(&pods).trim().to_owned();
     let log = kubectl.ok(&["logs", &pod, "-c", "guest-console-log"]);
@@ -192,7 +199,8 @@ fn small(name: &str, kind: &str, more: &str) -> String {
 
 #[test]
 fn sizes_and_sets() {
-    let sandbox = Sandbox::up(&[]);
+    let sandbox = Sandbox::new();
+    sandbox.start(&["--virt-controller-port", "8443"]);
     let kubectl = sandbox.kubectl();
     kubectl.apply(
         "apiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachineClusterInstancetype\nmetadata: {name: tiny}\n\
@@ -214,6 +222,16 @@ fn sizes_and_sets() {
         "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/sized/expand-spec",
     ]);
     assert_contains(&expanded, &["\"cores\":2", "\"guest\":\"64Mi\""]);
+    let (text, code) = sandbox.page(8443, "/metrics", true);
+    assert_eq!((code.as_str(), sandbox.page(8443, "/metrics", false).1.as_str()), ("200", "401"), "{text}");
+    assert_contains(
+        &text,
+        &[
+            "kubevirt_number_of_vms{namespace=\"default\"} 1",
+            "kubevirt_vm_running_status_last_transition_timestamp_seconds{name=\"sized\",namespace=\"default\"} 1",
+            "kubevirt_vmi_phase_transition_time_from_creation_seconds_count{phase=\"Running\"} 1",
+        ],
+    );
     // What the machine was started with stays its own.
     kubectl.ok(&["delete", "vmclusterinstancetype", "tiny"]);
     let again = small("again", "VirtualMachine", named);

@@ -1,6 +1,6 @@
 //! Pods on real containerd, driven by kubectl as a person drives it.
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use carrack_e2e::{Kubectl, NODE_IP, OUTSIDE_IP, Sandbox, assert_contains, eventually, eventually_true, root};
 
 fn example(name: &str) -> String {
     root().join("examples").join(name).display().to_string()
@@ -13,6 +13,8 @@ fn wait_ready(kubectl: &Kubectl<'_>, pod: &str) {
 #[test]
 fn a_pod_lives_through_every_verb() {
     let sandbox = Sandbox::up(&["busybox"]);
+    let outside = sandbox.listen_outside(7);
+    outside.set_nonblocking(true).expect("a socket");
     for kubectl in sandbox.kubectls() {
         let nodes = kubectl.ok(&["get", "nodes"]);
         assert_contains(&nodes, &["STATUS", "Ready", "v1.36"]);
@@ -26,6 +28,11 @@ fn a_pod_lives_through_every_verb() {
         assert_eq!(echoed, "through stdin");
         let said = kubectl.run(&["exec", "shell", "--", "sh", "-c", "exit 7"]).output();
         assert_eq!(said.code, Some(7), "{said}");
+        // Who is no node knows nothing of pods: to them it is the node that calls.
+        let call = format!("echo hello | timeout 2 nc -w 1 {OUTSIDE_IP} 7 || true");
+        kubectl.ok(&["exec", "shell", "--", "sh", "-c", &call]);
+        let caller = eventually("a pod calls another machine", 5, || outside.accept().map_err(|e| e.to_string())).1;
+        assert_eq!(caller.ip().to_string(), NODE_IP);
         assert_contains(&kubectl.ok(&["describe", "pod", "shell"]), &["Started container shell", "Scheduled", "IP:"]);
         kubectl.ok(&["label", "pod", "shell", "tried=yes"]);
         assert_contains(&kubectl.ok(&["get", "pods", "-l", "tried=yes", "-o", "name"]), &["pod/shell"]);

@@ -27,23 +27,9 @@ fn signal(process: &Child, signal: &str) {
     assert!(done.expect("sh runs").success());
 }
 
-/// A page of a scheduler, and the status, as the administrator or as nobody.
-fn page(sandbox: &Sandbox, port: u16, path: &str, as_admin: bool) -> (String, String) {
-    let url = format!("https://127.0.0.1:{port}{path}");
-    let (certificate, key) = (sandbox.home().join("admin.crt"), sandbox.home().join("admin.key"));
-    let files = [certificate.display().to_string(), key.display().to_string()];
-    let mut arguments = vec!["-sk", "-w", "\n%{http_code}", &url];
-    if as_admin {
-        arguments.extend(["--cert", &files[0], "--key", &files[1]]);
-    }
-    let output = sandbox.program("curl", &arguments).output();
-    let (text, code) = output.stdout.rsplit_once('\n').unwrap_or_default();
-    (text.to_owned(), code.to_owned())
-}
-
 #[test]
 fn a_leader_that_hung_goes_on_and_metrics_are_told() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::alone();
     let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
     let kubectl = sandbox.kubectl();
     eventually_true("the API server is ready", 60, || {
@@ -57,16 +43,6 @@ fn a_leader_that_hung_goes_on_and_metrics_are_told() {
     );
     // A node is tainted from its creation, until a controller finds that its agent is ready. Here is neither.
     kubectl.ok(&["taint", "nodes", "--all", "node.kubernetes.io/not-ready:NoSchedule-"]);
-    let config: Value = serde_json::from_str(
-        &std::fs::read_to_string(sandbox.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig"),
-    )
-    .expect("the file is JSON");
-    for (file, field) in [("admin.crt", "client-certificate-data"), ("admin.key", "client-key-data")] {
-        let data = config.pointer(&format!("/users/0/user/{field}")).and_then(Value::as_str).expect("a field");
-        std::fs::write(sandbox.home().join(file), sandbox.program("base64", &["-d"]).input(data).ok())
-            .expect("written");
-    }
-
     let role = sandbox.home().join("scheduler.yaml").display().to_string();
     std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "scheduler"]).ok()).expect("written");
     let scheduler = |port: &str| {
@@ -74,16 +50,16 @@ fn a_leader_that_hung_goes_on_and_metrics_are_told() {
         sandbox.carrack(&arguments).spawn()
     };
     let leads = |port: u16| {
-        page(&sandbox, port, "/metrics", true).0.contains("leader_election_master_status{name=\"kube-scheduler\"} 1")
+        sandbox.page(port, "/metrics", true).0.contains("leader_election_master_status{name=\"kube-scheduler\"} 1")
     };
     let mut first = scheduler("10259");
     eventually_true("the first one leads", 30, || leads(10259));
     let mut second = scheduler("10260");
-    eventually_true("the second one is well", 30, || page(&sandbox, 10260, "/healthz", false).1 == "200");
+    eventually_true("the second one is well", 30, || sandbox.page(10260, "/healthz", false).1 == "200");
     bound(&kubectl, "one");
     assert!(!leads(10260));
 
-    let (text, code) = page(&sandbox, 10259, "/metrics", true);
+    let (text, code) = sandbox.page(10259, "/metrics", true);
     assert_eq!(code, "200");
     assert_contains(
         &text,
@@ -105,7 +81,7 @@ fn a_leader_that_hung_goes_on_and_metrics_are_told() {
         ("/livez", false, "200"),
         ("/readyz", false, "200"),
     ] {
-        assert_eq!(page(&sandbox, 10259, path, as_admin).1, expected, "{path}, as the administrator: {as_admin}");
+        assert_eq!(sandbox.page(10259, path, as_admin).1, expected, "{path}, as the administrator: {as_admin}");
     }
 
     // It hangs: the other one works. It goes on: it is still there, and knows what happened.
@@ -113,12 +89,12 @@ fn a_leader_that_hung_goes_on_and_metrics_are_told() {
     eventually_true("the second one leads", 30, || leads(10260));
     bound(&kubectl, "two");
     signal(&first, "CONT");
-    eventually_true("the first one is well again", 30, || page(&sandbox, 10259, "/healthz", false).1 == "200");
+    eventually_true("the first one is well again", 30, || sandbox.page(10259, "/healthz", false).1 == "200");
     assert!(!leads(10259));
     second.kill().and_then(|()| second.wait()).expect("it was ours");
     eventually_true("the first one leads again", 30, || leads(10259));
     bound(&kubectl, "three");
-    let (text, _) = page(&sandbox, 10259, "/metrics", true);
+    let (text, _) = sandbox.page(10259, "/metrics", true);
     assert_contains(&text, &["scheduler_cache_size{type=\"pods\"} 3", "scheduler_pod_scheduling_attempts_count 2"]);
     assert!(first.try_wait().expect("it is ours").is_none(), "the process was never started again");
     for child in [&mut first, &mut api] {

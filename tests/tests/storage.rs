@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted, root};
 
 fn example(name: &str) -> String {
     root().join("examples").join(name).display().to_string()
@@ -15,13 +15,6 @@ fn example(name: &str) -> String {
 fn notebook() -> String {
     let text = fs::read_to_string(example("pvc.yaml")).expect("the example");
     text.split_once("---\n").map(|(_, pod)| pod.to_owned()).expect("two objects")
-}
-
-/// Whether this machine lets a mounted ext4 grow: that takes CAP_SYS_RESOURCE, which some sandboxes lack.
-fn may_grow_mounted() -> bool {
-    let status = fs::read_to_string("/proc/self/status").expect("read");
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
-    u64::from_str_radix(effective.trim(), 16).is_ok_and(|set| set & (1 << 24) != 0)
 }
 
 fn claim(name: &str, size: &str, mode: &str) -> String {

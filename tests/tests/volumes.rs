@@ -3,60 +3,8 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};
-
-const DRIVER: &str = include_str!("loopdisk.sh");
-
-/// The driver's own directory: disks, what it was called for, how it is to misbehave.
-struct Disks(PathBuf);
-
-impl Disks {
-    fn install(sandbox: &Sandbox) -> Self {
-        let dir = sandbox.home().join("disks");
-        fs::create_dir(&dir).expect("a directory");
-        let at = sandbox.data_dir().join("volume-plugins/carrack~loopdisk");
-        fs::create_dir_all(&at).expect("a directory");
-        let program = at.join("loopdisk");
-        fs::write(&program, DRIVER.replace("@DIR@", &dir.to_string_lossy())).expect("written");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("made executable");
-        Self(dir)
-    }
-
-    fn calls(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.0.join("calls")).unwrap_or_default();
-        text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
-    }
-
-    fn undone(&self) -> Vec<String> {
-        self.calls().into_iter().filter(|call| call.starts_with("un") || call == "detach").collect()
-    }
-
-    fn mode(&self, mode: &str) {
-        fs::write(self.0.join("mode"), mode).expect("written");
-    }
-
-    /// Whether a loop device is on one of the disks.
-    fn attached(&self) -> bool {
-        let backing = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("loop/backing_file")).ok();
-        let mut files = fs::read_dir("/sys/block").expect("listed").flatten().filter_map(backing);
-        files.any(|file| Path::new(file.trim()).starts_with(&self.0))
-    }
-}
-
-impl Drop for Disks {
-    fn drop(&mut self) {
-        for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-            let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-            if Path::new(file.trim()).starts_with(&self.0) {
-                let device = Path::new("/dev").join(entry.file_name());
-                std::process::Command::new("losetup").arg("-d").arg(device).status().expect("losetup runs");
-            }
-        }
-    }
-}
+use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true};
 
 /// A claim with its volume, bound.
 fn claim(kubectl: &Kubectl<'_>, name: &str, mode: &str) {
@@ -175,6 +123,6 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     assert_contains(&kubectl.ok(&["exec", "raw", "--", "sh", "-c", write]), &["carrack was here"]);
     kubectl.ok(&["delete", "pod", "raw", "--timeout=60s"]);
     eventually_true("the disk is detached", 60, || !disks.attached());
-    let image = fs::read(disks.0.join("pv-raw.img")).expect("the disk");
+    let image = fs::read(disks.image("pv-raw")).expect("the disk");
     assert!(image.starts_with(b"carrack was here"), "the data is on the disk");
 }

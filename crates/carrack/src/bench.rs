@@ -4,10 +4,14 @@
 //! read from /proc. Only the store is measured in the process.
 
 mod api;
+mod clones;
 mod cluster;
 mod controllers;
+mod instances;
 mod machine;
+mod plane;
 mod pods;
+mod recovery;
 mod scheduler;
 mod store;
 mod volumes;
@@ -103,7 +107,23 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         results.push(Result::of("peak of memory, whole control plane", "MB", None, vec![outcome.peak_mb]));
         results.push(Result::of("leader hand-over", "s", Some(3.0), outcome.handed_over_s));
     }
-    if [Measure::Up, Measure::Vm, Measure::Memory, Measure::Pods, Measure::Volumes].into_iter().any(wanted) {
+    if wanted(Measure::Instances) {
+        progress.step(format!("running {} instances", args.instances));
+        results.extend(of_instances(&instances::run(args.instances, args.rate).await?));
+    }
+    if args.measures.contains(&Measure::Recovery) {
+        let dir = cluster::Dir::new(&args.images_dir)?;
+        let took = recover(&dir, args.repeat.max(1), &mut progress).await;
+        progress.step("removing the cluster");
+        dir.remove()?;
+        let mut sorted = took?;
+        results.push(Result::time("power cut until the VM runs elsewhere", Some(20_000.0), sorted.clone()));
+        sorted.sort_by(f64::total_cmp);
+        results.push(Result::time("  P95", None, vec![instances::percentile(&sorted, 95)]));
+    }
+    const ON_A_NODE: [Measure; 5] = [Measure::Vm, Measure::Memory, Measure::Pods, Measure::Volumes, Measure::Clones];
+    let on_a_node = ON_A_NODE.into_iter().any(wanted);
+    if on_a_node || wanted(Measure::Up) {
         let dir = cluster::Dir::new(&args.images_dir)?;
         let mut samples = Vec::new();
         let repeat = if wanted(Measure::Up) { args.repeat.max(1) } else { 1 };
@@ -113,7 +133,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
                 cluster.stop().await?;
             }
             progress.step(format!("starting a cluster ({round} of {repeat})"));
-            let cluster = dir.start().await?;
+            let cluster = dir.start(&[]).await?;
             samples.push(cluster.ready_ms);
             running = Some(cluster);
         }
@@ -121,7 +141,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             results.push(Result::time("carrack up until /readyz", Some(1000.0), samples));
         }
         let mut cluster = running.context("no cluster was started")?;
-        if [Measure::Vm, Measure::Memory, Measure::Pods, Measure::Volumes].into_iter().any(wanted) {
+        if on_a_node {
             progress.step("waiting for the node");
             cluster.wait_node().await?;
         }
@@ -160,7 +180,11 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             dir.build(BuiltIn::Demo)?;
             for round in 1..=args.repeat.max(1) {
                 progress.step(format!("starting a virtual machine ({round} of {})", args.repeat.max(1)));
-                lives.push(machine::life(&cluster, round).await?);
+                let life = machine::life(&cluster, round).await?;
+                if args.writes {
+                    life.told.iter().for_each(|write| progress.step(write.clone()));
+                }
+                lives.push(life);
             }
             let each = |of: fn(&machine::Life) -> f64| lives.iter().map(of).collect::<Vec<f64>>();
             results.push(Result::time("VM created until QEMU runs", Some(1000.0), each(|life| life.running_ms)));
@@ -173,12 +197,50 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             results.push(Result::of("VM: updates until Running", "writes", Some(3.0), each(|life| life.updates)));
             results.push(Result::of("VM: PSS beside QEMU", "MB", Some(5.24), each(|life| life.beside_mb)));
         }
+        if wanted(Measure::Clones) {
+            dir.build(BuiltIn::Busybox)?;
+            progress.step("writing the disk of a machine");
+            clones::prepare(&cluster).await?;
+            let mut lives = Vec::new();
+            for round in 1..=args.repeat.max(1) {
+                progress.step(format!("cloning it ({round} of {})", args.repeat.max(1)));
+                lives.push(clones::life(&cluster, round).await?);
+            }
+            let made = lives.iter().map(|life| life.made_ms).collect();
+            results.push(Result::time("clone of a stopped VM, 1 GB sparse", Some(2000.0), made));
+            let writes = lives.iter().map(|life| life.writes).collect();
+            results.push(Result::of("  writes of its whole life", "writes", None, writes));
+        }
         progress.step("removing the cluster");
         cluster.stop().await?;
-        dir.remove().await?;
+        dir.remove()?;
     }
     progress.finish();
     output::print(args.output, &results, || table(&results))
+}
+
+async fn recover(dir: &cluster::Dir, times: u32, progress: &mut Progress) -> anyhow::Result<Vec<f64>> {
+    progress.step("starting a cluster of three nodes");
+    let cluster = dir.start(&["--nodes", "3"]).await?;
+    let outcome = recovery::run(dir, &cluster, times, |text| progress.step(text)).await;
+    cluster.stop().await?;
+    outcome
+}
+
+fn of_instances(figures: &instances::Figures) -> [Result; 10] {
+    let percentile = |percent| vec![instances::percentile(&figures.running_ms, percent)];
+    [
+        Result::time("instance created until Running, P50", None, percentile(50)),
+        Result::time("  P95", Some(1000.0), percentile(95)),
+        Result::time("  P99", None, percentile(99)),
+        Result::of("  writes by controllers, each", "writes", None, vec![figures.writes[0]]),
+        Result::of("  writes by scheduler and node, each", "writes", None, vec![figures.writes[1]]),
+        Result::of("  CPU", "s", None, vec![figures.cpu_s]),
+        Result::of("all deleted until all are gone", "s", None, vec![figures.gone_s]),
+        Result::of("  writes by controllers, each gone", "writes", None, vec![figures.last_writes[0]]),
+        Result::of("  writes by node, each gone", "writes", None, vec![figures.last_writes[1]]),
+        Result::of("peak of memory, nodes included", "MB", Some(200.0), vec![figures.peak_mb]),
+    ]
 }
 
 fn of_volumes(figures: volumes::Figures) -> [Result; 7] {

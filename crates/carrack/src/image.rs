@@ -1,10 +1,12 @@
 //! `carrack image`: images made from what is installed here, and archives, loaded into the cluster's containerd.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use carrack_images::{Built, containerd};
 use carrack_noderuntime::{Layout, members};
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
@@ -53,12 +55,15 @@ async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
     output::print(args.output, &lines, || lines.iter().map(|line| format!("{}\n", line.reference)).collect())
 }
 
-/// Builds one image in `dir`, or finds it unchanged there.
+/// Builds one image in `dir`, or finds it unchanged there. Waits while another process builds there: what that made is
+/// then found.
 ///
 /// # Errors
 /// A Debian package is missing, or a file cannot be read or written.
 pub fn build_one(dir: &Path, image: BuiltIn) -> anyhow::Result<Built> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let turn = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    flock(&turn, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", dir.display()))?;
     let built = match image {
         BuiltIn::Pause => carrack_images::build_pause(dir)?,
         BuiltIn::VirtLauncher => {

@@ -7,7 +7,8 @@
 //! Nodes can be made to look at what the control plane says of them ([`Config::attentive`]): then they wait for their pods'
 //! volumes, and say that they are ready when it was forgotten.
 //!
-//! A pod can ask to end by itself: see [`EXIT_CODE`] and [`EXIT_AFTER_S`].
+//! A pod can ask to end by itself: see [`EXIT_CODE`] and [`EXIT_AFTER_S`]. For virtual machines there are handlers of the same
+//! kind: [`HollowHandlers`].
 //!
 //! ```text
 //!   pod bound here ──start_after──▶ Running, Ready ──EXIT_AFTER_S──▶ Succeeded | Failed
@@ -15,6 +16,7 @@
 //!        └───────────────────────────────┴──stop_after──▶ deleted with grace 0, by UID
 //! ```
 
+mod handlers;
 mod node;
 mod pod;
 mod volumes;
@@ -26,11 +28,11 @@ use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, ContentType, Core, DeleteOptions, Delta, Effects, Informer, Input, Key,
     Never, Rng, Selector, Time, TimerId,
 };
+use carrack_types::pod::forget_local_volumes;
 use carrack_types::resource::{Kind as _, Object as _, PartialObject};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use serde_json::json;
 
+pub use handlers::HollowHandlers;
 pub use pod::{EXIT_AFTER_S, EXIT_CODE};
 use volumes::Volumes;
 
@@ -137,7 +139,7 @@ impl HollowNodes {
         Self {
             names: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
             dead: BTreeSet::new(),
-            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")),
+            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")).trimmed_by(forget_local_volumes),
             volumes: config.attentive.then(|| Volumes::new(rng)),
             waiting: BTreeSet::new(),
             reporting: BTreeSet::new(),
@@ -186,9 +188,7 @@ impl HollowNodes {
     }
 
     fn renew(&mut self, now: Time, number: usize, fx: &mut Effects<Never>) {
-        let patch = json!({"spec": {"renewTime": now.rfc3339_micros()}});
-        let (name, merge) = (self.config.name(number), ContentType::MergePatch);
-        let request = ApiRequest::patch(&Lease::resource(), node::LEASES, &name, "", merge, &patch);
+        let request = node::renewal(node::LEASES, &self.config.name(number), now);
         self.calls.insert(fx.api(request), Call::Renew(number));
     }
 
@@ -316,7 +316,8 @@ impl HollowNodes {
             },
             Call::Renew(number) => match error {
                 Some(e) if e.is_not_found() => {
-                    let lease = node::lease(&self.config, number, now);
+                    let duration = self.config.lease_period * 4;
+                    let lease = node::lease(node::LEASES, self.config.name(number), duration, now);
                     self.calls.insert(fx.api(ApiRequest::create(&lease)), Call::Renew(number));
                 }
                 _ => self.alarm(now + self.config.lease_period, Alarm::Renew(number), fx),

@@ -1,6 +1,7 @@
 //! What a hollow node says of itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use carrack_engine::{ApiRequest, ContentType, Time};
 use carrack_types::resource::Kind as _;
@@ -82,16 +83,21 @@ pub(crate) fn say_ready(config: &Config, number: usize, now: Time) -> ApiRequest
     ApiRequest::patch(&Node::resource(), "", &config.name(number), "status", ContentType::MergePatch, &patch)
 }
 
-/// The node's Lease, made now.
-pub(crate) fn lease(config: &Config, number: usize, now: Time) -> Lease {
-    let name = config.name(number);
+/// A Lease of a node, made now.
+pub(crate) fn lease(namespace: &str, node: String, duration: Duration, now: Time) -> Lease {
     Lease {
-        metadata: ObjectMeta { name: Some(name.clone()), namespace: Some(LEASES.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(node.clone()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
         spec: Some(LeaseSpec {
-            holder_identity: Some(name),
-            lease_duration_seconds: i32::try_from(config.lease_period.as_secs() * 4).ok(),
+            holder_identity: Some(node),
+            lease_duration_seconds: i32::try_from(duration.as_secs()).ok(),
             renew_time: Some(now.meta_micro()),
             ..LeaseSpec::default()
         }),
     }
+}
+
+/// The request that renews it.
+pub(crate) fn renewal(namespace: &str, node: &str, now: Time) -> ApiRequest {
+    let patch = json!({"spec": {"renewTime": now.rfc3339_micros()}});
+    ApiRequest::patch(&Lease::resource(), namespace, node, "", ContentType::MergePatch, &patch)
 }

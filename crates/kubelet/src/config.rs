@@ -68,6 +68,8 @@ pub struct NodeConfig {
     pub root_dir: String,
     /// Directory of FlexVolume drivers.
     pub volume_plugin_dir: String,
+    /// The control plane attaches FlexVolumes to this node; else it does that itself (`enableControllerAttachDetach`).
+    pub controller_attach: bool,
     /// Directory of the pods' logs.
     pub log_dir: String,
     /// Control group under which pods are put.
@@ -125,6 +127,7 @@ impl Default for NodeConfig {
             api_server: None,
             root_dir: "/var/lib/kubelet".into(),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
+            controller_attach: true,
             log_dir: "/var/log/pods".into(),
             cgroup_root: "kubepods".into(),
             port: 10250,

@@ -38,7 +38,6 @@ const NO_EFFECT: &[&str] = &[
     "crashLoopBackOff",
     "draManagerReconcilePeriod",
     "enableContentionProfiling",
-    "enableControllerAttachDetach",
     "enableDebugFlagsHandler",
     "enableDebuggingHandlers",
     "enableProfilingHandler",
@@ -166,6 +165,7 @@ pub struct Configuration {
     register_with_taints: Option<Vec<Taint>>,
     allowed_unsafe_sysctls: Vec<String>,
     config_map_and_secret_change_detection_strategy: String,
+    enable_controller_attach_detach: Option<bool>,
     topology_manager_policy: String,
     topology_manager_scope: String,
     /// Socket of the container runtime.
@@ -352,6 +352,7 @@ impl Configuration {
         if let Some(low) = self.image_gc_low_threshold_percent {
             node.image_gc.low_percent = u64::from(low);
         }
+        node.controller_attach = self.enable_controller_attach_detach.unwrap_or(node.controller_attach);
         node.max_pods = self.max_pods.unwrap_or(node.max_pods);
         self.apply_eviction(&mut node.eviction)?;
         if !self.container_log_max_size.is_empty() {

@@ -183,6 +183,8 @@ pub enum Op {
     StageVolume(Box<Staging>, StageInputs),
     /// Undo that. Fails while anybody has it: a mount in any mount namespace, or the device open.
     UnstageVolume(Box<Staging>),
+    /// Ask a FlexVolume driver whether it attaches.
+    AskDriver(String),
     /// Let a volume's device and file system follow its size.
     ExpandVolume(Box<crate::volumes::Expanding>),
     /// Remove a pod's directories and its control group. Fails while something is mounted there.
@@ -276,6 +278,8 @@ pub enum Reply {
         /// Its identity: boot id and `major:minor`.
         identity: Option<String>,
     },
+    /// Of [`Op::AskDriver`].
+    Attaches(bool),
     /// Of [`Op::Exec`].
     Exited {
         /// Exit code.

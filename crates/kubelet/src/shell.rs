@@ -145,6 +145,7 @@ async fn carry_out(
         },
         Op::StageVolume(staging, inputs) => drivers.stage(&staging, &inputs).await?,
         Op::UnstageVolume(staging) => drivers.unstage(&staging).await?,
+        Op::AskDriver(driver) => Reply::Attaches(drivers.flex.capabilities(&driver).await?.attach),
         Op::ExpandVolume(expanding) => done(drivers.expand(&expanding).await)?,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());

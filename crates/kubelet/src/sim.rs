@@ -297,6 +297,7 @@ impl SimRuntime {
                 Reply::Exited { code, output: String::new() }
             }
             Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) => Reply::Done,
+            Op::AskDriver(_) => Reply::Attaches(false),
             Op::SetUpVolume(v) => {
                 self.volumes.insert(v.path.clone(), v.kind.clone());
                 Reply::Done

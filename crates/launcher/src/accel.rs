@@ -7,10 +7,11 @@
 //! the firmware, and ends in a few hundredths of a second where KVM works.
 
 use serde::{Deserialize, Serialize};
-use std::io::Write as _;
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// How guest code is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,17 +64,7 @@ async fn try_accel(accel: Accel, deadline: Duration) -> Result<Duration, String>
     let mut rom = tempfile::NamedTempFile::new().map_err(|error| format!("no temporary file: {error}"))?;
     rom.write_all(&rom_image()).map_err(|error| format!("no temporary file: {error}"))?;
     let started = Instant::now();
-    let child = Command::new(crate::argv::PROGRAM)
-        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35", "-m", "16"])
-        .args(["-accel", accel.name()])
-        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
-        .arg("-bios")
-        .arg(rom.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
+    let child = spawn(accel, &["-bios".as_ref(), rom.path().as_ref()])
         .map_err(|error| format!("{} cannot be started: {error}", crate::argv::PROGRAM))?;
     match tokio::time::timeout(deadline, child.wait_with_output()).await {
         Err(_) => Err(format!("a 64-bit guest on {} did not finish in {} ms", accel.name(), deadline.as_millis())),
@@ -85,6 +76,32 @@ async fn try_accel(accel: Accel, deadline: Duration) -> Result<Duration, String>
             Err(format!("QEMU with {} failed ({}): {said:.200}", accel.name(), output.status))
         }
     }
+}
+
+/// Starts QEMU with the probe guest. Where KVM hangs, so would that QEMU, at a full core and for ever, if this process
+/// ended before it: the kernel kills it then, however this process ends.
+fn spawn(accel: Accel, more: &[&OsStr]) -> io::Result<Child> {
+    let qemu = [&[crate::argv::PROGRAM, "-accel", accel.name()].map(OsStr::new), more].concat();
+    match start(&[&DIES_WITH_PARENT.map(OsStr::new), &qemu[..]].concat()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => start(&qemu),
+        outcome => outcome,
+    }
+}
+
+/// util-linux's program that sets `PR_SET_PDEATHSIG` and becomes the one named after it.
+const DIES_WITH_PARENT: [&str; 4] = ["setpriv", "--pdeathsig", "KILL", "--"];
+
+fn start(words: &[&OsStr]) -> io::Result<Child> {
+    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    Command::new(program)
+        .args(arguments)
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35", "-m", "16"])
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// The byte that the guest writes to the debug port, and the exit status that QEMU makes of it.
@@ -168,11 +185,30 @@ fn rom_image() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
 
     #[tokio::test]
     async fn the_guest_itself_is_sound() {
         // The emulator executes what a processor should, so that a failure on KVM is KVM's.
         try_accel(Accel::Tcg, Duration::from_secs(60)).await.expect("it runs to its end");
+    }
+
+    #[test]
+    fn its_qemu_ends_with_whoever_started_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        // To the kernel, the parent is the thread that started it. A guest that is held at its first instruction stays.
+        let start = || {
+            let _inside = runtime.enter();
+            let child = spawn(Accel::Tcg, &["-S".as_ref()]).expect("QEMU");
+            let name = format!("/proc/{}/comm", child.id().expect("it runs"));
+            while !std::fs::read_to_string(&name).expect("its name").starts_with("qemu") {
+                std::thread::yield_now();
+            }
+            child
+        };
+        let mut child = std::thread::scope(|scope| scope.spawn(start).join()).expect("no panic");
+        let ended = runtime.block_on(child.wait()).expect("an end");
+        assert_eq!(ended.signal(), Some(9), "{ended}");
     }
 
     #[tokio::test]

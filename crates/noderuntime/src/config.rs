@@ -85,7 +85,7 @@ pub fn snapshotter(host: &HostFacts) -> &'static str {
     if host.overlayfs { "overlayfs" } else { "native" }
 }
 
-/// The conflist of the pod network: a bridge with masquerading to the outside, addresses from host-local, host ports.
+/// The conflist of the pod network: a bridge, addresses from host-local, host ports.
 #[must_use]
 pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
     let conflist = json!({
@@ -96,7 +96,6 @@ pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
                 "type": "bridge",
                 "bridge": layout.bridge(),
                 "isGateway": true,
-                "ipMasq": settings.masquerade,
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",

@@ -27,6 +27,7 @@ use crate::config::{NodeSettings, cni_conflist, containerd_toml};
 use crate::cri::{self, CriError};
 use crate::host::HostFacts;
 use crate::layout::Layout;
+use crate::members::{self, NetworkError};
 use crate::process::ProcessId;
 
 /// How long containerd may take until CRI answers. On a cold two-core machine it takes well under two seconds.
@@ -72,6 +73,9 @@ pub enum StartError {
         /// The last failure.
         source: CriError,
     },
+    /// The rule that hides pods.
+    #[error("pods cannot reach the outside by this machine's address")]
+    Masquerade(#[source] NetworkError),
     /// The process could not be watched.
     #[error("cannot watch containerd")]
     Watch(#[source] io::Error),
@@ -113,7 +117,8 @@ impl Containerd {
         write_whole(&layout.containerd_config(), &containerd_toml(layout, host, settings))?;
         // containerd watches this directory with inotify: the temporary file must lie elsewhere and be renamed in.
         write_whole(&layout.cni_conflist(), &cni_conflist(layout, settings))?;
-        let (running, version) = adopt_or_spawn(layout, host).await?;
+        let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), masquerade(layout, settings));
+        let ((running, version), ()) = (started?, masqueraded?);
         Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
     }
 
@@ -164,6 +169,16 @@ impl Containerd {
 #[expect(deprecated, reason = "an OwnedFd keeps its descriptor, which is all that the unsafe successor asks for")]
 fn watch(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
+}
+
+/// Hides pods behind the node, if that is wanted.
+async fn masquerade(layout: &Layout, settings: &NodeSettings) -> Result<(), StartError> {
+    if !settings.masquerade {
+        return Ok(());
+    }
+    let (layout, pods) = (layout.clone(), settings.pod_cidr.clone());
+    let work = tokio::task::spawn_blocking(move || members::masquerade(&layout, &pods));
+    work.await.map_err(|error| StartError::Watch(error.into()))?.map_err(StartError::Masquerade)
 }
 
 async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, String), StartError> {

@@ -161,11 +161,8 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
         Err(problems) => return problems.iter().map(ToString::to_string).collect(),
     };
     // No pod is started any more, so that no image is needed.
-    let settings = NodeSettings {
-        pod_cidr: configured_pod_cidr(layout),
-        sandbox_image: String::new(),
-        masquerade: configured_masquerade(layout),
-    };
+    let settings =
+        NodeSettings { pod_cidr: configured_pod_cidr(layout), sandbox_image: String::new(), masquerade: false };
     if let Err(error) = Containerd::start(layout, &host, &settings).await {
         return vec![error.to_string()];
     }
@@ -185,19 +182,10 @@ fn has_traces_of_pods(layout: &Layout) -> bool {
     list(tasks).next().is_some() || list(addresses).any(|entry| is_address(entry.file_name()))
 }
 
-fn configured(layout: &Layout) -> serde_json::Value {
-    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
-}
-
-/// Whether the pods were made with masquerading by CNI.
-fn configured_masquerade(layout: &Layout) -> bool {
-    configured(layout)["plugins"][0]["ipMasq"].as_bool().unwrap_or(true)
-}
-
 /// The range that the pods were made with.
 fn configured_pod_cidr(layout: &Layout) -> String {
-    let conflist = configured(layout);
+    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
+    let conflist: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     conflist["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap_or("10.42.0.0/24").to_owned()
 }
 

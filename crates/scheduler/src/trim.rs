@@ -1,5 +1,6 @@
 //! Of a pod, what the scheduler looks at. Where no extender is to be shown whole pods, nothing else of them is kept.
 
+use carrack_types::pod::forget_local_volumes;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 
 /// Leaves out of a pod what no plugin looks at.
@@ -8,6 +9,7 @@ pub fn trim(pod: &mut Pod) {
     pod.metadata.finalizers = None;
     pod.metadata.generate_name = None;
     pod.metadata.self_link = None;
+    forget_local_volumes(pod);
     if let Some(spec) = pod.spec.take() {
         pod.spec = Some(PodSpec {
             affinity: spec.affinity,
@@ -56,6 +58,7 @@ mod tests {
     use super::*;
     use crate::PodInfo;
     use crate::tables::Tables;
+    use k8s_openapi::api::core::v1::Volume;
     use serde_json::json;
     use std::sync::Arc;
 
@@ -86,6 +89,12 @@ mod tests {
         trim(&mut less);
         assert!(less.metadata.annotations.is_none() && less.spec.as_ref().is_some_and(|s| s.hostname.is_none()));
         assert_eq!(whole.metadata.owner_references, less.metadata.owner_references);
+        let mut with_local = whole.clone();
+        let local = json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {}}, {"name": "c", "hostPath": {"path": "/"}}]);
+        let local: Vec<Volume> = serde_json::from_value(local).expect("volumes");
+        with_local.spec.as_mut().and_then(|s| s.volumes.as_mut()).expect("volumes").extend(local);
+        trim(&mut with_local);
+        assert_eq!(with_local, less, "volumes of the node's own are nothing to the scheduler");
         let status = |pod: &Pod| pod.status.clone().map(|s| (s.phase, s.nominated_node_name, s.start_time));
         assert_eq!(status(&whole), status(&less));
         let mut tables = Tables::default();

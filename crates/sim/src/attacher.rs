@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, Key, Plan, Rng, Setup, Time, View};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -33,6 +33,8 @@ struct Disks {
     attached: BTreeMap<(String, String), u64>,
     /// Disks that a node has mounted.
     staged: BTreeSet<(String, String)>,
+    /// Those that are gone when their node is switched off.
+    until_off: BTreeSet<(String, String)>,
     last: u64,
     breaches: Vec<String>,
 }
@@ -55,13 +57,24 @@ impl Rack {
         format!("/dev/disk{device}")
     }
 
-    fn detach(&self, disk: &str, node: &str) {
+    /// The disk is at a node, until that is switched off.
+    pub(crate) fn attach_until_off(&self, disk: &str, node: &str) -> String {
+        self.lock().until_off.insert((disk.to_owned(), node.to_owned()));
+        self.attach(disk, node)
+    }
+
+    pub(crate) fn is_attached(&self, disk: &str, node: &str) -> bool {
+        self.lock().attached.contains_key(&(disk.to_owned(), node.to_owned()))
+    }
+
+    pub(crate) fn detach(&self, disk: &str, node: &str) {
         let mut disks = self.lock();
         let place = (disk.to_owned(), node.to_owned());
         if disks.staged.contains(&place) {
             disks.breaches.push(format!("{disk} is detached from {node}, which has it mounted"));
         }
         disks.attached.remove(&place);
+        disks.until_off.remove(&place);
     }
 
     /// A node mounts a disk that it believes to be a device.
@@ -85,7 +98,12 @@ impl Rack {
     /// A node's mounts are gone with its power.
     pub(crate) fn power_off(&self, node: u8) {
         let name = node_name(node);
-        self.lock().staged.retain(|(_, at)| *at != name);
+        let mut disks = self.lock();
+        disks.staged.retain(|(_, at)| *at != name);
+        let lost: Vec<_> = disks.until_off.iter().filter(|(_, at)| *at == name).cloned().collect();
+        for place in lost {
+            disks.attached.remove(&place);
+        }
     }
 
     /// What broke.
@@ -95,8 +113,37 @@ impl Rack {
     }
 }
 
+/// One in so many attempts of an attacher that may fail does.
+const FAILS_ONE_IN: u64 = 4;
+
 /// The attacher.
-pub(crate) struct Attacher(pub Rack);
+pub(crate) struct Attacher {
+    pub rack: Rack,
+    pub rng: Rng,
+    /// It may fail, before or after it has done something.
+    pub fails: bool,
+}
+
+impl Attacher {
+    /// Does something, and says so; or it fails, and says that.
+    fn attempt(
+        &mut self,
+        attachment: &VolumeAttachment,
+        error: &'static str,
+        now: Time,
+        act: impl FnOnce(&Rack) -> Plan,
+    ) -> Plan {
+        if !self.fails || !self.rng.one_in(FAILS_ONE_IN) {
+            return act(&self.rack);
+        }
+        if self.rng.one_in(2) {
+            drop(act(&self.rack));
+        }
+        let why = "the storage system hiccups";
+        let status = json!({"status": {error: {"time": now.rfc3339(), "message": why}}});
+        Plan::failed(why).patch_status(attachment, status)
+    }
+}
 
 impl Controller for Attacher {
     fn name(&self) -> &'static str {
@@ -106,7 +153,7 @@ impl Controller for Attacher {
         setup.watch_own::<VolumeAttachment>();
         setup.read::<PersistentVolume>();
     }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(attachment) = view.get::<VolumeAttachment>("", &key.name) else { return Plan::none() };
         let node = &attachment.spec.node_name;
         let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
@@ -117,8 +164,10 @@ impl Controller for Attacher {
             if !held {
                 return Plan::none();
             }
-            self.0.detach(&csi.volume_handle, node);
-            return Plan::none().patch(attachment.as_ref(), json!({"metadata": {"finalizers": []}}));
+            return self.attempt(attachment, "detachError", now, |rack| {
+                rack.detach(&csi.volume_handle, node);
+                Plan::none().patch(attachment.as_ref(), json!({"metadata": {"finalizers": []}}))
+            });
         }
         if !held {
             return Plan::none().patch(attachment.as_ref(), json!({"metadata": {"finalizers": [FINALIZER]}}));
@@ -126,8 +175,10 @@ impl Controller for Attacher {
         if attachment.status.as_ref().is_some_and(|s| s.attached) {
             return Plan::none();
         }
-        let device = self.0.attach(&csi.volume_handle, node);
-        let status = json!({"attached": true, "attachmentMetadata": {DEVICE: device}});
-        Plan::none().patch_status(attachment.as_ref(), json!({ "status": status }))
+        self.attempt(attachment, "attachError", now, |rack| {
+            let device = rack.attach(&csi.volume_handle, node);
+            let status = json!({"attached": true, "attachError": null, "attachmentMetadata": {DEVICE: device}});
+            Plan::none().patch_status(attachment.as_ref(), json!({ "status": status }))
+        })
     }
 }

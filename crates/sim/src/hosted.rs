@@ -8,6 +8,8 @@ use carrack_kubelet::topology::{Policy, Scope};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
 use carrack_scheduler::{Config, In, Out, Scheduler};
+use carrack_storage::asking::{self as calling, Asking};
+use carrack_storage::flex::{self, calls};
 use carrack_storage::provision::{self, Provisioner};
 use carrack_types::resource::Resource;
 use carrack_virt::controllers::clone::CloneController;
@@ -30,6 +32,7 @@ pub(crate) enum OwnIn {
     Kubelet(Box<carrack_kubelet::In>),
     Handler(Box<carrack_virt::handler::In>),
     Storage(Box<provision::In>),
+    Flex(Box<calling::In<calls::Outcome>>),
 }
 
 /// What a core does in its own world.
@@ -41,6 +44,7 @@ pub(crate) enum OwnOut {
     Kubelet(Box<carrack_kubelet::Out>),
     Handler(Box<carrack_virt::handler::Out>),
     Storage(Box<provision::Out>),
+    Flex(Box<calling::Out<calls::Call>>),
 }
 
 /// A core with its effects.
@@ -54,6 +58,7 @@ pub(crate) enum Hosted {
     Kubelet(Box<KubeletCore>, Effects<carrack_kubelet::Out>),
     Handler(Box<Handler>, Effects<carrack_virt::handler::Out>),
     Storage(Box<Provisioner>, Effects<provision::Out>),
+    Attacher(Box<Asking<calls::Call>>, Effects<calling::Out<calls::Call>>),
 }
 
 /// How the cores are made.
@@ -166,7 +171,20 @@ impl Hosted {
             Role::Storage if settings.clones => manager(crate::clones::storage(rng), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
-            Role::Attacher => manager(Manager::new("attacher", rng).with(Attacher(rack.clone())), None, settings),
+            Role::Attacher if !crate::flex::is_there(settings.bug) => {
+                let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: false };
+                manager(Manager::new("attacher", rng).with(attacher), None, settings)
+            }
+            Role::Attacher => {
+                let calls = flex::Calls::default();
+                let controllers = match settings.bug {
+                    Some(Bug::GuessedLoss) => flex::with_planted_guess(&calls),
+                    _ => flex::controllers(&calls),
+                };
+                let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults };
+                let core = Manager::new("attacher", rng).with(attacher).with_all(controllers);
+                Self::Attacher(Box::new(Asking::around(core, calls)), Effects::new())
+            }
             Role::Hollow => {
                 let nodes = match (settings.workloads, settings.gpus) {
                     (true, true) => crate::gpu::equip(crate::controllers::nodes()),
@@ -256,6 +274,13 @@ impl Hosted {
                     _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Storage(Box::new(out)))
+            }
+            Self::Attacher(core, fx) => {
+                let into = |own| match own {
+                    OwnIn::Flex(answer) => Some(*answer),
+                    _ => None,
+                };
+                drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Flex(Box::new(out)))
             }
             Self::Handler(core, fx) => {
                 let into = |own| match own {

@@ -20,6 +20,7 @@ mod clones;
 mod command;
 mod controllers;
 mod extender;
+mod flex;
 mod gpu;
 mod hall;
 mod hang;

@@ -439,8 +439,8 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
-            Some(Bug::UnreadIsUnwanted) => {
-                // Kubelets that start anew.
+            Some(Bug::UnreadIsUnwanted | Bug::GuessedLoss) => {
+                // Kubelets and attachers that start anew.
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };

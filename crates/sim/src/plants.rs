@@ -74,6 +74,7 @@ pub(crate) enum Bug {
     AskedTwice,
     Echo,
     LeaseIsLife,
+    GuessedLoss,
 }
 
 /// All planted bugs.
@@ -399,8 +400,7 @@ pub const PLANTS: &[Plant] = &[
         name: "baseless-bindings",
         what: "a binding does not say which revision of its pod it rests on, and takes effect however late it arrives",
         found_by: "nodes-are-not-overcommitted",
-        // A finding that is open, and not this bug's doing (docs/found.md).
-        also: &["waiting-pods-fit-nowhere"],
+        also: &[],
         bug: Bug::BaselessBindings,
     },
     Plant {
@@ -479,6 +479,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "known-mounts-are-there",
         also: &[],
         bug: Bug::RecordsAreMounts,
+    },
+    Plant {
+        name: "guessed-loss",
+        what: "a disk whose FlexVolume driver does not say whether it is attached is detached, to be attached anew",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::GuessedLoss,
     },
 ];
 

@@ -101,6 +101,9 @@ impl User {
         if crate::settings::are_there(options.plant.map(|plant| plant.bug)) && parts.has("settings") {
             crate::settings::acts(&mut rng.fork("settings"), options.safety, &mut acts);
         }
+        if crate::flex::is_there(options.plant.map(|plant| plant.bug)) {
+            crate::flex::provide(&mut rng.fork("flex"), &mut acts);
+        }
         if options.machines && parts.has("machines") {
             let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
             ghost(&mut rng.fork("ghost"), always, &mut acts);

@@ -3,6 +3,9 @@
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "seeds/writes.rs"]
+mod writes;
+
 use std::time::Duration;
 
 use carrack_sim::{Options, Outcome, plants, run};
@@ -19,8 +22,9 @@ fn must_hold(outcome: &Outcome) {
 
 #[test]
 fn a_quiet_cluster_boots_a_machine_soon() {
-    let outcome = run(1, &Options { faults: false, ..options() });
+    let outcome = run(1, &Options { faults: false, keep_trace: true, ..options() });
     must_hold(&outcome);
+    writes::are_few(&outcome);
 }
 
 #[test]

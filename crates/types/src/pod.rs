@@ -95,6 +95,17 @@ pub fn limits(pod: &Pod) -> ResourceList {
     total(spec, |r| resource_list(r.limits.as_ref()))
 }
 
+/// Leaves out of a pod the volumes that are its node's own affair: directories there, and files made of what the API has. A
+/// volume in memory has room for every source that there is, and takes more than 3 KB.
+pub fn forget_local_volumes(pod: &mut Pod) {
+    let Some(volumes) = pod.spec.as_mut().and_then(|spec| spec.volumes.as_mut()) else { return };
+    volumes.retain(|v| {
+        let made = v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some();
+        !(made || v.empty_dir.is_some() || v.host_path.is_some() || v.image.is_some())
+    });
+    volumes.shrink_to_fit();
+}
+
 /// Whether a pod has ended for good.
 #[must_use]
 pub fn is_terminal(pod: &Pod) -> bool {

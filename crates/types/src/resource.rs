@@ -124,6 +124,10 @@ pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
         }
         is_new
     }
+    /// Takes a finalizer away.
+    fn remove_finalizer(&mut self, finalizer: &str) {
+        self.meta_mut().finalizers.iter_mut().for_each(|all| all.retain(|name| name != finalizer));
+    }
 }
 
 /// A kind whose resource is known from its type.

@@ -18,6 +18,35 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{}", digest(&format!("{handle}{driver}{node}")))
 }
 
+/// How a node reports a FlexVolume, in `volumesInUse` and `volumesAttached`: the plugin's name and the volume's
+/// (pkg/volume/util, `GetUniqueVolumeName`).
+#[must_use]
+pub fn flex_unique_name(driver: &str, volume: &str) -> String {
+    format!("{FLEX_PREFIX}{driver}/{volume}")
+}
+
+/// The driver and the volume of a FlexVolume, by the name under which nodes report it.
+#[must_use]
+pub fn flex_of_unique_name(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix(FLEX_PREFIX)?.rsplit_once('/')
+}
+
+/// Name of the VolumeAttachment of a FlexVolume to a node. Upstream has none: its controller keeps attachments in memory.
+#[must_use]
+pub fn flex_attachment_name(unique: &str, node: &str) -> String {
+    format!("flexvolume-{}", digest(&format!("{unique}{node}")))
+}
+
+const FLEX_PREFIX: &str = "flexvolume-";
+/// The attacher of all FlexVolumes.
+pub const FLEX_ATTACHER: &str = "flexvolume.carrack.io";
+/// Annotation of PersistentVolumes: whether their FlexVolume driver attaches, as it says.
+pub const FLEX_ATTACHES: &str = "flexvolume.carrack.io/attach";
+/// Annotation of VolumeAttachments: how nodes report the volume.
+pub const UNIQUE_NAME: &str = "carrack.io/volume";
+/// In an attachment's metadata: the device, for the node's `volumesAttached`.
+pub const DEVICE_PATH: &str = "devicePath";
+
 /// SHA-256 in hexadecimal digits.
 #[must_use]
 pub fn digest(text: &str) -> String {
@@ -31,11 +60,14 @@ pub fn digest(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{attachment_name, csi_unique_name};
+    use super::*;
 
     #[test]
     fn names_are_as_others_derive_them() {
         assert_eq!(csi_unique_name("d.example", "h"), "kubernetes.io/csi/d.example^h");
+        let flex = flex_unique_name("v/d", "pv");
+        assert_eq!((flex.as_str(), flex_of_unique_name(&flex)), ("flexvolume-v/d/pv", Some(("v/d", "pv"))));
+        assert_eq!(flex_of_unique_name("kubernetes.io/csi/d.example^h"), None);
         // printf '%s' hdn | sha256sum
         let digest = "9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d";
         assert_eq!(attachment_name("d", "h", "n"), format!("csi-{digest}"));

@@ -8,6 +8,7 @@ pub mod api;
 pub mod controllers;
 mod diff;
 mod duration;
+mod exposition;
 pub mod fence;
 pub mod handler;
 pub mod identity;

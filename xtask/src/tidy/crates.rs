@@ -7,7 +7,7 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 26] = [
+const LAYERS: [(&str, u8); 27] = [
     ("types", 0),
     ("cel", 1),
     ("csi", 0),
@@ -16,6 +16,7 @@ const LAYERS: [(&str, u8); 26] = [
     ("plot", 0),
     ("schema", 2),
     ("store", 1),
+    ("flexvolume", 1),
     ("images", 1),
     ("engine", 2),
     ("auth", 2),

@@ -238,6 +238,18 @@ fn volumes() -> Table {
             ],
         ),
         (
+            // Upstream's attachdetach-controller calls these drivers itself, and keeps no attachments of them.
+            "flexvolume-attacher",
+            vec![
+                rule("list watch patch", CORE, "persistentvolumes"),
+                rule("list watch", CORE, "persistentvolumeclaims"),
+                rule("patch", CORE, "persistentvolumeclaims/status"),
+                rule("list watch patch", STORAGE, "volumeattachments"),
+                rule("patch", STORAGE, "volumeattachments/status"),
+                events(),
+            ],
+        ),
+        (
             "expand-controller",
             vec![
                 rule("get list watch update patch", CORE, "persistentvolumes"),

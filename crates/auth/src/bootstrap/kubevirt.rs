@@ -179,6 +179,9 @@ fn agents(b: &mut Builder) {
             rule(READ, &["apiextensions.k8s.io"], "customresourcedefinitions"),
             rule("get list watch create delete", APPS, "controllerrevisions"),
             rule(READ, &["coordination.k8s.io"], "leases"),
+            // Who asks for its metrics.
+            rule("create", &["authentication.k8s.io"], "tokenreviews"),
+            rule("create", &["authorization.k8s.io"], "subjectaccessreviews"),
             events(),
         ],
     );

@@ -1,7 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: starts a cluster and measures time")]
 //! A cluster to measure, started as a user starts it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use anyhow::{Context as _, bail};
 use carrack_engine::{ApiRequest, ApiResponse, ContentType, Method, Transport};
 use carrack_noderuntime::Layout;
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::teardown::{self, Options};
 use serde_json::Value;
 
 use crate::cli::{BuiltIn, ImagesDir};
@@ -57,8 +56,13 @@ impl Dir {
         Ok(Self { layout, images })
     }
 
-    /// Starts a cluster and waits for its API server.
-    pub async fn start(&self) -> anyhow::Result<Cluster> {
+    /// Where images are built.
+    pub fn images(&self) -> &Path {
+        &self.images
+    }
+
+    /// Starts a cluster, with more arguments of `carrack up`, and waits for its API server.
+    pub async fn start(&self, more: &[&str]) -> anyhow::Result<Cluster> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let began = Instant::now();
         let child = Command::new(program)
@@ -69,6 +73,7 @@ impl Dir {
             .arg(&self.images)
             .args(PORTS)
             .args(["--pod-cidr", POD_CIDR, "--log-level", "warn"])
+            .args(more)
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -106,12 +111,20 @@ impl Dir {
         Ok(())
     }
 
-    /// Takes everything down and removes the directory.
-    pub async fn remove(self) -> anyhow::Result<()> {
-        let options = Options { guest_grace_s: 0, pod_grace_s: 0, purge: true };
-        let failures = teardown::teardown(&self.layout, &options, &mut |_| ()).await;
-        anyhow::ensure!(failures.is_empty(), "something is left:\n  {}", failures.join("\n  "));
+    /// Runs `carrack` on the directory. What it says is told when it fails.
+    pub fn carrack(&self, words: &[&str]) -> anyhow::Result<()> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        command.args(words).arg("--data-dir").arg(self.layout.data_dir()).stdin(Stdio::null());
+        let output = command.output().with_context(|| format!("cannot run carrack {}", words.join(" ")))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "carrack {}: {}\n{said}", words.join(" "), output.status);
         Ok(())
+    }
+
+    /// Takes everything down and removes the directory.
+    pub fn remove(self) -> anyhow::Result<()> {
+        self.carrack(&["down", "--purge", "--grace", "0"])
     }
 }
 
@@ -176,6 +189,17 @@ impl Cluster {
     /// Deletes an object.
     pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.send(ApiRequest::new(Method::Delete, path)).await.map(drop)
+    }
+
+    /// The events of all writes below a path since a revision, as a watch tells them.
+    pub async fn writes_since(&self, path: &str, revision: &str) -> anyhow::Result<Vec<Value>> {
+        let watch = format!("{path}?watch=true&resourceVersion={revision}&timeoutSeconds=1");
+        let reply = self.send(ApiRequest::new(Method::Get, &watch)).await?;
+        let lines = reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let events: Result<Vec<Value>, _> = lines.map(serde_json::from_slice).collect();
+        let mut events = events.with_context(|| format!("{watch}: no event"))?;
+        events.retain(|event| matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED")));
+        Ok(events)
     }
 
     /// What the kubelet tells in `/metrics`.

@@ -23,7 +23,7 @@ const WRITTEN: [&str; 4] = [
 const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
 
 /// What one machine's life cost.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Life {
     /// From its creation until QEMU ran, milliseconds.
     pub running_ms: f64,
@@ -31,6 +31,8 @@ pub struct Life {
     pub writes: [f64; 4],
     /// Updates of its instance until that was Running.
     pub updates: f64,
+    /// Each of these writes, for people: its kind, and which fields it changed.
+    pub told: Vec<String>,
     /// Proportional set size of what runs beside QEMU, MB (10^6 bytes).
     pub beside_mb: f64,
 }
@@ -83,31 +85,61 @@ pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
     let gone = |list: &serde_json::Value| list["items"].as_array().is_some_and(Vec::is_empty);
     cluster.wait("the machine is still there", gone, collection).await?;
     cluster.wait("its pod is still there", gone, "/api/v1/namespaces/default/pods").await?;
-    let (writes, updates) = writes(cluster, &start).await?;
-    Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes, updates, beside_mb })
+    let Writes { all, updates, told } = writes(cluster, &start).await?;
+    Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes: all, updates, told, beside_mb })
+}
+
+/// What was written since a revision.
+struct Writes {
+    /// By kind.
+    all: [f64; 4],
+    /// Of the instance, until it was Running.
+    updates: f64,
+    told: Vec<String>,
 }
 
 /// Counts the writes since a revision by kind, as a watch tells them; and those of the instance until it was Running.
-async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<([f64; 4], f64)> {
-    let (mut all, mut updates) = ([0.0; 4], 0.0);
+async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<Writes> {
+    let (mut all, mut updates, mut told) = ([0.0; 4], 0.0, Vec::new());
     for (path, count) in WRITTEN.into_iter().zip(&mut all) {
-        let watch = format!("{path}?watch=true&resourceVersion={since}&timeoutSeconds=1");
-        let reply = cluster.api.send(ApiRequest::new(Method::Get, &watch)).await;
-        let reply = reply.map_err(|error| anyhow::anyhow!("{watch}: {error}"))?;
-        let mut started = false;
-        for line in reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let event: Value = serde_json::from_slice(line).with_context(|| format!("{watch}: no event"))?;
-            if !matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED" | "DELETED")) {
-                continue;
-            }
+        let (mut started, mut before) = (false, Value::Null);
+        for event in cluster.writes_since(path, since).await? {
+            let kind = event["type"].as_str().unwrap_or_default();
             *count += 1.0;
-            if path == INSTANCES && event["type"] == "MODIFIED" && !started {
+            let object = &event["object"];
+            let mut changed = Vec::new();
+            if kind != "ADDED" {
+                changes(&before, object, "", &mut changed);
+            }
+            let plural = path.rsplit('/').next().unwrap_or_default();
+            let revision = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            told.push(format!("{revision} {plural} {kind} {}", changed.join(" ")));
+            before = object.clone();
+            if path == INSTANCES && kind == "MODIFIED" && !started {
                 updates += 1.0;
-                started = event["object"]["status"]["phase"] == "Running";
+                started = object["status"]["phase"] == "Running";
             }
         }
     }
-    Ok((all, updates))
+    told.sort_by_key(|line| line.split(' ').next().and_then(|revision| revision.parse::<u64>().ok()));
+    Ok(Writes { all, updates, told })
+}
+
+/// The fields that differ, with what they became.
+fn changes(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
+    const KEPT_BY_THE_SERVER: [&str; 3] =
+        ["/metadata/managedFields", "/metadata/resourceVersion", "/metadata/generation"];
+    if old == new || KEPT_BY_THE_SERVER.contains(&path) {
+        return;
+    }
+    let (Value::Object(before), Value::Object(after)) = (old, new) else {
+        found.push(format!("{path}={new}"));
+        return;
+    };
+    for key in before.keys().chain(after.keys().filter(|key| !before.contains_key(*key))) {
+        let value = |of: &serde_json::Map<String, Value>| of.get(key).cloned().unwrap_or_default();
+        changes(&value(before), &value(after), &format!("{path}/{key}"), found);
+    }
 }
 
 /// What runs in the machine's container beside QEMU.

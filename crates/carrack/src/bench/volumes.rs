@@ -233,7 +233,7 @@ pub async fn run(
         step(format!("restarting among {} mounts ({round} of {})", PODS * VOLUMES, wishes.restarts));
         cluster.stop().await?;
         let began = Instant::now();
-        cluster = dir.start().await?;
+        cluster = dir.start(&[]).await?;
         figures.ready_ms.push(cluster.ready_ms);
         // The node's server is not there at first.
         while mounted(&cluster).await.unwrap_or(0) < PODS * VOLUMES {

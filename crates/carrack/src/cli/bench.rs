@@ -24,6 +24,9 @@ Examples:
   # What volumes cost and how long they take
   carrack bench volumes --idle 60
 
+  # A hundred times: how long a machine is away when its node loses its power
+  carrack bench recovery --repeat 100
+
   # An API server of its own; then another one, with a plot
   carrack bench api
   carrack bench api --kubeconfig admin.conf --pid $(pidof etcd) --plot latency.svg -o json
@@ -41,12 +44,21 @@ pub struct BenchArgs {
     /// Seconds without work before memory is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub idle: u64,
+    /// List each write of a machine's life, with the fields that it changed
+    #[arg(long)]
+    pub writes: bool,
     /// What is done to an API server
     #[command(flatten)]
     pub api: ApiArgs,
     /// How many Deployments the controllers roll out
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub deployments: usize,
+    /// How many virtual machine instances come to hollow nodes
+    #[arg(long, value_name = "COUNT", default_value_t = 8000)]
+    pub instances: usize,
+    /// How many of them come in a second
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub rate: u32,
     /// What a scheduler is given to do
     #[command(flatten)]
     pub scheduler: SchedulerArgs,
@@ -172,7 +184,7 @@ impl Workload {
 /// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// All of these but api and scheduler
+    /// All of these but api, scheduler and recovery
     All,
     /// Pods that get a node
     Scheduler,
@@ -186,10 +198,16 @@ pub enum Measure {
     Pods,
     /// Volumes: idle cost of 440, a config map's way to its file, a hundred claims, a restart among mounts
     Volumes,
+    /// Clones of a stopped virtual machine with a sparse disk of 1 GB
+    Clones,
+    /// Three nodes: from the power cut of one until its virtual machine runs on another
+    Recovery,
     /// Resident memory of the idle control plane and node agent
     Memory,
     /// Durable writes of the embedded store
     Store,
     /// Deployments of 10 pods on hollow nodes: writes, CPU and memory of the control plane
     Controllers,
+    /// Virtual machine instances on hollow nodes: from creation until they run, and what they cost the control plane
+    Instances,
 }

@@ -111,11 +111,19 @@ pub struct SchedulerArgs {
     /// Of several with the same Lease, work only when elected
     #[arg(long)]
     pub leader_elect: bool,
+    /// Where its metrics are
+    #[command(flatten)]
+    pub secure: SecureArgs<10259>,
+}
+
+/// Where a role serves its metrics; `PORT` is upstream's port.
+#[derive(Debug, Clone, Args)]
+pub struct SecureArgs<const PORT: u16> {
     /// Address on which /metrics and /healthz are served
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
     /// Port on which they are served; 0 for not at all
-    #[arg(long, value_name = "PORT", default_value_t = 10259)]
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub secure_port: u16,
     /// Certificate to serve with, in PEM; one is made without it
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
@@ -141,6 +149,9 @@ pub struct ControllersArgs {
     /// Work without election; only ever one may then run
     #[arg(long)]
     pub no_leader_elect: bool,
+    /// Directory of the FlexVolume drivers that attach, detach and enlarge
+    #[arg(long, value_name = "DIRECTORY", default_value = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec")]
+    pub flex_volume_plugin_dir: PathBuf,
 }
 
 /// `carrack virt-controller`
@@ -164,6 +175,9 @@ pub struct VirtControllerArgs {
     /// Work without election; only ever one may then run
     #[arg(long)]
     pub no_leader_elect: bool,
+    /// Where its metrics are
+    #[command(flatten)]
+    pub secure: SecureArgs<8443>,
 }
 
 /// What an agent of a node takes.

@@ -96,6 +96,9 @@ pub struct UpArgs {
     /// Port on which the scheduler serves /metrics and /healthz; 0 for not at all
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub scheduler_port: u16,
+    /// Port on which virt-controller serves /metrics and /healthz; 0 for not at all
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub virt_controller_port: u16,
     /// Address range of this node's pods
     #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/24", value_parser = parse_cidr)]
     pub pod_cidr: String,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use carrack_apiserver::admission::AdmissionPlugin;
 use carrack_apiserver::serve::{self, Outbound, Settings, TlsNodeProxy};
 use carrack_apiserver::{ApiServer, Call, Calling, Cidr, Config, Dialing, Env, Network, ProcessStats};
 use carrack_auth::Authenticator;
@@ -153,7 +154,7 @@ impl Role {
         config.authenticator = Some(Authenticator::new(verifier).with_static_tokens(access.tokens()?));
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
-        config.plugins = vec![Box::new(VirtAdmission), Box::new(CloneAdmission::default())];
+        config.plugins = plugins();
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
         config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
@@ -218,7 +219,12 @@ impl Role {
     }
 }
 
-/// An API server on a store of its own, for measuring: no socket, no tokens, no plugins.
+/// Admission of KubeVirt's kinds.
+fn plugins() -> Vec<Box<dyn AdmissionPlugin>> {
+    vec![Box::new(VirtAdmission), Box::new(CloneAdmission::default())]
+}
+
+/// An API server on a store of its own, for measuring: no socket, no tokens.
 ///
 /// # Errors
 /// The store cannot be opened.
@@ -226,7 +232,9 @@ pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
     let store = EmbeddedStore::open(store_dir, Options::default())
         .with_context(|| format!("cannot open a store in {}", store_dir.display()))?;
     let env = ProcessEnv { random: Mutex::new(Rng::new(random_seed())), outbound: Outbound::new("", None) };
-    Ok(ApiServer::new(Config::new(Arc::new(store), Arc::new(env))))
+    let mut config = Config::new(Arc::new(store), Arc::new(env));
+    config.plugins = plugins();
+    Ok(ApiServer::new(config))
 }
 
 /// `carrack apiserver`

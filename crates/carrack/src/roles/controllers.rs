@@ -1,32 +1,42 @@
-//! The controllers of the core kinds.
+//! The controllers of the core kinds, and beside them the calls to FlexVolume drivers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_controllers::Config;
-use carrack_engine::shell::{NoDoer, random_seed, run_core};
+use carrack_engine::shell::{random_seed, run_core};
 use carrack_engine::{LeaderElector, Manager, Rng, Transport};
 use carrack_schema::table;
+use carrack_storage::asking::Asking;
+use carrack_storage::flex;
 use carrack_types::resource::Resource;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::roles::ControllersArgs;
 
-/// Runs them until `stop`. With `elect_as`, only while they hold the Lease under that identity.
+/// Runs them until `stop`. With `elect_as`, only while they hold the Lease under that identity. The drivers of FlexVolumes are
+/// below `plugins`.
 ///
 /// # Errors
 /// Why they cannot go on; a lost election is one.
 pub async fn run(
     ca_pem: &str,
     elect_as: Option<&str>,
+    plugins: PathBuf,
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let config = Config { collected: collected(), ca_pem: ca_pem.to_owned(), ..Config::default() };
-    let mut manager = Manager::new("controllers", Rng::new(random_seed())).with_all(carrack_controllers::all(&config));
+    let calls = flex::Calls::default();
+    let mut manager = Manager::new("controllers", Rng::new(random_seed()))
+        .with_all(carrack_controllers::all(&config))
+        .with_all(flex::controllers(&calls));
     if let Some(identity) = elect_as {
         manager = manager.with_elector(LeaderElector::new("kube-system", "kube-controller-manager", identity));
     }
-    run_core(manager, transport, NoDoer, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+    let caller = flex::shell::Caller::new(plugins);
+    let core = Asking::around(manager, calls);
+    run_core(core, transport, caller, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
 }
 
 /// `carrack controllers`
@@ -37,7 +47,7 @@ pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
     let ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
     let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
     super::alone("kube-controller-manager", &args.role, |transport, stop| async move {
-        run(&ca_pem, identity.as_deref(), transport, stop).await
+        run(&ca_pem, identity.as_deref(), args.flex_volume_plugin_dir.clone(), transport, stop).await
     })
     .await
 }

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::roles::SecureArgs;
+
 /// How many connections there may be.
 const MOST_CONNECTIONS: usize = 64;
 /// How long a handshake, or the head of a request, may take.
@@ -44,6 +47,28 @@ pub struct Listen {
     pub serving: Option<KeyPairPem>,
     /// The authority of clients' certificates, PEM.
     pub client_ca_pem: String,
+}
+
+impl<const PORT: u16> SecureArgs<PORT> {
+    /// Where a role of its own listens, if it is to. Clients' certificates are those of the cluster that it works on.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn listen(&self, kubeconfig: &Path) -> anyhow::Result<Option<Listen>> {
+        if self.secure_port == 0 {
+            return Ok(None);
+        }
+        let read =
+            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let serving = match (&self.tls_cert_file, &self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => {
+                Some(KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() })
+            }
+            _ => None,
+        };
+        let client_ca_pem = super::cluster_ca(kubeconfig)?;
+        Ok(Some(Listen { address: SocketAddr::new(self.bind_address, self.secure_port), serving, client_ca_pem }))
+    }
 }
 
 struct Shared {

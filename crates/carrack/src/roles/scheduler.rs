@@ -1,13 +1,11 @@
 //! The scheduler.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use carrack_auth::pki::KeyPairPem;
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{LeaderElector, Rng, Transport};
 use carrack_scheduler::{Config, In, Out, Scheduler};
@@ -140,19 +138,6 @@ pub fn read_config(path: &Path) -> anyhow::Result<Config> {
         .with_context(|| format!("the scheduler's configuration {} cannot be used", path.display()))
 }
 
-fn listen(args: &SchedulerArgs) -> anyhow::Result<Option<Listen>> {
-    if args.secure_port == 0 {
-        return Ok(None);
-    }
-    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    let serving = match (&args.tls_cert_file, &args.tls_private_key_file) {
-        (Some(certificate), Some(key)) => Some(KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() }),
-        _ => None,
-    };
-    let client_ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
-    Ok(Some(Listen { address: SocketAddr::new(args.bind_address, args.secure_port), serving, client_ca_pem }))
-}
-
 /// `carrack scheduler`
 ///
 /// # Errors
@@ -163,7 +148,7 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         None => Config::named(&args.scheduler_name),
     };
     let identity = if args.leader_elect || config.leader_elect { Some(super::process_identity()?) } else { None };
-    let listen = listen(&args)?;
+    let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("kube-scheduler", &args.role, |transport, stop| async move {
         run(config, identity, listen, transport, stop).await
     })

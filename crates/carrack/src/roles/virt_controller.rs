@@ -7,10 +7,13 @@ use anyhow::{Context as _, bail};
 use carrack_engine::shell::{NoDoer, random_seed, run_core};
 use carrack_engine::{ApiRequest, ContentType, LeaderElector, Method, Rng, Transport};
 use carrack_types::kubevirt::crds;
+use carrack_virt::controllers::metrics::{Measures, MetricsController};
 use carrack_virt::controllers::{Config, manager};
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::diagnostics::{self, Listen};
 use crate::cli::roles::VirtControllerArgs;
 
 /// Where custom resource definitions are.
@@ -19,17 +22,32 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 /// Namespace and name of the object that holds the installation's settings, as KubeVirt's own installer names them.
 const INSTALLATION: (&str, &str) = ("kubevirt", "kubevirt");
 
-/// Runs the controllers until `stop`. With `elect_as`, only while they hold the Lease under that identity.
+/// Runs the controllers until `stop`. With `elect_as`, only while they hold the Lease under that identity. With a place to
+/// listen, it tells its metrics there.
 ///
 /// # Errors
 /// Why they cannot go on; a lost election is one.
 pub async fn run(
     config: &Config,
     elect_as: Option<&str>,
+    listen: Option<Listen>,
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut manager = manager(config, Rng::new(random_seed()));
+    // The port is let go of when this run of the role ends, however it does.
+    let serving = stop.child_token();
+    let _ends = serving.clone().drop_guard();
+    if let Some(listen) = listen {
+        let measures = Measures::default();
+        manager = manager.with(MetricsController::new(measures.clone()));
+        let metrics: diagnostics::Metrics = Arc::new(move || {
+            let text = measures.text();
+            async move { Some(text) }.boxed()
+        });
+        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        tracing::info!(%address, "metrics are served");
+    }
     if let Some(identity) = elect_as {
         manager = manager.with_elector(LeaderElector::new(INSTALLATION.0, "virt-controller", identity));
     }
@@ -43,8 +61,9 @@ pub async fn run(
 pub async fn alone(args: VirtControllerArgs) -> anyhow::Result<()> {
     let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
     let config = config(args.launcher_image.as_deref(), &args.data_dir.layout()?.virt_dir());
+    let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("virt-controller", &args.role, |transport, stop| async move {
-        run(&config, identity.as_deref(), transport, stop).await
+        run(&config, identity.as_deref(), listen, transport, stop).await
     })
     .await
 }

@@ -55,6 +55,8 @@ struct Machine {
     gpus: Option<carrack_gpu_plugin::Source>,
     /// Where the scheduler tells its metrics.
     scheduler_port: Option<SocketAddr>,
+    /// Where virt-controller does.
+    virt_controller_port: Option<SocketAddr>,
     /// The nodes, when they are several with agents of their own.
     members: Option<Members>,
     /// The way to the nodes' agents, for the role that asks them for something.
@@ -82,7 +84,9 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         refuse_taken(listen, "--gpu-extender")?;
     }
     let gpus = args.gpus.as_deref().map(gpu_plugin::source).transpose()?;
-    let scheduler_port = (args.scheduler_port != 0).then(|| SocketAddr::new(args.bind_address, args.scheduler_port));
+    let listening = |port: u16| (port != 0).then(|| SocketAddr::new(args.bind_address, port));
+    let scheduler_port = listening(args.scheduler_port);
+    let virt_controller_port = listening(args.virt_controller_port);
     let gpu_extender = args.gpu_extender;
     let members = nodes::plan(args, &layout)?;
     let mut machine = Machine {
@@ -94,6 +98,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         gpu_extender,
         gpus,
         scheduler_port,
+        virt_controller_port,
         members,
         agents: None,
     };
@@ -103,6 +108,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         ports.extend([(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")]);
     }
     ports.extend(scheduler_port.map(|address| (address.port(), "--scheduler-port")));
+    ports.extend(virt_controller_port.map(|address| (address.port(), "--virt-controller-port")));
     for (port, flag) in ports {
         refuse_taken(SocketAddr::new(args.bind_address, port), flag)?;
     }
@@ -192,17 +198,18 @@ fn start_control_plane(
     }
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
     let scheduling = scheduling.clone();
-    let client_ca_pem = ca_pem.to_owned();
-    let listen = machine.scheduler_port.map(|address| Listen { address, serving: None, client_ca_pem });
+    let listening = |address| Listen { address, serving: None, client_ca_pem: ca_pem.to_owned() };
+    let listen = machine.scheduler_port.map(listening);
+    let virt_listen = machine.virt_controller_port.map(listening);
     tasks.spawn(keep("scheduler", stop.clone(), move || {
         let (api, token, config, listen) = (api.clone(), token.clone(), scheduling.clone(), listen.clone());
         async move { roles::scheduler::run(config, None, listen, api, token).await }
     }));
     let (api, token) = (client(server, Caller::new(caller::USER_CONTROLLER_MANAGER, no_groups.clone())), stop.clone());
-    let ca_pem = ca_pem.to_owned();
+    let (ca_pem, plugins) = (ca_pem.to_owned(), layout.volume_plugin_dir());
     tasks.spawn(keep("controllers", stop.clone(), move || {
-        let (api, token, ca_pem) = (api.clone(), token.clone(), ca_pem.clone());
-        async move { roles::controllers::run(&ca_pem, None, api, token).await }
+        let (api, token, ca_pem, plugins) = (api.clone(), token.clone(), ca_pem.clone(), plugins.clone());
+        async move { roles::controllers::run(&ca_pem, None, plugins, api, token).await }
     }));
     let api = server.client_of(Caller::new(caller::USER_VIRT_CONTROLLER, no_groups));
     // It has guests frozen.
@@ -213,8 +220,8 @@ fn start_control_plane(
     let token = stop.clone();
     let config = virt_controller::config(None, &layout.virt_dir());
     tasks.spawn(keep("virt-controller", stop.clone(), move || {
-        let (api, token, config) = (api.clone(), token.clone(), config.clone());
-        async move { virt_controller::run(&config, None, api, token).await }
+        let (api, token, config, listen) = (api.clone(), token.clone(), config.clone(), virt_listen.clone());
+        async move { virt_controller::run(&config, None, listen, api, token).await }
     }));
 }
 

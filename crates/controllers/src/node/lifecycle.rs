@@ -109,7 +109,7 @@ impl NodeLifecycle {
     }
 
     /// The taints that the node ought to have; how long to wait for those that must wait.
-    fn taints(&mut self, node: &Node, view: &View<'_>, now: Time) -> (Vec<Taint>, Option<Duration>) {
+    fn taints(&mut self, node: &Node, view: &View<'_>, is_silent: bool, now: Time) -> (Vec<Taint>, Option<Duration>) {
         let old = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
         let has = |key: &str, effect: &str| old.iter().find(|t| t.key == key && t.effect == effect).cloned();
         let ours = |t: &Taint| match t.effect.as_str() {
@@ -146,6 +146,8 @@ impl NodeLifecycle {
             let allowed = match pace(view.cache::<Node>().iter().map(AsRef::as_ref), &zone) {
                 Pace::Cut => Err(LOOK_AGAIN),
                 _ if begun || self.deaf => Ok(()),
+                // It is heard again, and has yet to say how it is.
+                _ if key == UNREACHABLE_TAINT && !is_silent => Err(LOOK_AGAIN),
                 // Somebody must be heard right now.
                 _ if self.anybody.is_none_or(|at| now.since(at) > ALL_SILENT) => Err(LOOK_AGAIN),
                 Pace::Wait => Err(LOOK_AGAIN),
@@ -241,7 +243,7 @@ impl Controller for NodeLifecycle {
         if ready_status(node) == "Unknown" && silent >= grace {
             plan = plan.then(pods_not_ready(node, view, now));
         }
-        let (taints, wait) = self.taints(node, view, now);
+        let (taints, wait) = self.taints(node, view, silent >= grace, now);
         if let Some(left) = wait {
             plan = plan.requeue_after(left);
         }

@@ -75,10 +75,8 @@ fn taints_follow_conditions_and_evictions_need_somebody_who_is_heard() {
             "Unknown",
             json!([]),
             "True",
-            vec![
-                "confirm unchanged kube-node-lease/a".to_owned(),
-                format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule,{UNREACHABLE_TAINT}:NoExecute"),
-            ],
+            // Heard just now: how it is, it says itself.
+            vec![format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule")],
         ),
         // Nobody is heard: new pods stay away, and those that are there stay.
         ("Unknown", json!([]), "Unknown", vec![format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule")]),
@@ -93,6 +91,36 @@ fn taints_follow_conditions_and_evictions_need_somebody_who_is_heard() {
         let plan = step(&mut c, &nodes, &[lease("a", 1)], "a", 1000);
         assert_eq!(words(&plan), expected, "{ready} {taints} {other}");
     }
+}
+
+#[test]
+fn a_silent_node_is_evicted_and_one_that_is_heard_again_is_not() {
+    let nodes = || {
+        let taint = json!([{"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]);
+        [node("a", "Unknown", taint), node("b", "True", json!([]))]
+    };
+    let check = |spoke: u32, expected: &[String]| {
+        let mut c = NodeLifecycle::default();
+        drop(step(&mut c, &nodes(), &[lease("a", 1)], "a", 1000));
+        for at in [1010, 1020, 1030, 1040, 1050] {
+            drop(step(&mut c, &nodes(), &[lease("a", 1), lease("b", at)], "b", i64::from(at)));
+        }
+        assert_eq!(
+            words(&step(&mut c, &nodes(), &[lease("a", spoke), lease("b", 1050)], "a", 1050)),
+            expected,
+            "{spoke}"
+        );
+    };
+    check(
+        1,
+        &[
+            "patch ns/p/status Ready=False".to_owned(),
+            "confirm unchanged kube-node-lease/a".to_owned(),
+            format!("patch a taints={UNREACHABLE_TAINT}:NoSchedule,{UNREACHABLE_TAINT}:NoExecute"),
+        ],
+    );
+    // Its condition is the controller's word still.
+    check(2, &[]);
 }
 
 #[test]

@@ -28,7 +28,10 @@ use std::time::Duration;
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{attachment_name, csi_unique_name};
+use carrack_types::volume::{
+    DEVICE_PATH, FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME, attachment_name, csi_unique_name, flex_attachment_name,
+    flex_unique_name,
+};
 use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -63,10 +66,49 @@ impl AttachDetach {
     }
 }
 
+/// A volume that can be attached.
+struct Disk<'a> {
+    /// Who does it.
+    attacher: &'a str,
+    /// How nodes report it.
+    unique: String,
+    /// The handle; none of a FlexVolume.
+    handle: Option<&'a str>,
+}
+
+impl<'a> Disk<'a> {
+    fn of(volume: &'a PersistentVolume) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        if let Some(csi) = &spec.csi {
+            let unique = csi_unique_name(&csi.driver, &csi.volume_handle);
+            return Some(Self { attacher: &csi.driver, unique, handle: Some(&csi.volume_handle) });
+        }
+        let unique = flex_unique_name(&spec.flex_volume.as_ref()?.driver, volume.name());
+        Some(Self { attacher: FLEX_ATTACHER, unique, handle: None })
+    }
+
+    /// Whether it has to be attached before a node can use it. What a FlexVolume driver can is known once it was asked.
+    fn needs_attaching(&self, volume: &PersistentVolume, view: &View<'_>) -> bool {
+        match self.handle {
+            None => volume.annotation(FLEX_ATTACHES) == Some("true"),
+            Some(_) => {
+                view.get::<CSIDriver>("", self.attacher).is_none_or(|driver| driver.spec.attach_required != Some(false))
+            }
+        }
+    }
+
+    /// Name of its attachment to a node.
+    fn attachment(&self, node: &str) -> String {
+        match self.handle {
+            Some(handle) => attachment_name(self.attacher, handle, node),
+            None => flex_attachment_name(&self.unique, node),
+        }
+    }
+}
+
 /// The name under which nodes report a volume, if it can be attached.
 pub(super) fn unique_name(volume: &PersistentVolume) -> Option<String> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    Some(csi_unique_name(&csi.driver, &csi.volume_handle))
+    Disk::of(volume).map(|disk| disk.unique)
 }
 
 /// Whether several nodes may have it at once.
@@ -146,18 +188,35 @@ impl AttachDetach {
         Plan::none().confirm_unchanged(node.as_ref()).delete(attachment).resting_on(&told)
     }
 
+    /// Ends what is attached of a volume that was removed by force. Nobody can begin to use it without its volume, and a
+    /// node that does tells so.
+    fn bereft(&mut self, there: &[&Arc<VolumeAttachment>], volume: &Key, view: &View<'_>, now: Time) -> Plan {
+        let mut plan = Plan::none();
+        for attachment in there {
+            let Some(unique) = attachment.annotation(UNIQUE_NAME) else { continue };
+            let more = self.detach(attachment, unique, view, now);
+            if !more.writes.is_empty() {
+                plan = plan.confirm_absent(&PersistentVolume::resource(), volume.clone(), "");
+            }
+            plan = plan.then(more);
+        }
+        plan
+    }
+
     /// Says to the node what is so, and to the pod what is wrong.
     fn follow(attachment: &VolumeAttachment, volume: &PersistentVolume, unique: &str, node: &Node, pod: &Pod) -> Plan {
         let status = attachment.status.clone().unwrap_or_default();
-        let known = attached(node).iter().any(|a| a.name == unique);
+        let known = attached(node).iter().find(|a| a.name == unique);
         if status.attached && !attachment.is_deleting() {
-            if known {
+            let device = status.attachment_metadata.as_ref().and_then(|m| m.get(DEVICE_PATH)).map(String::as_str);
+            // A disk that was lost and attached again may be another device.
+            let device = device.unwrap_or_default();
+            if known.is_some_and(|known| known.device_path == device) {
                 return Plan::none();
             }
-            let device = status.attachment_metadata.as_ref().and_then(|m| m.get("devicePath")).map(String::as_str);
             let done = format!("AttachVolume.Attach succeeded for volume {:?} ", volume.name());
             // Nobody may have ended the attachment meanwhile.
-            let plan = tell(node, unique, Some(device.unwrap_or_default()));
+            let plan = tell(node, unique, Some(device));
             let plan = plan.resting_on(&Premise::unchanged(attachment));
             return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
         }
@@ -173,9 +232,7 @@ impl AttachDetach {
 }
 
 /// Attaches the volume for this pod, if its claim is surely the volume's.
-fn attach(volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
-    let Some(csi) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) else { return Plan::none() };
-    let (driver, handle) = (csi.driver.as_str(), csi.volume_handle.as_str());
+fn attach(disk: &Disk<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
     let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     let text = |part: Option<&String>| part.cloned().unwrap_or_default();
     let (namespace, name) = reference.map(|r| (text(r.namespace.as_ref()), text(r.name.as_ref()))).unwrap_or_default();
@@ -188,9 +245,13 @@ fn attach(volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) ->
         return Plan::none();
     }
     let attachment = VolumeAttachment {
-        metadata: ObjectMeta { name: Some(attachment_name(driver, handle, node.name())), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(disk.attachment(node.name())),
+            annotations: Some(BTreeMap::from([(UNIQUE_NAME.to_owned(), disk.unique.clone())])),
+            ..ObjectMeta::default()
+        },
         spec: VolumeAttachmentSpec {
-            attacher: driver.to_owned(),
+            attacher: disk.attacher.to_owned(),
             node_name: node.name().to_owned(),
             source: VolumeAttachmentSource {
                 persistent_volume_name: Some(volume.name().to_owned()),
@@ -212,7 +273,7 @@ fn attach(volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) ->
     }
     let given = Plan::none().patch(volume, json!({"metadata": {"annotations": {LAST_NODE: node.name()}}}));
     let Some(last) = volume.annotation(LAST_NODE) else { return plan.then(given) };
-    let before = Key::new("", attachment_name(driver, handle, last));
+    let before = Key::new("", disk.attachment(last));
     let gone = Premise::absent(&VolumeAttachment::resource(), before.clone());
     plan.confirm_absent(&VolumeAttachment::resource(), before, "").then(given.resting_on(&gone))
 }
@@ -254,24 +315,22 @@ impl Controller for AttachDetach {
         setup.read::<CSIDriver>();
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        // What is not known says nothing about who has it.
-        let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
-        let (Some(csi), Some(unique)) = (volume.spec.as_ref().and_then(|s| s.csi.as_ref()), unique_name(volume)) else {
-            return Plan::none();
-        };
-        let driver = view.get::<CSIDriver>("", &csi.driver);
-        let attaches = driver.is_none_or(|d| d.spec.attach_required != Some(false));
-        let wanted = if attaches { wanted(volume, view) } else { BTreeMap::new() };
         let all = view.cache::<VolumeAttachment>().iter();
         let there: Vec<&Arc<VolumeAttachment>> =
-            all.filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(volume.name())).collect();
+            all.filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(key.name.as_str())).collect();
+        let Some(volume) = view.get::<PersistentVolume>("", &key.name) else {
+            return self.bereft(&there, key, view, now);
+        };
+        let Some(disk) = Disk::of(volume) else { return Plan::none() };
+        let unique = disk.unique.as_str();
+        let wanted = if disk.needs_attaching(volume, view) { wanted(volume, view) } else { BTreeMap::new() };
         let mut plan = Plan::none();
         for attachment in &there {
             let node = &attachment.spec.node_name;
             plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => Self::follow(attachment, volume, &unique, found, pod),
+                (Some(pod), Some(found)) => Self::follow(attachment, volume, unique, found, pod),
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
-                (None, _) => self.detach(attachment, &unique, view, now),
+                (None, _) => self.detach(attachment, unique, view, now),
             });
         }
         let mut busy: BTreeSet<&str> = there.iter().map(|a| a.spec.node_name.as_str()).collect();
@@ -286,7 +345,7 @@ impl Controller for AttachDetach {
                 plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));
                 continue;
             }
-            let more = attach(volume, node, pod, view);
+            let more = attach(&disk, volume, node, pod, view);
             if !more.writes.is_empty() {
                 busy.insert(name);
             }

@@ -131,10 +131,95 @@ fn single_decisions() {
         assert_eq!(found, expected, "given to {last}");
         assert!(plan.premises.iter().any(|(number, _)| number + 1 == plan.writes.len()), "{plan:?}");
     }
+    // A disk that was lost may come back as another device.
+    let mut moved = attachment("a", true);
+    moved["status"]["attachmentMetadata"] = json!({"devicePath": "/dev/y"});
+    let (words, _) = at(&mut c, &[pod("p", "a")], &[node("a", true, true)], &[moved], 0);
+    assert_eq!(words, [told(&format!("[{{\"devicePath\":\"/dev/y\",\"name\":\"{UNIQUE}\"}}]"))]);
     // Who waits is told why.
     let nodes = [node("a", true, true), node("b", false, false)];
     let (_, plan) = at(&mut c, &[pod("p", "b")], &nodes, &[attachment("a", true)], 0);
     assert_eq!(plan.events[0].reason, "FailedAttachVolume");
+}
+
+#[test]
+fn what_is_attached_of_a_volume_that_is_gone_goes_where_nobody_uses_it() {
+    let named = |mut attachment: Value, unique: bool| {
+        if unique {
+            attachment["metadata"]["annotations"] = json!({UNIQUE_NAME: UNIQUE});
+        }
+        attachment
+    };
+    let untold = ["confirm absent v", "patch a/status volumesAttached=[]"];
+    for (node, unique, expected) in [
+        (node("a", true, true), true, vec![]),
+        (node("a", false, true), false, vec![]),
+        (node("a", false, true), true, untold.to_vec()),
+        (node("a", false, false), true, vec!["confirm absent v", "confirm unchanged a", "delete va-a"]),
+    ] {
+        let caches = Caches::new()
+            .with::<PersistentVolume>([])
+            .with::<Node>([of(node.clone())])
+            .with::<VolumeAttachment>([of(named(attachment("a", true), unique))]);
+        let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &caches.view(), Time::default());
+        let found: Vec<String> =
+            words(&plan).into_iter().map(|w| w.replace(&attachment_name("d", "h", "a"), "va-a")).collect();
+        assert_eq!(found, expected, "{node} {unique}");
+    }
+}
+
+#[test]
+fn a_flexvolume_is_attached_where_its_driver_says_that_it_attaches() {
+    let unique = "flexvolume-v/d/pv";
+    let name = flex_attachment_name(unique, "a");
+    for (says, in_use, attachments, expected) in [
+        (None, false, 0, vec![]),
+        (Some("false"), false, 0, vec![]),
+        (Some("true"), false, 0, vec!["confirm alive ns/p", "confirm unchanged pv", "create"]),
+        (Some("true"), true, 1, vec!["patch a/status"]),
+        // What it said before it was upgraded does not hold any more.
+        (Some("false"), true, 1, vec![]),
+        (Some("false"), false, 1, vec!["confirm unchanged a", "delete"]),
+    ] {
+        let volume = json!({"metadata": {"name": "pv", "uid": "pv", "resourceVersion": "1",
+                "annotations": {LAST_NODE: "a", FLEX_ATTACHES: says}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "flexVolume": {"driver": "v/d"},
+                "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
+        let mut claim = claim();
+        claim["spec"]["volumeName"] = "pv".into();
+        let mut node = node("a", false, false);
+        if in_use {
+            node["status"]["volumesInUse"] = json!([unique]);
+        }
+        let attachment = json!({"metadata": {"name": name, "uid": "va"}, "spec": {"attacher": FLEX_ATTACHER,
+                "nodeName": "a", "source": {"persistentVolumeName": "pv"}},
+            "status": {"attached": true, "attachmentMetadata": {"devicePath": "/dev/x"}}});
+        let mut volume = volume;
+        if says.is_none() {
+            volume["metadata"]["annotations"] = json!({LAST_NODE: "a"});
+        }
+        let caches = Caches::new()
+            .with::<PersistentVolume>([of(volume)])
+            .with::<PersistentVolumeClaim>([of(claim)])
+            .with::<CSIDriver>([])
+            .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+            .with::<Pod>([of(pod("p", "a"))])
+            .with::<Node>([of(node)])
+            .with::<VolumeAttachment>((0..attachments).map(|_| of(attachment.clone())));
+        let plan = AttachDetach::default().reconcile(&Key::new("", "pv"), &caches.view(), Time::default());
+        let found = words(&plan);
+        assert!(
+            found.len() == expected.len() && found.iter().zip(&expected).all(|(f, e)| f.starts_with(e)),
+            "{says:?} {in_use} {attachments}: {found:?}"
+        );
+        for write in &plan.writes {
+            if let Write::Create { object, .. } = write {
+                assert_eq!(object["metadata"]["name"], name.as_str());
+                assert_eq!(object["metadata"]["annotations"][UNIQUE_NAME], unique);
+                assert_eq!(object["spec"]["attacher"], FLEX_ATTACHER);
+            }
+        }
+    }
 }
 
 /// What the API holds at one time.

@@ -57,6 +57,10 @@ impl Controller for Expansion {
             // The volume is large enough; its node makes the file system follow.
             return Plan::none();
         }
+        if volume.spec.as_ref().is_some_and(|s| s.flex_volume.is_some()) {
+            // Its driver is called from beside this controller.
+            return Plan::none();
+        }
         let Some(driver) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.driver.clone()) else {
             let why = "didn't find a plugin capable of expanding the volume; waiting for an external controller to process this PVC";
             return Plan::none().event(EventRecord::warning(claim.as_ref(), "ExternalExpanding", why));

@@ -16,6 +16,9 @@ use crate::spec::pod;
 /// A stop signal is always given this long, even when the grace period went to the hook.
 const LEAST_STOP: Duration = Duration::from_secs(2);
 
+/// Exit code of a process that was killed.
+const KILLED: i32 = 128 + 9;
+
 impl KubeletCore {
     /// Stops a container by a deadline; a nearer deadline hurries a stop under way.
     pub(super) fn kill(&mut self, now: Time, uid: &Uid, w: &mut Worker, kill: &Kill, deadline: Time, fx: &mut Fx) {
@@ -101,6 +104,8 @@ impl KubeletCore {
         let Some(k) = w.killing.get(id).filter(|k| k.op == Some(op)).cloned() else { return };
         if k.hook == Hook::Running {
             let failure = match outcome {
+                // SIGKILL reaches a hook with the end of its container: that came first, and the hook failed at nothing.
+                Ok(Reply::Exited { code: KILLED, .. }) => None,
                 Ok(Reply::Exited { code, output }) if code != 0 => Some(format!("exited with {code}: {output}")),
                 Ok(_) => None,
                 // The container ended by itself, or by what the hook did.

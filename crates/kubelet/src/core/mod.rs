@@ -750,7 +750,10 @@ impl KubeletCore {
         match event {
             In::CsiUp { driver, info } => self.csi_node.up(driver, info),
             In::CsiDown { driver } => self.csi_node.down(&driver),
-            In::Done(id, outcome) => self.done(now, id, outcome, fx),
+            In::Done(id, outcome) => match self.sources.told(now, id, &outcome) {
+                Some(users) => self.dirty.extend(users),
+                None => self.done(now, id, outcome, fx),
+            },
             In::PluginUp { resource, epoch, options } => {
                 tracing::info!(resource, epoch, "device plugin registered");
                 self.devices.plugin_up(&resource, epoch, options);

@@ -153,10 +153,13 @@ impl KubeletCore {
         if !self.node.labels_done && self.node.labels_call.is_none() {
             let wanted = status::labels(&self.host, &self.config);
             let has = node.metadata.labels.clone().unwrap_or_default();
-            if wanted.iter().all(|(k, v)| has.get(k) == Some(v)) {
+            let attach = self.config.controller_attach.then_some("true");
+            if wanted.iter().all(|(k, v)| has.get(k) == Some(v)) && node.annotation(status::CONTROLLER_ATTACH) == attach
+            {
                 self.node.labels_done = true;
             } else {
-                let patch = json!({"metadata": {"labels": wanted}});
+                let annotations = json!({status::CONTROLLER_ATTACH: attach});
+                let patch = json!({"metadata": {"labels": wanted, "annotations": annotations}});
                 let call = fx.api(ApiRequest::patch(
                     &Node::resource(),
                     "",

@@ -14,7 +14,7 @@ use super::{Call, Fx, KubeletCore, host_ips};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::pod::{Admitted, Inputs, pod_status};
-use crate::status::urgency::{HOLD, is_pressing};
+use crate::status::urgency::hold;
 
 impl KubeletCore {
     pub(super) fn event(&mut self, now: Time, record: EventRecord, fx: &mut Fx) {
@@ -71,8 +71,8 @@ impl KubeletCore {
             return;
         }
         w.last_status = Some(status.clone());
-        if !is_pressing(w.pod.status.as_ref(), &status) {
-            let until = *w.status.held_until.get_or_insert(now + HOLD);
+        if let Some(hold) = hold(w.pod.status.as_ref(), &status, w.pod.is_deleting()) {
+            let until = *w.status.held_until.get_or_insert(now + hold);
             if until > now {
                 self.wake_pod(until, uid);
                 return;

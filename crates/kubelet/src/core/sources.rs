@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::Fx;
 use crate::config::ChangeDetection;
-use crate::effects::In;
+use crate::effects::{In, Op, OpId, Out, Outcome, Reply};
 use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::env::Sources;
@@ -50,6 +50,7 @@ pub(super) enum SourceKey {
     Volume(String),
     CsiDriver(String),
     Attachment(String),
+    FlexDriver(String),
     Token { namespace: String, account: String, pod: String, uid: Uid, audience: String, expiration_s: i64 },
 }
 
@@ -62,6 +63,7 @@ enum Value {
     Volume(Option<Arc<PersistentVolume>>),
     CsiDriver(Option<Arc<CSIDriver>>),
     Attachment(Option<Arc<VolumeAttachment>>),
+    FlexAttaches(bool),
     Token(Token),
 }
 
@@ -157,6 +159,12 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok(None),
         }
     }
+    fn flex_attaches(&self, driver: &str) -> Result<bool, NotReady> {
+        match self.get(SourceKey::FlexDriver(driver.into()))? {
+            Value::FlexAttaches(v) => Ok(v),
+            _ => Err(NotReady::Pending),
+        }
+    }
     fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
         let key = SourceKey::Attachment(name.into());
         let asked_at = self.cache.entries.get(&key).map(|e| e.asked_at).unwrap_or_default();
@@ -228,7 +236,15 @@ impl SourceCache {
                 again = Some(again.map_or(due, |a| a.min(due)));
                 continue;
             }
-            let call = fx.api(request(&key));
+            let call = match question(&key) {
+                Question::Api(request) => fx.api(request),
+                Question::Node(op) => {
+                    // Numbers of calls and of operations are of one row.
+                    let id = fx.fresh();
+                    fx.own(Out { id: OpId(id), op });
+                    CallId(id)
+                }
+            };
             entry.call = Some(call);
             entry.sent_at = now;
             self.calls.insert(call, key);
@@ -239,8 +255,6 @@ impl SourceCache {
     /// Takes the reply to one of the reads. Returns the pods to look at again.
     pub fn answered(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) -> Option<BTreeSet<Uid>> {
         let key = self.calls.remove(&id)?;
-        let entry = self.entries.get_mut(&key)?;
-        entry.call = None;
         let age = if self.detection == ChangeDetection::Get { AT_ONCE } else { MAX_AGE };
         let parsed = match (result, &key) {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
@@ -251,6 +265,7 @@ impl SourceCache {
             (Err(e), SourceKey::CsiDriver(_)) if e.is_not_found() => Ok((Value::CsiDriver(None), MAX_AGE)),
             (Err(e), SourceKey::Attachment(_)) if e.is_not_found() => Ok((Value::Attachment(None), SOON)),
             (Err(e), _) => Err(e.to_string()),
+            (Ok(_), SourceKey::FlexDriver(_)) => Err("the API does not know what drivers can".to_owned()),
             (Ok(reply), SourceKey::RuntimeClass { .. }) => reply
                 .json::<RuntimeClass>()
                 .map(|c| (Value::RuntimeHandler(Some(c.handler)), MAX_AGE))
@@ -284,6 +299,28 @@ impl SourceCache {
                     (Value::Token(Token { token, expires: told }), (life * 4 / 5).min(Duration::from_secs(86_400)))
                 }),
         };
+        self.known(now, &key, parsed)
+    }
+
+    /// Takes the outcome of a question to the node, if it is one. Returns the pods to look at again.
+    pub fn told(&mut self, now: Time, id: OpId, outcome: &Outcome) -> Option<BTreeSet<Uid>> {
+        let key = self.calls.remove(&CallId(id.0))?;
+        let parsed = match outcome {
+            Ok(Reply::Attaches(attaches)) => Ok((Value::FlexAttaches(*attaches), MAX_AGE)),
+            Ok(_) => Err("the answer was about something else".to_owned()),
+            Err(e) => Err(e.to_string()),
+        };
+        self.known(now, &key, parsed)
+    }
+
+    fn known(
+        &mut self,
+        now: Time,
+        key: &SourceKey,
+        parsed: Result<(Value, Duration), String>,
+    ) -> Option<BTreeSet<Uid>> {
+        let entry = self.entries.get_mut(key)?;
+        entry.call = None;
         match parsed {
             Ok((value, age)) => {
                 entry.value = Some(value);
@@ -362,8 +399,15 @@ fn parse<T: serde::de::DeserializeOwned>(
     reply.json::<T>().map(|v| value(Arc::new(v))).map_err(|e| e.to_string())
 }
 
-fn request(key: &SourceKey) -> ApiRequest {
-    match key {
+/// Who is asked for something.
+enum Question {
+    Api(ApiRequest),
+    Node(Op),
+}
+
+fn question(key: &SourceKey) -> Question {
+    Question::Api(match key {
+        SourceKey::FlexDriver(driver) => return Question::Node(Op::AskDriver(driver.clone())),
         SourceKey::Claim { namespace, name } => ApiRequest::get(&PersistentVolumeClaim::resource(), namespace, name),
         SourceKey::Volume(name) => ApiRequest::get(&PersistentVolume::resource(), "", name),
         SourceKey::CsiDriver(name) => ApiRequest::get(&CSIDriver::resource(), "", name),
@@ -389,5 +433,5 @@ fn request(key: &SourceKey) -> ApiRequest {
                 }),
             )
         }
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! Volumes of the node as a whole: what [`StagedVolumes`](crate::volumes::StagedVolumes) asks for is started here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use carrack_engine::Time;
 use carrack_types::volume::digest;
@@ -48,8 +48,8 @@ impl KubeletCore {
         let known = self.users_known();
         let status = self.node.seen.as_ref().and_then(|n| n.status.as_ref());
         let told = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
-        let attached: BTreeSet<String> =
-            status.iter().flat_map(|s| s.volumes_attached.iter().flatten()).map(|a| a.name.clone()).collect();
+        let attached = status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
+        let attached: BTreeMap<String, String> = attached.map(|a| (a.name.clone(), a.device_path.clone())).collect();
         let mut node = std::mem::take(&mut self.volumes.node);
         let said = &self.node.said;
         let uses = self.volumes.uses();
@@ -60,8 +60,13 @@ impl KubeletCore {
             |id| of(id).wanted,
             |id| of(id).there && self.planted != Some(Planted::DesiredStateAlone),
             |id| match self.planted {
-                Some(Planted::MountsUntold) => Told { in_use: true, attached: true },
-                _ => Told { in_use: told.iter().any(|t| t == id) && said.stands(id), attached: attached.contains(id) },
+                Some(Planted::MountsUntold) => {
+                    Told { in_use: true, attached: Some(attached.get(id).cloned().unwrap_or_default()) }
+                }
+                _ => Told {
+                    in_use: told.iter().any(|t| t == id) && said.stands(id),
+                    attached: attached.get(id).cloned(),
+                },
             },
         );
         for action in actions {

@@ -274,6 +274,9 @@ pub fn labels(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, String>
     out
 }
 
+/// Annotation of Nodes: the control plane attaches what is attached to them.
+pub const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
 /// The Node to register.
 #[must_use]
 pub fn node(i: &Inputs<'_>) -> Node {
@@ -281,10 +284,10 @@ pub fn node(i: &Inputs<'_>) -> Node {
         metadata: ObjectMeta {
             name: Some(i.config.node_name.clone()),
             labels: Some(labels(i.host, i.config)),
-            annotations: Some(BTreeMap::from([(
-                "volumes.kubernetes.io/controller-managed-attach-detach".to_owned(),
-                "true".to_owned(),
-            )])),
+            annotations: i
+                .config
+                .controller_attach
+                .then(|| BTreeMap::from([(CONTROLLER_ATTACH.to_owned(), "true".to_owned())])),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec { taints: Some(i.config.taints.clone()).filter(|t| !t.is_empty()), ..NodeSpec::default() }),

@@ -9,7 +9,21 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodStatus};
 
 /// How long a change may wait that nobody waits for.
-pub const HOLD: Duration = Duration::from_millis(500);
+const HOLD: Duration = Duration::from_millis(500);
+/// How long a step on the way to Running may.
+const STEP_HOLD: Duration = Duration::from_millis(1500);
+
+/// How long this change of a status may wait; not at all, if somebody may wait for it. What readiness is left of a pod that is
+/// being deleted is nothing to be quick about: nobody counts on it any more.
+#[must_use]
+pub fn hold(before: Option<&PodStatus>, after: &PodStatus, deleting: bool) -> Option<Duration> {
+    let is_pending = after.phase.as_deref() == Some("Pending");
+    let ends = |status: &PodStatus| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if deleting && !ends(after) && !before.is_some_and(ends) {
+        return Some(HOLD);
+    }
+    (!is_pressing(before, after)).then_some(if is_pending { STEP_HOLD } else { HOLD })
+}
 
 /// Conditions that only say how far the pod is on its way.
 const STEPS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", "PodReadyToStartContainers"];
@@ -18,8 +32,7 @@ const STEPS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", "Pod
 const NOT_YET: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Whether somebody may wait for this change of a status.
-#[must_use]
-pub fn is_pressing(before: Option<&PodStatus>, after: &PodStatus) -> bool {
+fn is_pressing(before: Option<&PodStatus>, after: &PodStatus) -> bool {
     let nothing = PodStatus::default();
     let before = before.unwrap_or(&nothing);
     let phase = |status: &PodStatus| status.phase.clone().unwrap_or_else(|| "Pending".to_owned());
@@ -113,6 +126,20 @@ mod tests {
         assert!(!is_pressing(Some(&status(json!({"phase": "Pending"}))), &with(json!({}))));
         assert!(!is_pressing(None, &with(json!({}))));
         assert!(is_pressing(None, &with(json!({"phase": "Running"}))));
+        // A step on the way to Running may wait longer; of a pod that goes, its end alone is pressing.
+        let running = with(json!({"phase": "Running", "conditions": condition("Ready", "True")}));
+        let unready = with(json!({"phase": "Running"}));
+        let ended = with(json!({"phase": "Succeeded"}));
+        let steps = [
+            (None, with(json!({})), false, Some(STEP_HOLD)),
+            (Some(&running), unready.clone(), false, None),
+            (Some(&running), unready, true, Some(HOLD)),
+            (Some(&running), ended.clone(), true, None),
+            (Some(&ended), with(json!({"phase": "Succeeded", "podIP": "10.0.0.1"})), true, Some(HOLD)),
+        ];
+        for (before, after, deleting, held) in steps {
+            assert_eq!(hold(before, &after, deleting), held, "{before:?} {after:?} {deleting}");
+        }
         // It is not ready any more, also where its condition goes.
         let ready = with(json!({"conditions": condition("Ready", "True")}));
         assert!(

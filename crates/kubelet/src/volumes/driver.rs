@@ -58,7 +58,11 @@ pub(super) fn inputs(
     match &origin.driver {
         Driver::Local { .. } => out.group_policy = by_pod,
         Driver::HostPath { .. } | Driver::Nfs { .. } => {}
-        Driver::Flex { secret: name, .. } => {
+        Driver::Flex { driver, secret: name, .. } => {
+            // What a pod brings itself is attached by its node.
+            if config.controller_attach && origin.claim.is_some() && sources.flex_attaches(driver)? {
+                out.stage.attached = Attached::ByNode;
+            }
             // Whether the driver takes groups is known once it was asked; the adapter knows.
             out.group_policy = by_pod;
             out.stage.secrets = secrets(name.as_ref(), sources)?;

@@ -158,6 +158,7 @@ mod tests {
     #[test]
     fn a_device_is_known_by_boot_and_number() {
         let staging = |identity: Option<&str>| Staging {
+            by_control_plane: false,
             id: "v".into(),
             origin: origin(false),
             path: "/staged".into(),

@@ -69,6 +69,11 @@ pub trait PayloadSources {
     /// # Errors
     /// When it is not known.
     fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady>;
+    /// Whether a FlexVolume driver attaches.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn flex_attaches(&self, driver: &str) -> Result<bool, NotReady>;
     /// An attachment, and when it was asked for.
     ///
     /// # Errors

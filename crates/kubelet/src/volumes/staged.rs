@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::Time;
+use carrack_types::volume::DEVICE_PATH;
 use serde::{Deserialize, Serialize};
 
 use super::backoff;
@@ -51,6 +52,9 @@ pub struct Staging {
     /// The device's own identity, `major:minor` with the boot it is of: a name alone may be
     /// another device's after a restart.
     pub identity: Option<String>,
+    /// A FlexVolume that the control plane attached, and detaches.
+    #[serde(default)]
+    pub by_control_plane: bool,
 }
 
 /// Whether the control plane has attached it.
@@ -61,6 +65,8 @@ pub enum Attached {
     NotNeeded,
     /// Not yet; the text says what is waited for.
     Waiting(String),
+    /// When the Node says so, and names the device.
+    ByNode,
     /// It is.
     With {
         /// What the attacher says about it.
@@ -82,6 +88,18 @@ pub struct StageInputs {
     /// The rest of this could not be read: it is only looked at whether the volume is there as the
     /// record says.
     pub confirm_only: bool,
+}
+
+impl StageInputs {
+    /// With the device that the Node names, where that is who says it.
+    fn with(&self, device: Option<String>, now: Time) -> Self {
+        let mut inputs = self.clone();
+        if let (Attached::ByNode, Some(device)) = (&self.attached, device) {
+            let context = BTreeMap::from([(DEVICE_PATH.to_owned(), device)]);
+            inputs.attached = Attached::With { context, read_at: now };
+        }
+        inputs
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,12 +134,12 @@ struct State {
 }
 
 /// What the Node says about a volume, in one revision that no write of this kubelet can still come after unseen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// `volumesInUse` names it: whoever detaches finds that, since a detach begins with a write that rests on it.
     pub in_use: bool,
-    /// `volumesAttached` names it: no detach has begun.
-    pub attached: bool,
+    /// `volumesAttached` names it, with this device: no detach has begun.
+    pub attached: Option<String>,
 }
 
 /// Something to do about a volume of the node.
@@ -157,14 +175,14 @@ pub struct StagedVolumes {
 impl State {
     /// Whether it may be made ready: nobody else takes it away meanwhile, and what is known of its attachment is of the
     /// one that cannot end now.
-    fn held(&mut self, told: Told, now: Time) -> bool {
-        let needed = matches!(self.inputs.attached, Attached::With { .. } | Attached::Waiting(_));
-        let stays = !self.staging.origin.attachable() || (told.in_use && (told.attached || !needed));
+    fn held(&mut self, told: &Told, now: Time) -> bool {
+        let needed = self.inputs.attached != Attached::NotNeeded;
+        let stays = !self.staging.origin.attachable() || (told.in_use && (told.attached.is_some() || !needed));
         self.held_since = if stays { self.held_since.or(Some(now)) } else { None };
         match (&self.inputs.attached, self.held_since) {
             (_, None) | (Attached::Waiting(_), _) => false,
             (Attached::With { read_at, .. }, Some(since)) => *read_at >= since,
-            (Attached::NotNeeded, Some(_)) => true,
+            (Attached::NotNeeded | Attached::ByNode, Some(_)) => true,
         }
     }
 }
@@ -189,7 +207,14 @@ impl StagedVolumes {
     /// A pod wants it; tells how far it is.
     pub fn want(&mut self, id: &str, origin: &Origin, path: String, inputs: StageInputs) -> Progress {
         let v = self.volumes.entry(id.to_owned()).or_insert_with(|| State {
-            staging: Staging { id: id.to_owned(), origin: origin.clone(), path, device: None, identity: None },
+            staging: Staging {
+                id: id.to_owned(),
+                origin: origin.clone(),
+                path,
+                device: None,
+                identity: None,
+                by_control_plane: inputs.attached == Attached::ByNode,
+            },
             inputs: StageInputs::default(),
             actual: Actual::Absent,
             recorded: None,
@@ -206,6 +231,9 @@ impl StagedVolumes {
             }
             (_, Some(error), _) => Progress::Failed(error.clone()),
             (_, None, Attached::Waiting(what)) => Progress::Failed(what.clone()),
+            (_, None, Attached::ByNode) if v.held_since.is_none() => {
+                Progress::Failed(format!("volume {:?} is not attached to the node yet", v.staging.origin.spec_name))
+            }
             _ => Progress::Pending,
         }
     }
@@ -233,7 +261,8 @@ impl StagedVolumes {
     ) -> Vec<StageAction> {
         let mut actions = Vec::new();
         self.volumes.retain(|id, v| {
-            let held = v.held(told(id), now);
+            let said = told(id);
+            let held = v.held(&said, now);
             if v.op.is_some() || v.retry_at > now {
                 return true;
             }
@@ -243,7 +272,7 @@ impl StagedVolumes {
                 if behind {
                     actions.push(StageAction::Record(Box::new(v.staging.clone())));
                 } else if !ready && held {
-                    actions.push(StageAction::Stage(Box::new(v.staging.clone()), v.inputs.clone()));
+                    actions.push(StageAction::Stage(Box::new(v.staging.clone()), v.inputs.with(said.attached, now)));
                 }
                 return true;
             }

@@ -18,6 +18,8 @@ struct Fixed {
     objects: Vec<serde_json::Value>,
     /// When attachments were asked for.
     read_at: Time,
+    /// FlexVolume drivers attach.
+    flex_attaches: bool,
 }
 
 impl Fixed {
@@ -59,6 +61,12 @@ impl PayloadSources for Fixed {
     }
     fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady> {
         self.read("CSIDriver", "", name)
+    }
+    fn flex_attaches(&self, _: &str) -> Result<bool, NotReady> {
+        match &self.broken {
+            Some(e) => Err(e.clone()),
+            None => Ok(self.flex_attaches),
+        }
     }
     fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
         Ok((self.read("VolumeAttachment", "", name)?, self.read_at))
@@ -242,13 +250,62 @@ fn claims_are_used_only_where_they_surely_are_the_pods() {
     check(&broken, Err("API server down"));
 }
 
+#[test]
+fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
+    let p = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let own = pod(json!([{"name": "v", "flexVolume": {"driver": "v/d"}}]));
+    let claimed = || claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
+    let told = |device: Option<&str>| Told { in_use: true, attached: device.map(str::to_owned) };
+    // Whether it is the control plane's, with what the Node says, and whether that is enough, and for what.
+    for (pod, flex_attaches, controller_attach, device, expected) in [
+        (&p, true, true, None, Err("volume \"pv1\" is not attached to the node yet")),
+        (&p, true, true, Some("/dev/x"), Ok((true, Some("/dev/x")))),
+        (&p, true, true, Some(""), Ok((true, Some("")))),
+        (&p, false, true, None, Ok((false, None))),
+        (&p, true, false, None, Ok((false, None))),
+        (&own, true, true, None, Ok((false, None))),
+    ] {
+        let case = format!("{flex_attaches} {controller_attach} {device:?}");
+        let sources = Fixed { flex_attaches, ..claimed() };
+        let config = NodeConfig { controller_attach, ..NodeConfig::default() };
+        let mut v = Volumes::default();
+        let look = |v: &mut Volumes| v.wanted(Time(0), pod, &config, &Place::default(), &sources).len();
+        look(&mut v);
+        v.journal_saved("u", 1);
+        assert_eq!(look(&mut v), 0);
+        let mut node = std::mem::take(&mut v.node);
+        let record = node.step(Time(0), true, |_| true, |_| true, |_| told(device));
+        let [StageAction::Record(staging)] = &record[..] else { panic!("{case}: {record:?}") };
+        node.started(&record[0], OpId(7));
+        node.done(Time(0), &staging.id, OpId(7), &Ok(Reply::Done));
+        let next = node.step(Time(0), true, |_| true, |_| true, |_| told(device));
+        v.node = node;
+        match (&next[..], expected) {
+            ([StageAction::Stage(s, inputs)], Ok((by_control_plane, device))) => {
+                assert_eq!(s.by_control_plane, by_control_plane, "{case}");
+                let named = match &inputs.attached {
+                    staged::Attached::With { context, .. } => context.get("devicePath").map(String::as_str),
+                    _ => None,
+                };
+                assert_eq!(named, device, "{case}");
+            }
+            ([], Err(text)) => {
+                look(&mut v);
+                let missing = v.ready(pod).expect_err("it is missing");
+                assert_eq!(missing, vec![("v".to_owned(), Some(text.to_owned()))], "{case}");
+            }
+            (next, _) => panic!("{case}: {next:?}"),
+        }
+    }
+}
+
 /// What the node's volumes ask for, by name, when everything that is asked is done at once.
 fn ask(v: &mut Volumes, next: &mut u64, known: bool, in_use: bool) -> Vec<&'static str> {
-    let told = Told { in_use, attached: false };
+    let told = Told { in_use, attached: None };
     let mut node = std::mem::take(&mut v.node);
     let uses = v.uses();
     let of = |id: &str| uses.get(id).copied().unwrap_or_default();
-    let actions = node.step(Time(0), known, |id| of(id).wanted, |id| of(id).there, |_| told);
+    let actions = node.step(Time(0), known, |id| of(id).wanted, |id| of(id).there, |_| told.clone());
     let names = actions.iter().map(|a| match a {
         StageAction::Record(_) => "record",
         StageAction::Stage(..) => "stage",

@@ -28,6 +28,9 @@ pub enum NetworkError {
     File(PathBuf, #[source] io::Error),
 }
 
+/// Addresses that nobody answers to.
+const MULTICAST: &str = "224.0.0.0/4";
+
 /// Where a command runs.
 #[derive(Clone, Copy)]
 enum At<'a> {
@@ -60,11 +63,27 @@ pub fn set_up(members: &Members) -> Result<(), NetworkError> {
         routes(At::Node(&netns), members, Some(member))?;
         masquerade_node(members, member)?;
     }
+    hide(&members.cluster, "nodes", &format!("{gateway}/{bits}"), &bridge)
+}
+
+/// What the pods of a node that has this network to itself send elsewhere than to each other comes from the node. It is one
+/// rule for all of them: CNI's `ipMasq` makes a chain for each pod, and reads those of all others for it. Blocks meanwhile.
+///
+/// # Errors
+/// See [`NetworkError`].
+pub fn masquerade(layout: &Layout, pod_cidr: &str) -> Result<(), NetworkError> {
+    hide(layout, "pods", pod_cidr, &layout.bridge())
+}
+
+/// What comes from a range and leaves by another way than its bridge has this machine's address then. Multicast stays.
+fn hide(cluster: &Layout, what: &str, range: &str, bridge: &str) -> Result<(), NetworkError> {
     // The comment has the form that CNI's plugins give theirs, by which `carrack down` finds a cluster's rules.
-    let comment = format!("name: \"{}\" id: \"nodes\"", members.cluster.cni_network());
-    let range = format!("{gateway}/{bits}");
-    let rule = ["POSTROUTING", "-s", &range, "!", "-o", &bridge, "-m", "comment", "--comment", &comment];
-    nat(At::Cluster, "-A", &rule, "MASQUERADE")
+    let comment = format!("name: \"{}\" id: \"{what}\"", cluster.cni_network());
+    let rule = [
+        &["POSTROUTING", "-s", range, "!", "-d", MULTICAST, "!", "-o", bridge],
+        &["-m", "comment", "--comment", &*comment][..],
+    ];
+    nat(At::Cluster, "-A", &rule.concat(), "MASQUERADE")
 }
 
 /// Takes a node's namespace away, and with it all that is in it.
@@ -131,7 +150,7 @@ fn routes(at: At<'_>, members: &Members, own: Option<&Member>) -> Result<(), Net
 fn masquerade_node(members: &Members, member: &Member) -> Result<(), NetworkError> {
     let netns = member.netns();
     let at = At::Node(&netns);
-    nat(at, "-A", &["POSTROUTING", "-s", &member.pod_cidr, "!", "-d", "224.0.0.0/4"], "MASQUERADE")?;
+    nat(at, "-A", &["POSTROUTING", "-s", &member.pod_cidr, "!", "-d", MULTICAST], "MASQUERADE")?;
     for other in members.all() {
         nat(at, "-I", &["POSTROUTING", "-s", &member.pod_cidr, "-d", &other.pod_cidr], "ACCEPT")?;
     }

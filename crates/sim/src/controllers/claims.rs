@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
-use carrack_types::volume::csi_unique_name;
+use carrack_types::volume::{csi_unique_name, flex_unique_name};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -228,7 +228,10 @@ fn list<'a>(node: &'a Value, pointer: &str) -> BTreeSet<&'a str> {
 fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(&'a Value, String, &'a str)> {
     let name = text(attachment, "/spec/source/persistentVolumeName");
     let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name)?;
-    let unique = csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle"));
+    let unique = match volume.pointer("/spec/flexVolume/driver").and_then(Value::as_str) {
+        Some(driver) => flex_unique_name(driver, name),
+        None => csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle")),
+    };
     Some((volume, unique, text(attachment, "/spec/nodeName")))
 }
 

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
 use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
 use carrack_kubelet::{OpError, Outcome, Reply};
+use carrack_types::volume::DEVICE_PATH;
 
 use crate::attacher::{DEVICE, DRIVER, Rack};
+use crate::flex;
 use crate::invariants::Breach;
 use crate::settings::Files;
 
@@ -53,15 +55,19 @@ impl Disk {
         Ok(Reply::Done)
     }
     pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot_id: &str) -> Outcome {
-        if let Driver::Csi { handle, driver, .. } = &staging.origin.driver
-            && driver == DRIVER
+        let of_rack = match &staging.origin.driver {
+            Driver::Csi { handle, driver, .. } if driver == DRIVER => Some((handle, DEVICE)),
+            Driver::Flex { driver, .. } if driver == flex::DRIVER => Some((&staging.origin.spec_name, DEVICE_PATH)),
+            _ => None,
+        };
+        if let Some((disk, key)) = of_rack
             && !self.staged.contains_key(&staging.id)
         {
             let device = match &inputs.attached {
-                Attached::With { context, .. } => context.get(DEVICE),
-                Attached::NotNeeded | Attached::Waiting(_) => None,
+                Attached::With { context, .. } => context.get(key),
+                Attached::NotNeeded | Attached::Waiting(_) | Attached::ByNode => None,
             };
-            self.rack.stage(handle, self.node, device).map_err(OpError::Failed)?;
+            self.rack.stage(disk, self.node, device).map_err(OpError::Failed)?;
         }
         self.staged.insert(staging.id.clone(), staging.path.clone());
         let identity = Some(format!("{boot_id} {DEVICE_NUMBER}"));
@@ -73,8 +79,10 @@ impl Disk {
             breaches.push(Breach::new("disk-in-use-stays", what));
         }
         self.staged.remove(&staging.id);
-        if let Driver::Csi { handle, .. } = &staging.origin.driver {
-            self.rack.unstage(handle, self.node);
+        match &staging.origin.driver {
+            Driver::Csi { handle, .. } => self.rack.unstage(handle, self.node),
+            Driver::Flex { .. } => self.rack.unstage(&staging.origin.spec_name, self.node),
+            Driver::Local { .. } | Driver::HostPath { .. } | Driver::Nfs { .. } => {}
         }
         Ok(Reply::Done)
     }

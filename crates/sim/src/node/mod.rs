@@ -395,6 +395,7 @@ impl Node {
                 self.storage.unstage(&staging);
                 self.disk.unstage(&staging, breaches)
             }
+            Op::AskDriver(driver) => Ok(Reply::Attaches(driver == crate::flex::DRIVER)),
             Op::ExpandVolume(_) => Ok(Reply::Done),
             Op::RemovePod { uid, .. } => self.disk.remove_pod(&uid),
             Op::SaveRecord { name, body } => self.disk.save(name, body),

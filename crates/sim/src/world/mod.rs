@@ -129,6 +129,8 @@ enum Happening {
     Fault(Fault),
     /// A seat of a server is free again.
     Leave(usize, u32, Box<Class>),
+    /// A call to the FlexVolume driver takes effect.
+    Flex(u64),
     /// Somebody who asks too often asks once more.
     Flood,
     /// A request has waited for its seat for long enough.
@@ -214,6 +216,7 @@ struct World {
     /// Hollow nodes without power.
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
+    flex: crate::flex::Runs,
     gpus: crate::gpu::Link,
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
@@ -341,6 +344,11 @@ impl World {
             asked: scheduling::Asked::default(),
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
+            flex: crate::flex::Runs::new(
+                root.fork("flex"),
+                swarm.node,
+                options.plant.is_some_and(|plant| plant.bug == Bug::GuessedLoss),
+            ),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
@@ -511,6 +519,13 @@ impl World {
             Happening::Leave(server, life, class) => {
                 self.server.leave(server, life, &class);
                 self.seat();
+            }
+            Happening::Flex(number) => {
+                if let Some(answered) = self.flex.end(number, &self.rack) {
+                    self.act(format_args!("{}", answered.said));
+                    let news = OwnIn::Flex(Box::new(answered.answer));
+                    self.queue.after(answered.after, Happening::News(Role::Attacher, answered.life, news));
+                }
             }
             Happening::Flood => self.flood(),
             Happening::GiveUp(id) => {
@@ -698,6 +713,10 @@ impl World {
                         let follow = node.ask_storage(life, *out);
                         self.follow(number, follow);
                     }
+                }
+                Effect::Own(OwnOut::Flex(out)) => {
+                    let (number, after) = self.flex.begin(life, *out);
+                    self.queue.after(after, Happening::Flex(number));
                 }
                 Effect::Own(OwnOut::Handler(out)) => {
                     if let Role::VirtHandler(number) = role

@@ -155,11 +155,17 @@ fn waiting(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mu
         }
     }
     let mut decider = Decider::new(cluster);
+    // Each cluster numbers resources by itself.
+    let nominees: Vec<_> = scheduler.queue().nominations().collect();
+    let nominees: Vec<_> =
+        nominees.into_iter().map(|(pod, node)| (node, decider.cluster.read(pod.pod.clone()))).collect();
     for row in rows {
-        let nominated =
-            |node: &str| scheduler.queue().nominated_to(node).filter(|p| p.uid != row.pod.uid).cloned().collect();
+        let beside = |node: &str| {
+            let others = nominees.iter().filter(|(to, pod)| *to == node && pod.uid != row.pod.uid);
+            others.map(|(_, pod)| pod.clone()).collect()
+        };
         let info = decider.cluster.read(row.pod.pod.clone());
-        let question = Question { pod: &info, profile: &row.profile, nominated: &nominated };
+        let question = Question { pod: &info, profile: &row.profile, nominated: &beside };
         if let Some(fits) = decider.answers(question).into_iter().find(|answer| answer.refusals.is_empty()) {
             let what = format!(
                 "{role} lets {} ({}) wait, refused by {:?}, and {} takes it",

@@ -1,13 +1,8 @@
-//! Calls to the driver, as questions that a reconcile asks.
-//!
-//! All calls of the protocol may be made twice, and are named by what they say. So a reconcile simply asks; what has not
-//! been answered yet is on its way, and when the answer comes the key is looked at again. An answer is given once: who
-//! needs it again asks again. Nothing is remembered beyond that, so a process that was killed has lost nothing.
+//! Calls to the driver, and its answers.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 
-use carrack_engine::Key;
+use crate::asking;
 
 /// What a volume is made from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,9 +60,11 @@ pub enum Call {
     DeleteSnapshot(String),
 }
 
-impl Call {
-    /// The volume that it makes or deletes.
-    fn makes_or_deletes(&self) -> Option<&str> {
+impl asking::Call for Call {
+    type Outcome = Outcome;
+
+    /// A volume is made or deleted, one after the other.
+    fn subject(&self) -> Option<&str> {
         match self {
             Self::Create(wanted) => Some(&wanted.name),
             Self::Delete(volume) => Some(volume),
@@ -122,76 +119,13 @@ pub struct CallError {
 /// How a call ended.
 pub type Outcome = Result<Answer, CallError>;
 
-/// Who asks: a controller, and the key that it looks at.
-pub(super) type Asker = (&'static str, Key);
-
-#[derive(Default)]
-struct Entry {
-    id: u64,
-    askers: BTreeSet<Asker>,
-    outcome: Option<Outcome>,
-}
-
-#[derive(Default)]
-pub(super) struct Questions {
-    entries: BTreeMap<Call, Entry>,
-    outbox: Vec<(u64, Call)>,
-    last: u64,
-}
-
-/// The questions of all controllers of a process. They run in one task; the lock only says so to the compiler.
-#[derive(Clone, Default)]
-pub(super) struct Calls(Arc<Mutex<Questions>>);
-
-impl Calls {
-    fn lock(&self) -> MutexGuard<'_, Questions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Asks, or takes the answer. None while it is awaited. A volume is made or deleted, one after the other: a driver that is
-    /// asked for both at once may do them in any order.
-    pub fn ask(&self, controller: &'static str, key: &Key, call: Call) -> Option<Outcome> {
-        let mut q = self.lock();
-        if let Some(volume) = call.makes_or_deletes() {
-            let contrary = |other: &Call| *other != call && other.makes_or_deletes() == Some(volume);
-            // An answer that nobody took says nothing any more.
-            q.entries.retain(|other, entry| entry.outcome.is_none() || !contrary(other));
-            if let Some((_, entry)) = q.entries.iter_mut().find(|(other, _)| contrary(other)) {
-                entry.askers.insert((controller, key.clone()));
-                return None;
-            }
-        }
-        if let Some(entry) = q.entries.get_mut(&call) {
-            entry.askers.insert((controller, key.clone()));
-            return match entry.outcome.is_some() {
-                true => q.entries.remove(&call)?.outcome,
-                false => None,
-            };
-        }
-        q.last += 1;
-        let id = q.last;
-        q.outbox.push((id, call.clone()));
-        let askers = BTreeSet::from([(controller, key.clone())]);
-        q.entries.insert(call, Entry { id, askers, outcome: None });
-        None
-    }
-
-    /// What is to be sent.
-    pub fn take(&self) -> Vec<(u64, Call)> {
-        std::mem::take(&mut self.lock().outbox)
-    }
-
-    /// An answer came. Returns who asked.
-    pub fn answered(&self, id: u64, outcome: Outcome) -> Vec<Asker> {
-        let mut q = self.lock();
-        let Some(entry) = q.entries.values_mut().find(|e| e.id == id) else { return Vec::new() };
-        entry.outcome = Some(outcome);
-        entry.askers.iter().cloned().collect()
-    }
-}
+/// The questions of the controllers of a node's driver.
+pub(super) type Calls = asking::Calls<Call>;
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::Key;
+
     use super::*;
 
     #[test]

@@ -24,8 +24,10 @@ use serde_json::{Value, json};
 use super::calls::{Access, Answer, Call, Calls, From, NewVolume};
 use super::snapshots::source;
 use super::{DATA, PROVISIONED_BY, PROVISIONER, PROVISIONING, SELECTED_NODE};
-use super::{class_of, finalizers, quantity, requested};
+use super::{class_of, finalizers};
 use crate::DRIVER;
+use crate::asking::ANOTHER_ANSWER;
+use crate::resize::{quantity, requested};
 
 const NAME: &str = "carrack-local-provisioner";
 /// Parameters of classes that are the provisioner's own begin with this.
@@ -106,7 +108,7 @@ impl Claims {
                 let text = format!("Successfully provisioned volume {}", volume.name());
                 Plan::none().create(&volume).told(EventRecord::normal(claim, "ProvisioningSucceeded", text))
             }
-            None => Plan::failed("the driver's answer was about something else"),
+            None => Plan::failed(ANOTHER_ANSWER),
         }
     }
 }

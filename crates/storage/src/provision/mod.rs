@@ -22,11 +22,11 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
-use carrack_engine::{Core, Effects, Input, Manager, Never, Rng, Time};
+use carrack_engine::{Manager, Rng};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
+use crate::asking::{self, Asking};
+use crate::resize::Resize;
 use crate::{DRIVER, TOPOLOGY};
 use calls::{Call, Calls, Outcome};
 
@@ -43,31 +43,14 @@ const DATA: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 pub const PROVISIONING: &str = "local.carrack.io/provisioning";
 
 /// A call to the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Out {
-    /// Names it.
-    pub id: u64,
-    /// What to call.
-    pub call: Call,
-}
-
+pub type Out = asking::Out<Call>;
 /// A call's end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct In {
-    /// Which.
-    pub id: u64,
-    /// How.
-    pub outcome: Outcome,
-}
+pub type In = asking::In<Outcome>;
 
 /// The core.
-pub struct Provisioner {
-    manager: Manager,
-    inner: Effects<Never>,
-    calls: Calls,
-}
+pub type Provisioner = Asking<Call>;
 
-impl Provisioner {
+impl Asking<Call> {
     /// The controllers of a node's driver.
     #[must_use]
     pub fn new(node: &str, rng: Rng) -> Self {
@@ -86,43 +69,10 @@ impl Provisioner {
         let manager = Manager::new("carrack-local", rng)
             .with(claims::Claims::new(node, calls.clone(), traceless))
             .with(reclaim::Reclaim::new(node, calls.clone()))
-            .with(resize::Resize::new(node, calls.clone()))
+            .with(Resize(resize::Local { node: node.to_owned(), calls: calls.clone() }))
             .with(snapshots::Snapshots::new(node))
             .with(snapshots::Contents::new(node, calls.clone()));
-        Self { manager, inner: Effects::new(), calls }
-    }
-}
-
-impl Core for Provisioner {
-    type In = In;
-    type Out = Out;
-
-    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
-        let input = match input {
-            Input::Start => Input::Start,
-            Input::Api { id, result } => Input::Api { id, result },
-            Input::Watch { id, item } => Input::Watch { id, item },
-            Input::Timer(id) => Input::Timer(id),
-            Input::Own(In { id, outcome }) => {
-                for (controller, key) in self.calls.answered(id, outcome) {
-                    self.manager.look_again(now, controller, key, &mut self.inner);
-                }
-                return self.hand_on(fx);
-            }
-        };
-        self.manager.step(now, input, &mut self.inner);
-        self.hand_on(fx);
-    }
-}
-
-impl Provisioner {
-    fn hand_on(&mut self, fx: &mut Effects<Out>) {
-        while let Some(effect) = self.inner.pop() {
-            fx.pass(effect);
-        }
-        for (id, call) in self.calls.take() {
-            fx.own(Out { id, call });
-        }
+        Self::around(manager, calls)
     }
 }
 
@@ -146,26 +96,6 @@ fn is_here(volume: &PersistentVolume, node: &str) -> bool {
 /// What a claim's storage class is called; empty for none.
 fn class_of(claim: &PersistentVolumeClaim) -> &str {
     claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default()
-}
-
-/// How much a claim asks for, in bytes.
-fn requested(claim: &PersistentVolumeClaim) -> u64 {
-    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
-    bytes(requests)
-}
-
-type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
-
-/// The storage among resources, in bytes; 0 for none.
-fn bytes(of: Option<&Amounts>) -> u64 {
-    let q = of.and_then(|a| a.get("storage")).and_then(|q| carrack_types::quantity::Quantity::try_from(q).ok());
-    q.and_then(|q| u64::try_from(q.units()).ok()).unwrap_or(0)
-}
-
-/// A size as a quantity of Kubernetes, in the binary form where it is whole.
-fn quantity(bytes: u64) -> String {
-    let units = i64::try_from(bytes).unwrap_or(i64::MAX);
-    carrack_types::quantity::Quantity::from_units(units, carrack_types::quantity::Form::BinarySi).to_string()
 }
 
 /// A list of finalizers without one of them, or with it.

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::calls::{Answer, Call, Calls, From};
 use super::{finalizers, is_here};
 use crate::DRIVER;
+use crate::asking::ANOTHER_ANSWER;
 
 const SNAPSHOTS: &str = "carrack-local-snapshots";
 const CONTENTS: &str = "carrack-local-snapshotter";
@@ -307,7 +308,7 @@ impl Controller for Contents {
                     "readyToUse": true, "error": null});
                 Plan::none().patch_status(content.as_ref(), json!({ "status": status }))
             }
-            Some(Ok(_)) => Plan::failed("the driver's answer was about something else"),
+            Some(Ok(_)) => Plan::failed(ANOTHER_ANSWER),
         }
     }
 }

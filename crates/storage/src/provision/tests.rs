@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::calls::{Answer, Call, CallError, Calls, Outcome};
-use super::{claims::Claims, reclaim::Reclaim, resize::Resize};
+use super::{claims::Claims, reclaim::Reclaim, resize::Local};
+use crate::resize::Resize;
 
 fn of<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -323,7 +324,7 @@ fn volumes_grow_and_never_shrink() {
     ];
     for (what, claim, volume, answer, asks, expected) in cases {
         let calls = Calls::default();
-        let mut controller = Resize::new("n1", calls.clone());
+        let mut controller = Resize(Local { node: "n1".into(), calls: calls.clone() });
         let caches = Caches::new().with([claim]).with([volume]);
         let (asked, plan) = look(&mut controller, &calls, &Key::new("ns", "c"), &caches, &answer);
         assert_eq!((asked.len(), words(&plan)), (asks, expected.into_iter().map(str::to_owned).collect()), "{what}");

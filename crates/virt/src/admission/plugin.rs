@@ -10,15 +10,16 @@ use carrack_types::kubevirt::{
     KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSpec,
 };
 use carrack_types::resource::Object as _;
-use carrack_types::well_known::kubevirt::{GROUP, VM_FINALIZER, VMI_FINALIZER};
+use carrack_types::well_known::kubevirt::{GROUP, UNPAUSED_CONDITION, VM_FINALIZER, VMI_FINALIZER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     Fault, Faults, check_instance, check_instance_labels, check_instance_update, check_locked, check_machine,
     check_restore, check_snapshot, complete_instance, complete_machine, snapshot,
 };
+use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
 use crate::instancetype;
 
@@ -53,7 +54,12 @@ impl AdmissionPlugin for VirtAdmission {
         if !writes_object(attributes) || is_deleting(&attributes.object) {
             return Ok(());
         }
-        if attributes.is(GROUP, "virtualmachines") {
+        if attributes.is("", "pods") {
+            if attributes.operation == Operation::Create && attributes.caller.user == USER_VIRT_CONTROLLER {
+                open_gate(&mut attributes.object);
+            }
+            Ok(())
+        } else if attributes.is(GROUP, "virtualmachines") {
             let settings = settings(lookup);
             let is_new = attributes.operation == Operation::Create;
             complete::<VirtualMachine>(attributes, |vm, _| {
@@ -120,6 +126,21 @@ impl AdmissionPlugin for VirtAdmission {
             }
         }
         refuse(attributes, faults.into_vec())
+    }
+}
+
+/// Says of a new launcher that its guest is not paused, which the controller would say next. The gate is there from the start,
+/// since no guest is paused before it runs.
+fn open_gate(pod: &mut Map<String, Value>) {
+    let gates = pod.get("spec").and_then(|spec| spec.get("readinessGates")).and_then(Value::as_array);
+    if !gates.is_some_and(|gates| gates.iter().any(|gate| gate["conditionType"] == UNPAUSED_CONDITION)) {
+        return;
+    }
+    let at = pod.get("metadata").and_then(|meta| meta.get("creationTimestamp")).cloned();
+    let condition = unpaused_condition(false, at.unwrap_or_default());
+    let status = pod.entry("status").or_insert_with(|| json!({}));
+    if let Some(status) = status.as_object_mut() {
+        status.insert("conditions".to_owned(), json!([condition]));
     }
 }
 

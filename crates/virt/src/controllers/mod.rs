@@ -10,10 +10,11 @@
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
 //! placement on nodes whose handler has fallen silent, and `node::recovery` fails instances whose node is proven dead.
 //! `replicaset` keeps numbers of equal instances. `snapshot` keeps what a machine is, `restore` makes it so again, and `clone`
-//! makes another one of it. `installation` says that all this is there.
+//! makes another one of it. `installation` says that all this is there. `metrics` counts, and writes nothing.
 
 pub mod clone;
 pub mod installation;
+pub mod metrics;
 pub mod node;
 mod planted;
 pub mod replicaset;

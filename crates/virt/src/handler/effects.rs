@@ -223,6 +223,8 @@ pub struct Served {
     pub place: Place,
     /// Address at which its ports are reached.
     pub address: Option<String>,
+    /// Names of its disks, in their order.
+    pub disks: Vec<String>,
 }
 
 /// Something to do on the node.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::effects::AgentReport;
 use super::spec::{POD_INTERFACE, mac_of, pod_interface};
-use crate::controllers::vmi::enter;
+use crate::controllers::vmi::{enter, ready};
 
 /// How a run ended, for the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,10 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
         if let Some(verdict) = verdict(domain) {
             enter(&mut status, verdict.phase, now);
         } else if is_alive(domain) {
+            if status.phase != phase::RUNNING && domain.phase == Phase::Running {
+                // The controller would say the same once it sees this: one write tells both.
+                set_condition(&mut status.conditions, ready(pod, phase::RUNNING), &at);
+            }
             enter(&mut status, phase::RUNNING, now);
             status.machine = Some(Machine { r#type: spec.domain.machine.and_then(|machine| machine.r#type) });
         }

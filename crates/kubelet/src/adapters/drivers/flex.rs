@@ -1,126 +1,40 @@
-//! FlexVolume drivers: programs, one call a run, an answer in JSON
-//! (<https://github.com/kubernetes/community/blob/master/contributors/devel/sig-storage/flexvolume.md>).
+//! FlexVolumes on this node. A call that a driver does not support has a default, which is done here
+//! (pkg/volume/flexvolume, the files `*-defaults.go`).
 //!
-//! A call that a driver does not support has a default that the kubelet does itself. What is not supported
-//! is asked for once: the answer is remembered for each driver.
+//! ```text
+//!   attach, by the node or by the control plane ─▶ waitforattach ─▶ mountdevice ─▶ mount ─▶ unmount ─▶ unmountdevice
+//!                                                    └─ expandfs, when the device has grown          detach, by the same ◀┘
+//! ```
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine as _;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use carrack_disks::DiskError;
+use carrack_flexvolume::{Capabilities, Drivers, Told, Volume};
+use carrack_types::volume::DEVICE_PATH;
 
-use super::{disk, failed, make_dir, mounted, program};
+use super::{disk, failed, make_dir, mounted};
 use crate::adapters::{blocking, io_error, mounts};
 use crate::effects::OpError;
-use crate::volumes::staged::{Secrets, StageInputs};
+use crate::volumes::staged::{Attached, Secrets, StageInputs};
 use crate::volumes::{Driver, Expanding, Origin, Published, Publishing, Staging, VolumeSetup};
-
-/// Upstream limits waitforattach alone, to ten minutes. A driver that hangs in another call would
-/// hold its volume for ever, so the same limit is put on all of them.
-const LIMIT: Duration = Duration::from_secs(600);
-
-/// What a driver says that it can do; what it leaves out it can, but for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Capabilities {
-    /// It attaches and detaches.
-    pub attach: bool,
-    /// The kubelet may give its volumes to a group.
-    #[serde(rename = "fsGroup")]
-    pub fs_group: bool,
-    /// A larger device needs its file system enlarged.
-    #[serde(rename = "requiresFSResize")]
-    pub requires_fs_resize: bool,
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self { attach: true, fs_group: true, requires_fs_resize: true }
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Answer {
-    status: String,
-    message: String,
-    device: String,
-    attached: bool,
-    capabilities: Option<Capabilities>,
-}
-
-/// How a driver is told about a volume.
-#[derive(Debug)]
-enum Told {
-    Answer(Answer),
-    NotSupported,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    capabilities: BTreeMap<String, Capabilities>,
-    not_supported: BTreeSet<(String, &'static str)>,
-}
 
 /// The drivers of a directory.
 #[derive(Clone, Debug)]
 pub struct Flex {
-    dir: PathBuf,
+    drivers: Drivers,
     node: String,
-    known: Arc<Mutex<Known>>,
 }
 
 impl Flex {
     /// Drivers below a directory, told the node's name.
     #[must_use]
     pub fn new(dir: PathBuf, node: &str) -> Self {
-        Self { dir, node: node.to_owned(), known: Arc::default() }
+        Self { drivers: Drivers::new(dir), node: node.to_owned() }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        // Entries are put in whole.
-        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn program(&self, driver: &str) -> PathBuf {
-        let name = driver.rsplit('/').next().unwrap_or(driver);
-        self.dir.join(driver.replace('/', "~")).join(name)
-    }
-
-    async fn call(&self, driver: &str, verb: &'static str, args: &[String]) -> Result<Told, OpError> {
-        let key = (driver.to_owned(), verb);
-        if self.known().not_supported.contains(&key) {
-            return Ok(Told::NotSupported);
-        }
-        let mut all = vec![verb.to_owned()];
-        all.extend_from_slice(args);
-        let path = self.program(driver);
-        let (code, text) = program(&path, &all, LIMIT).await?;
-        // The arguments hold secrets and are not shown.
-        let about = format!("FlexVolume driver {driver}, {verb}");
-        let answer: Answer = match serde_json::from_str(&text) {
-            Ok(answer) => answer,
-            Err(error) => {
-                let start: String = text.chars().take(200).collect();
-                let code = code.unwrap_or(-1);
-                return failed(format!("{about}: exit status {code}, and no answer in JSON ({error}): {start:?}"));
-            }
-        };
-        match (answer.status.as_str(), code) {
-            ("Not supported", _) => {
-                self.known().not_supported.insert(key);
-                Ok(Told::NotSupported)
-            }
-            ("Success", Some(0)) => Ok(Told::Answer(answer)),
-            ("Success", code) => {
-                failed(format!("{about}: it says Success and ends with exit status {}", code.unwrap_or(-1)))
-            }
-            (_, _) => failed(format!("{about}: {}", answer.message)),
-        }
+    async fn call(&self, driver: &str, verb: &'static str, args: &[String]) -> Result<Told, DiskError> {
+        self.drivers.call(driver, verb, args).await
     }
 
     /// What a driver can; it is initialised at the first question.
@@ -128,18 +42,27 @@ impl Flex {
     /// # Errors
     /// When there is no such driver, or it fails.
     pub async fn capabilities(&self, driver: &str) -> Result<Capabilities, OpError> {
-        if let Some(known) = self.known().capabilities.get(driver) {
-            return Ok(*known);
-        }
-        let found = match self.call(driver, "init", &[]).await? {
-            Told::Answer(answer) => answer.capabilities.unwrap_or_default(),
-            Told::NotSupported => return failed(format!("FlexVolume driver {driver} does not support init")),
-        };
-        self.known().capabilities.insert(driver.to_owned(), found);
-        Ok(found)
+        Ok(self.drivers.capabilities(driver).await?)
     }
 
-    /// Attaches, waits for the device, and mounts it for the node. Returns the device.
+    /// The device of a volume that is attached to this node: by the control plane, or by the driver now.
+    async fn device(&self, s: &Staging, inputs: &StageInputs, driver: &str, options: &str) -> Result<String, OpError> {
+        let device = match (&inputs.attached, s.by_control_plane) {
+            (Attached::With { context, .. }, _) => context.get(DEVICE_PATH).cloned().unwrap_or_default(),
+            (_, true) => return failed(format!("volume {:?} is not attached yet", s.origin.spec_name)),
+            (_, false) => match self.call(driver, "attach", &[options.to_owned(), self.node.clone()]).await? {
+                Told::Answer(answer) => answer.device,
+                Told::NotSupported => String::new(),
+            },
+        };
+        Ok(match self.call(driver, "waitforattach", &[device.clone(), options.to_owned()]).await? {
+            Told::Answer(answer) if !answer.device.is_empty() => answer.device,
+            _ => device,
+        })
+    }
+
+    /// Attaches, waits for the device, and mounts it for the node. Returns the device, where there is one: a driver that
+    /// knows of none mounts its volumes for each pod alone.
     ///
     /// # Errors
     /// What the driver says.
@@ -147,29 +70,30 @@ impl Flex {
         let Some((driver, options)) = options(&s.origin, &inputs.secrets, None) else {
             return failed("not a FlexVolume");
         };
-        if !self.capabilities(driver).await?.attach {
+        let can = self.capabilities(driver).await?;
+        if !can.attach {
             // Mounting it for a pod is all that there is.
             return Ok(None);
         }
-        let device = match self.call(driver, "attach", &[options.clone(), self.node.clone()]).await? {
-            Told::Answer(answer) => answer.device,
-            Told::NotSupported => String::new(),
-        };
-        let device = match self.call(driver, "waitforattach", &[device.clone(), options.clone()]).await? {
-            Told::Answer(answer) if !answer.device.is_empty() => answer.device,
-            _ => device,
-        };
-        if device.is_empty() {
-            return failed(format!("FlexVolume driver {driver} attached no device"));
-        }
+        let device = self.device(s, inputs, driver, &options).await?;
         if s.origin.block {
-            return Ok(Some(device));
+            return match device.is_empty() {
+                true => failed(format!("FlexVolume driver {driver} attached no device")),
+                false => Ok(Some(device)),
+            };
         }
         make_dir(&s.path)?;
         if mounted(&s.path)?.is_none() {
             let args = [s.path.clone(), device.clone(), options];
             if let Told::NotSupported = self.call(driver, "mountdevice", &args).await? {
+                if device.is_empty() {
+                    return Ok(None);
+                }
                 let o = &s.origin;
+                if can.requires_fs_resize && !o.read_only {
+                    // What has grown while it was mounted nowhere follows here, which takes no more than writing to it.
+                    disk::grow_unmounted(&device).await?;
+                }
                 disk::format_and_mount(&device, &s.path, &o.fs_type, o.read_only, &o.mount_options).await?;
             }
             if mounted(&s.path)?.is_none() {
@@ -179,10 +103,10 @@ impl Flex {
                 ));
             }
         }
-        Ok(Some(device))
+        Ok(Some(device).filter(|device| !device.is_empty()))
     }
 
-    /// Unmounts it for the node and detaches it.
+    /// Unmounts it for the node, and detaches it where this node attached it.
     ///
     /// # Errors
     /// What the driver says.
@@ -207,8 +131,12 @@ impl Flex {
         if let Some(device) = s.device.clone() {
             blocking(move || Ok(disk::prove_closed(&device)?)).await?;
         }
+        if s.by_control_plane {
+            return Ok(());
+        }
         // The default name is used also where the driver has getvolumename, as upstream does.
-        self.call(driver, "detach", &[s.origin.spec_name.clone(), self.node.clone()]).await.map(drop)
+        self.call(driver, "detach", &[s.origin.spec_name.clone(), self.node.clone()]).await?;
+        Ok(())
     }
 
     /// Lets the file system follow a device that has grown (`expandfs`). How large it was is not known here.
@@ -272,15 +200,11 @@ fn options<'a>(
     pod: Option<(&VolumeSetup, &Publishing)>,
 ) -> Option<(&'a str, String)> {
     let Driver::Flex { driver, options, .. } = &origin.driver else { return None };
-    let mut all: Map<String, Value> = Map::new();
-    let mut put = |key: &str, value: String| all.insert(format!("kubernetes.io/{key}"), Value::String(value));
-    put("fsType", origin.fs_type.clone());
-    put("readwrite", if origin.read_only { "ro" } else { "rw" }.to_owned());
-    put("pvOrVolumeName", origin.spec_name.clone());
-    for (key, value) in &secrets.0 {
-        put(&format!("secret/{key}"), base64::engine::general_purpose::STANDARD.encode(value));
-    }
+    let encode = |value: &[u8]| base64::engine::general_purpose::STANDARD.encode(value);
+    let mut more: Vec<(String, String)> =
+        secrets.0.iter().map(|(key, value)| (format!("secret/{key}"), encode(value))).collect();
     if let Some((setup, p)) = pod {
+        let mut put = |key: &str, value: String| more.push((key.to_owned(), value));
         if let Some(group) = setup.fs_group {
             put("mounterArgs.FsGroup", group.to_string());
         }
@@ -289,7 +213,6 @@ fn options<'a>(
         put("pod.uid", p.pod.uid.to_string());
         put("serviceAccount.name", p.pod.service_account.clone());
     }
-    // The user's win.
-    all.extend(options.iter().map(|(k, v)| (k.clone(), Value::String(v.clone()))));
-    Some((driver, Value::Object(all).to_string()))
+    let (name, fs_type, read_only) = (origin.spec_name.as_str(), origin.fs_type.as_str(), origin.read_only);
+    Some((driver, Volume { name, fs_type, read_only, options }.options(more)))
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use carrack_disks::filesystem as disk;
-use carrack_disks::{ownership, program, system};
+use carrack_disks::{ownership, system};
 
 use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};

@@ -135,6 +135,11 @@ impl Drivers {
         if m.published.origin.block {
             return Ok(stats);
         }
+        if let Driver::Flex { driver, .. } = &m.published.origin.driver
+            && !self.flex.capabilities(driver).await?.supports_metrics
+        {
+            return super::failed(format!("FlexVolume driver {driver} does not support metrics"));
+        }
         let path = PathBuf::from(&m.path);
         let u = blocking(move || Ok(filesystem::usage(&path)?)).await?;
         stats.fs.available_bytes = Some(u.available_bytes);

@@ -43,9 +43,6 @@ use crate::instancetype::{
 use size::{Sized, Trouble};
 use strategy::Act;
 
-/// How long a status may wait that only tells how a machine is getting on: starts and stops go through several in a moment.
-const STATUS_WAIT: Duration = Duration::from_millis(300);
-
 /// Runs machines.
 #[derive(Default)]
 pub struct VmController {
@@ -195,7 +192,10 @@ fn status_plan(world: &World<'_>, now: Time) -> Plan {
     match merge_patch(&old, &new) {
         Some(patch) => {
             let plan = Plan::none().patch_status(world.vm, json!({"status": patch}));
-            if status::can_wait(&old, &new) { plan.patient(STATUS_WAIT) } else { plan }
+            match status::patience(&old, &new) {
+                Some(wait) => plan.patient(wait),
+                None => plan,
+            }
         }
         None => Plan::none(),
     }

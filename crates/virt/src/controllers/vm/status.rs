@@ -1,5 +1,7 @@
 //! A machine's status, from the machine, its instance and its requests.
 
+use std::time::Duration;
+
 use carrack_engine::Time;
 use carrack_types::kubevirt::vm::StateChangeRequest;
 use carrack_types::kubevirt::{
@@ -16,6 +18,13 @@ use super::{World, start_failure};
 
 /// Conditions that are the machine's own and not its instance's.
 const OWN_CONDITIONS: [&str; 4] = ["Failure", "RestartRequired", "ManualRecoveryRequired", "Initialized"];
+
+/// How long a status may wait that only tells how a machine is getting on.
+const STATUS_WAIT: Duration = Duration::from_millis(300);
+/// How long it may wait when the state passes by itself.
+const STEP_WAIT: Duration = Duration::from_secs(2);
+/// The states that do.
+const PASSING: [&str; 3] = [printable_status::STARTING, printable_status::STOPPING, printable_status::TERMINATING];
 
 /// The status as it should be.
 pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
@@ -48,8 +57,9 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     status
 }
 
-/// Whether a change only tells how the machine is getting on: it does not become ready, and nothing is decided by what changes.
-pub(super) fn can_wait(old: &VirtualMachineStatus, new: &VirtualMachineStatus) -> bool {
+/// How long a change may wait that only tells how the machine is getting on: it does not become ready, and nothing is decided by
+/// what changes. Starts and stops go through several states in a moment, and are told with what they come to.
+pub(super) fn patience(old: &VirtualMachineStatus, new: &VirtualMachineStatus) -> Option<Duration> {
     let at_rest = [printable_status::STOPPED, printable_status::PAUSED].contains(&new.printable_status.as_str());
     let becomes_ready = new.ready && !old.ready;
     let mut told = old.clone();
@@ -59,10 +69,16 @@ pub(super) fn can_wait(old: &VirtualMachineStatus, new: &VirtualMachineStatus) -
     told.observed_generation = new.observed_generation;
     told.conditions.clone_from(&new.conditions);
     told.printable_status.clone_from(&new.printable_status);
+    told.volume_snapshot_statuses.clone_from(&new.volume_snapshot_statuses);
     if old.run_strategy.is_empty() && new.run_strategy == run_strategy::ALWAYS {
         told.run_strategy.clone_from(&new.run_strategy);
     }
-    told == *new && !at_rest && !becomes_ready
+    let passes = PASSING.contains(&new.printable_status.as_str()) && failure(old) == failure(new);
+    (told == *new && !at_rest && !becomes_ready).then_some(if passes { STEP_WAIT } else { STATUS_WAIT })
+}
+
+fn failure(status: &VirtualMachineStatus) -> Option<&Condition> {
+    find_condition(&status.conditions, "Failure")
 }
 
 fn wants_start(vm: &VirtualMachine) -> bool {

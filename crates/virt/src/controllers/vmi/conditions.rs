@@ -48,7 +48,7 @@ fn replace(
 }
 
 /// Whether the guest can serve: it runs, and its pod is ready.
-fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
+pub(crate) fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
     let Some(pod) = pod else {
         return Condition::new("Ready", "False", "PodNotExists", "virt-launcher pod has not yet been scheduled");
     };
@@ -115,16 +115,17 @@ fn image_error(pod: &Pod) -> Option<&ContainerStateWaiting> {
 
 /// The pod condition behind the readiness gate, when it must be written.
 pub(super) fn unpaused(vmi: &VirtualMachineInstance, pod: &Pod, now: Time) -> Option<Value> {
-    let (status, reason, message) = if vmi.is_paused() {
+    let wanted = unpaused_condition(vmi.is_paused(), now.rfc3339().into());
+    let there = pod_condition(pod, UNPAUSED_CONDITION);
+    there.is_none_or(|condition| wanted["status"] != condition.status.as_str()).then_some(wanted)
+}
+
+/// The pod condition behind the readiness gate. (Upstream: `syncPausedConditionToPod`.)
+pub(crate) fn unpaused_condition(paused: bool, at: Value) -> Value {
+    let (status, reason, message) = if paused {
         ("False", "Paused", "the virtual machine is paused")
     } else {
         ("True", "NotPaused", "the virtual machine is not paused")
     };
-    if pod_condition(pod, UNPAUSED_CONDITION).is_some_and(|condition| condition.status == status) {
-        return None;
-    }
-    Some(json!({
-        "type": UNPAUSED_CONDITION, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": now.rfc3339(),
-    }))
+    json!({"type": UNPAUSED_CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": at})
 }

@@ -7,6 +7,9 @@
 //!   final: pods deleted;  final, deletion asked for, no pods left: finalizer off
 //! ```
 //!
+//! An instance that is deleted takes its pod along at once, as upstream's does: the handler ends the guest, and the kubelet
+//! what is left of the pod.
+//!
 //! One instance has one pod, ever: its name follows from the instance's UID, and an instance whose pod vanished fails
 //! rather than get another. From Scheduled on only the handler, which sees the guest, says how the instance ended;
 //! this controller steps in when the node itself reports that every container of the pod has ended, or when the
@@ -32,6 +35,7 @@ use serde_json::json;
 use crate::controllers::Config;
 use crate::diff::merge_patch;
 
+pub(crate) use conditions::{ready, unpaused_condition};
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
 
@@ -42,6 +46,8 @@ const LAUNCHER_GRACE_S: i64 = 5;
 
 /// How long a status may wait that only tells how an instance is getting on.
 const STATUS_WAIT: Duration = Duration::from_millis(500);
+/// How long it may wait when it tells of a step that passes by itself: its pod is started, or is on its way out.
+const STEP_WAIT: Duration = Duration::from_secs(2);
 
 /// Gives instances their pods.
 pub struct VmiController {
@@ -145,7 +151,10 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     let mut plan = match merge_patch(vmi, &new) {
         Some(patch) => {
             let plan = Plan::none().patch(vmi, patch);
-            if can_wait(vmi, &new, &progress) { plan.patient(STATUS_WAIT) } else { plan }
+            match patience(vmi, &new, &progress) {
+                Some(wait) => plan.patient(wait),
+                None => plan,
+            }
         }
         None => Plan::none(),
     };
@@ -160,19 +169,36 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
     if new.is_final() && !is_lost && !keep_launcher(vmi) {
         plan = clear_up(world, &new, plan, now);
+    } else if vmi.is_deleting() && matches!(new.phase(), phase::SCHEDULED | phase::RUNNING) {
+        // The handler has until the end of the pod's own grace period.
+        plan = delete_pods(world, &new, plan, DeleteOptions::default());
     }
     plan.then(unpaused_gate(world, now))
 }
 
-/// Whether a change only tells how an instance is getting on: it does not become ready, and nobody acts on what changes. One that
-/// gets its pod is told of with its next phase.
-fn can_wait(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress: &progress::Next) -> bool {
-    let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");
+/// How long a change may wait that only tells how an instance is getting on: it does not become ready, and nobody acts on what
+/// changes. Steps on the way to a guest are told with the phase that hands it over, as long as nothing is in the way.
+fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress: &progress::Next) -> Option<Duration> {
+    let in_the_way = ["PodScheduled", "Synchronized"];
+    let unhindered = in_the_way.iter().all(|kind| old.condition(kind) == new.condition(kind));
+    let wait = |passes: bool| Some(if passes && unhindered { STEP_WAIT } else { STATUS_WAIT });
     match progress {
-        progress::Next::CreatePod(_) => old.metadata.finalizers == new.metadata.finalizers,
+        // The pod comes after the finalizer.
+        progress::Next::CreatePod(_) | progress::Next::Phase(phase::SCHEDULING)
+            if old.metadata.finalizers == new.metadata.finalizers =>
+        {
+            wait(true)
+        }
+        // The handler tells it in the write that lets the instance go, unless it is away.
+        progress::Next::Phase(phase::SUCCEEDED) if old.is_deleting() => wait(true),
         // What is in the way is told once, with its event.
-        progress::Next::Wait(_) => false,
-        _ => old.phase() == new.phase() && old.metadata == new.metadata && !becomes_ready,
+        progress::Next::CreatePod(_) | progress::Next::Wait(_) => None,
+        _ => {
+            let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");
+            let passes = new.is_deleting() || new.phase() == phase::SCHEDULING;
+            let only_status = old.phase() == new.phase() && old.metadata == new.metadata;
+            if only_status && !becomes_ready { wait(passes) } else { None }
+        }
     }
 }
 
@@ -205,13 +231,25 @@ fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Ti
     let over_since = over_since.and_then(|last| last.phase_transition_timestamp.as_ref()).map(Time::from);
     let left = over_since.map_or(Duration::ZERO, |since| (since + LAUNCHER_END).since(now));
     let had_guest = !world.vmi.status.as_ref().is_none_or(|status| status.node_name.is_empty());
+    if had_guest
+        && left > Duration::ZERO
+        && world.pod().is_some_and(|pod| !pod.is_deleting() && progress::compute_runs(pod))
+    {
+        return plan.requeue_after(left);
+    }
+    let options = DeleteOptions { grace_period_s: Some(LAUNCHER_GRACE_S), ..DeleteOptions::default() };
+    delete_pods(world, new, plan, options)
+}
+
+/// Deletes an instance's pods.
+fn delete_pods(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, options: DeleteOptions) -> Plan {
     world.pods.iter().filter(|pod| !pod.is_deleting()).fold(plan, |plan, pod| {
-        if had_guest && left > Duration::ZERO && progress::compute_runs(pod) {
-            return plan.requeue_after(left);
-        }
-        let options = DeleteOptions { grace_period_s: Some(LAUNCHER_GRACE_S), ..DeleteOptions::default() };
         let message = format!("Deleted virtual machine pod {}", pod.name());
-        plan.delete_with(&Pod::resource(), *pod, options).event(EventRecord::normal(new, "SuccessfulDelete", message))
+        plan.delete_with(&Pod::resource(), *pod, options.clone()).event(EventRecord::normal(
+            new,
+            "SuccessfulDelete",
+            message,
+        ))
     })
 }
 

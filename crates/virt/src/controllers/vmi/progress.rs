@@ -9,6 +9,7 @@ use carrack_types::kubevirt::{Quantity, Volume, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, NODE_NAME_LABEL};
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::World;
@@ -27,9 +28,9 @@ pub(super) enum Next {
 }
 
 impl Next {
-    /// Whether its pod is made, or has just been.
+    /// Whether it comes before there is a guest, with its pod made or about to be.
     pub fn is_scheduling(&self) -> bool {
-        matches!(self, Self::CreatePod(_) | Self::Phase(phase::SCHEDULING))
+        matches!(self, Self::CreatePod(_) | Self::Phase(phase::SCHEDULING | phase::SCHEDULED))
     }
 }
 
@@ -52,15 +53,20 @@ pub(super) fn next(world: &World<'_>) -> Next {
         phase::SCHEDULING => match world.pod() {
             None => Next::Phase(phase::FAILED),
             Some(_) if vmi.is_deleting() => Next::Phase(phase::FAILED),
-            Some(pod) if is_terminal(pod) || pod.is_deleting() => Next::Phase(phase::FAILED),
-            // Nothing starts it again, and the guest cannot do without it.
-            Some(pod) if any_container_ended(pod) => Next::Phase(phase::FAILED),
-            Some(pod) if all_containers_run(pod) => Next::Phase(phase::SCHEDULED),
-            Some(_) => Next::Stay,
+            Some(pod) => with_pod(pod),
         },
         phase::SCHEDULED | phase::RUNNING => ended_by_report(world),
         _ => Next::Stay,
     }
+}
+
+/// Where the pod of an instance has got to that is not handed over yet.
+fn with_pod(pod: &Pod) -> Next {
+    // Nothing starts a container again that has ended, and the guest cannot do without it.
+    if is_terminal(pod) || pod.is_deleting() || any_container_ended(pod) {
+        return Next::Phase(phase::FAILED);
+    }
+    if all_containers_run(pod) { Next::Phase(phase::SCHEDULED) } else { Next::Stay }
 }
 
 fn unscheduled(world: &World<'_>) -> Next {
@@ -68,8 +74,12 @@ fn unscheduled(world: &World<'_>) -> Next {
     if vmi.is_deleting() {
         return Next::Phase(phase::FAILED);
     }
-    if world.pod().is_some() {
-        return Next::Phase(phase::SCHEDULING);
+    if let Some(pod) = world.pod() {
+        // That it has a pod may not have been told yet.
+        return match with_pod(pod) {
+            Next::Stay => Next::Phase(phase::SCHEDULING),
+            next => next,
+        };
     }
     let mut blocks = BTreeSet::new();
     for name in vmi.spec.volumes.iter().filter_map(Volume::claim_name) {
@@ -157,6 +167,21 @@ pub(crate) fn enter(status: &mut VirtualMachineInstanceStatus, phase: &str, now:
         .push(PhaseTransition { phase: phase.to_owned(), phase_transition_timestamp: Some(now.meta()) });
 }
 
+/// The phases that an instance went through and that were not told: it was accepted with its creation, and scheduling
+/// began with its pod's.
+fn steps_until(world: &World<'_>, status: &mut VirtualMachineInstanceStatus, target: &str, now: Time) {
+    let order = [phase::UNSET, phase::PENDING, phase::SCHEDULING, phase::SCHEDULED];
+    let place = |phase: &str| order.iter().position(|known| *known == phase);
+    let (Some(from), Some(to)) = (place(&status.phase), place(target)) else { return };
+    let made = |meta: &ObjectMeta| meta.creation_timestamp.as_ref().map_or(now, |at| Time::from(at).min(now));
+    let pod = world.pod().map_or(now, |pod| made(&pod.metadata));
+    for (place, at) in [(1, made(&world.vmi.metadata)), (2, pod)] {
+        if from < place && place < to {
+            enter(status, order[place], at);
+        }
+    }
+}
+
 /// Brings the status up to what was decided and to what the pod shows.
 pub(super) fn apply(
     world: &World<'_>,
@@ -168,9 +193,7 @@ pub(super) fn apply(
     match next {
         Next::Stay => {}
         Next::Phase(phase) => {
-            if status.phase == phase::UNSET && *phase == phase::SCHEDULING {
-                enter(&mut status, phase::PENDING, now);
-            }
+            steps_until(world, &mut status, phase, now);
             enter(&mut status, phase, now);
         }
         Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),

@@ -1,5 +1,7 @@
 //! What the VMI controller plans, table by table.
 
+use std::time::Duration;
+
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
@@ -169,11 +171,26 @@ fn phases() {
         Some("Failed"),
         1,
     );
+    // How it ended is for the handler to say.
     check(
-        "deleted while running is the handler's",
+        "deleted while running: its pod goes along",
         vmi("Running", deleting.clone()),
         Some(pod("running", json!({}))),
         None,
+        1,
+    );
+    check(
+        "deleted, and its pod is on its way",
+        vmi("Running", deleting.clone()),
+        Some(pod("running", deleting.clone())),
+        None,
+        0,
+    );
+    check(
+        "its pod runs before it was told of",
+        vmi("", json!({})),
+        Some(pod("running", json!({}))),
+        Some("Scheduled"),
         0,
     );
     check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 1);
@@ -229,6 +246,42 @@ fn handoff_names_the_node() {
     assert_eq!(patch["metadata"]["labels"]["kubevirt.io/nodeName"], "n1");
     assert_eq!(patch["status"]["activePods"], json!({"pod-uid": "n1"}));
     assert_eq!(patch["status"]["launcherContainerImageVersion"], "launcher:1");
+}
+
+#[test]
+fn steps_that_were_not_told_are_kept() {
+    let made = |at: Time| json!({"metadata": {"creationTimestamp": at.rfc3339()}});
+    let [accepted, scheduling] = [3, 2].map(|age_s| Time(NOW.0 - age_s * 1_000_000_000));
+    let patch = patched(&plan(vmi("", made(accepted)), Some(pod("running", made(scheduling)))));
+    let steps = patch["status"]["phaseTransitionTimestamps"].as_array().map_or(&[][..], Vec::as_slice);
+    let told: Vec<_> =
+        steps.iter().map(|step| (step["phase"].as_str(), step["phaseTransitionTimestamp"].clone())).collect();
+    let expected = [("Pending", accepted), ("Scheduling", scheduling), ("Scheduled", NOW)];
+    assert_eq!(told, expected.map(|(phase, at)| (Some(phase), json!(at.rfc3339()))));
+}
+
+#[test]
+fn steps_wait_for_what_they_come_to() {
+    let check = |name: &str, plan: Plan, wait: Option<Duration>| {
+        assert_eq!(plan.patient.first().map(|(_, wait)| *wait), wait, "{name}");
+    };
+    let (step, moment) = (Some(Duration::from_secs(2)), Some(Duration::from_millis(500)));
+    check("its pod is made", plan(vmi("", json!({})), None), step);
+    check("its pod is there", plan(vmi("", json!({})), Some(pod("ContainerCreating", json!({})))), step);
+    let unschedulable =
+        json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}});
+    check("no node for it", plan(vmi("", json!({})), Some(pod("ContainerCreating", unschedulable))), moment);
+    check("no image", plan(vmi("", json!({})), Some(pod("ErrImagePull", json!({})))), moment);
+    check("it is handed over", plan(vmi("", json!({})), Some(pod("running", json!({})))), None);
+    check("it has failed", plan(vmi("Scheduling", json!({})), None), None);
+    let going = json!({"metadata": {"deletionTimestamp": GOING}});
+    check(
+        "it has ended as it was asked to",
+        plan(vmi("Running", going.clone()), Some(pod("ended", going.clone()))),
+        step,
+    );
+    check("it has ended by itself", plan(vmi("Running", json!({})), Some(pod("ended", json!({})))), None);
+    check("it is on its way out", plan(vmi("Running", going.clone()), Some(pod("running", going))), step);
 }
 
 #[test]

@@ -69,12 +69,16 @@ pub(super) struct Guest {
     pub wake_at: Option<Time>,
     /// A status write is in flight.
     pub writing: bool,
+    /// The last one failed; the next is not sent before.
+    pub write_at: Option<Time>,
     /// Revision of the last status write.
     pub barrier: u64,
     /// What the launcher was last called for, and when.
     pub last_call: Option<(Asked, Time)>,
     /// The shutdown was told as an event.
     pub told_shutdown: bool,
+    /// Its end is told by then, also when its pod is still there.
+    pub end_told_by: Option<Time>,
     /// It is a fact that no process of the pod is left.
     pub dead: bool,
     /// Its promise lies with its monitor, until then.
@@ -365,7 +369,8 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
         // that term's end then finds it changed.
         let Some((until, term)) = seen.lease.open else { return Act::Wait(None) };
         if fence::token(seen.vmi) != Some(term) {
-            return if guest.writing { Act::Wait(None) } else { Act::Claim(term) };
+            let must_wait = guest.writing || guest.write_at.is_some_and(|at| at > seen.now);
+            return if must_wait { Act::Wait(None) } else { Act::Claim(term) };
         }
         guest.record.bound = true;
         if guest.saved.as_ref().is_some_and(|saved| saved.bound) && guest.armed.is_none_or(|armed| armed < until) {

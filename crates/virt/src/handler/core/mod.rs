@@ -25,7 +25,7 @@ use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::Phase;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
-use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, LAUNCHER, NODE_NAME_LABEL};
+use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, LAUNCHER, NODE_NAME_LABEL, VMI_FINALIZER};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served};
@@ -37,6 +37,9 @@ use lease::Keeper;
 
 /// Component name in events.
 pub const COMPONENT: &str = "virt-handler";
+
+/// How long the end of a guest whose instance is deleted may wait for the end of its pod.
+const END_WAIT: Duration = Duration::from_secs(3);
 
 /// What an operation in flight is for.
 #[derive(Clone, Debug)]
@@ -273,7 +276,8 @@ impl Handler {
         fx: &mut Effects<Out>,
     ) {
         let Some(guest) = self.guests.get_mut(uid) else { return };
-        if guest.writing || vmi.revision() < guest.barrier {
+        let must_wait = guest.write_at.is_some_and(|at| at > now);
+        if guest.writing || must_wait || vmi.revision() < guest.barrier {
             return;
         }
         let mut new = vmi.as_ref().clone();
@@ -285,11 +289,30 @@ impl Handler {
             agent: guest.agent.report.as_ref(),
         };
         status::apply(&mut new, &seen, now);
+        if vmi.is_deleting() && new.phase() == phase::SUCCEEDED {
+            if pod.is_none() {
+                // Nothing holds it any more: its end is told in the write that lets it go.
+                new.remove_finalizer(VMI_FINALIZER);
+            } else {
+                // Its pod is about to go.
+                let until = *guest.end_told_by.get_or_insert(now + END_WAIT);
+                if now < until {
+                    if guest.wake_at != Some(until) {
+                        guest.wake_at = Some(until);
+                        self.wake(fx, until, Wake::Guest(uid.to_owned()));
+                    }
+                    return;
+                }
+            }
+        }
         let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
         for event in changes(vmi, &new, guest) {
             self.recorder.record(now, event, fx);
         }
-        patch["metadata"] = serde_json::json!({"uid": uid, "resourceVersion": vmi.metadata.resource_version});
+        let mut metadata = patch["metadata"].as_object().cloned().unwrap_or_default();
+        metadata.insert("uid".to_owned(), uid.into());
+        metadata.insert("resourceVersion".to_owned(), vmi.metadata.resource_version.clone().into());
+        patch["metadata"] = metadata.into();
         guest.writing = true;
         let resource = VirtualMachineInstance::resource();
         let request = ApiRequest::patch(&resource, vmi.namespace(), vmi.name(), "", ContentType::MergePatch, &patch);
@@ -399,7 +422,9 @@ impl Handler {
                         // The newer object comes by the watch; a second later it is tried again in any case.
                         Err(error) => {
                             tracing::debug!(uid, %error, "a status was not written");
-                            self.wake(fx, now + Duration::from_secs(1), Wake::Guest(uid.clone()));
+                            let again = now + Duration::from_secs(1);
+                            guest.write_at = (!error.is_conflict()).then_some(again);
+                            self.wake(fx, again, Wake::Guest(uid.clone()));
                             return;
                         }
                     }
@@ -426,7 +451,7 @@ impl Handler {
 
     /// Tells the console server which guests there are, when that changed.
     fn publish(&mut self, fx: &mut Effects<Out>) {
-        let served: Vec<Served> = self
+        let mut served: Vec<Served> = self
             .guests
             .iter()
             .filter(|(_, guest)| !guest.record.place.compute_id.is_empty() && guest.is_up())
@@ -435,10 +460,16 @@ impl Handler {
                 name: guest.record.name.clone(),
                 place: guest.record.place.clone(),
                 address: self.pod(uid).and_then(|pod| pod.status.as_ref()?.pod_ip.clone()),
+                disks: Vec::new(),
             })
             .collect();
         if served != self.published {
             self.published.clone_from(&served);
+            for guest in &mut served {
+                if let Some(vmi) = self.instance(&guest.place.uid) {
+                    guest.disks = vmi.spec.domain.devices.disks.iter().map(|disk| disk.name.clone()).collect();
+                }
+            }
             Self::tell(fx, Op::Publish(served));
         }
     }

@@ -11,6 +11,7 @@ use carrack_engine::{
 use carrack_launcher::Domain;
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::{End, EndReason, Phase};
+use carrack_types::well_known::kubevirt::VMI_FINALIZER;
 use serde_json::{Value, json};
 
 use super::Handler;
@@ -334,6 +335,7 @@ fn a_guest_is_brought_up() {
     assert_eq!(rig.phase(), "Scheduled");
     rig.domain(Phase::Running, None);
     assert_eq!(rig.phase(), "Running");
+    assert_eq!(rig.condition("Ready").expect("told")["reason"], "PodConditionMissing");
     let status = &rig.objects[VMI]["status"];
     assert_eq!(status["interfaces"][0]["ipAddress"], "10.1.0.5");
     assert_eq!(status["phaseTransitionTimestamps"][0]["phase"], "Running");
@@ -427,9 +429,32 @@ fn deletion_presses_the_power_button_then_waits_then_kills() {
     // 12 s of grace have passed: the kill does not wait for the next press.
     rig.pass(Duration::from_secs(1));
     rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+    // Its end is told with its pod's, or when that takes too long.
     rig.domain(Phase::Ended, Some(EndReason::Killed));
+    rig.pass(Duration::from_secs(2));
+    assert_eq!(rig.phase(), "Running");
+    rig.pass(Duration::from_secs(1));
     assert_eq!(rig.phase(), "Succeeded");
     assert_eq!(rig.events.iter().filter(|reason| *reason == "ShuttingDown").count(), 1);
+}
+
+#[test]
+fn an_end_that_was_asked_for_is_told_in_the_write_that_lets_the_instance_go() {
+    let check = |end: EndReason, phases: [&str; 2], finalizers: Value| {
+        let mut rig = Rig::with_instance("Scheduled");
+        rig.change(VMI, |vmi| vmi["metadata"]["finalizers"] = json!([VMI_FINALIZER, "another"]));
+        rig.start(Vec::new());
+        rig.boot();
+        rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+        rig.domain(Phase::Ended, Some(end));
+        assert_eq!(rig.phase(), phases[0], "{end:?}");
+        rig.remove(POD);
+        assert_eq!(rig.phase(), phases[1], "{end:?}");
+        assert_eq!(rig.objects[VMI]["metadata"]["finalizers"], finalizers, "{end:?}");
+    };
+    check(EndReason::Killed, ["Running", "Succeeded"], json!(["another"]));
+    // A failure is told at once, and its instance is the controller's to let go.
+    check(EndReason::Crashed, ["Failed", "Failed"], json!([VMI_FINALIZER, "another"]));
 }
 
 #[test]
@@ -441,6 +466,7 @@ fn a_guest_that_never_started_is_not_started_to_be_stopped() {
     rig.domain(Phase::Waiting, None);
     rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
     rig.domain(Phase::Ended, Some(EndReason::Killed));
+    rig.remove(POD);
     assert_eq!(rig.phase(), "Succeeded");
 }
 
@@ -541,6 +567,9 @@ fn a_lost_write_is_written_again() {
     rig.domain(Phase::Running, None);
     assert_eq!(rig.phase(), "Scheduled");
     rig.deaf = false;
+    // Not at once, whatever else happens.
+    rig.domain(Phase::Running, None);
+    assert_eq!(rig.phase(), "Scheduled");
     rig.pass(Duration::from_secs(2));
     assert_eq!(rig.phase(), "Running");
 }

@@ -194,8 +194,11 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
 /// What guests use.
 async fn measures(config: &Config, guests: &Guests) -> Response<Body> {
     let served: Vec<Served> = lock(&guests.served).values().cloned().collect();
+    let blocks = served.iter().map(|guest| metrics::block_statistics(config.layout(&guest.place)));
+    let blocks = futures::future::join_all(blocks).await;
     let node = config.node_name.clone();
-    let work = move || metrics::render(std::path::Path::new("/proc"), &node, &served);
+    let guests: Vec<_> = served.into_iter().zip(blocks).collect();
+    let work = move || metrics::render(std::path::Path::new("/proc"), &node, &guests);
     match tokio::task::spawn_blocking(work).await {
         Ok(body) => {
             let mut reply = text(StatusCode::OK, body);

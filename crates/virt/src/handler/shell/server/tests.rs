@@ -58,7 +58,13 @@ impl Rig {
         tokio::spawn(echo(serial));
         let guests = Guests::default();
         let (namespace, name) = ("ns".to_owned(), "demo".to_owned());
-        guests.replace(vec![Served { namespace, name, place, address: Some("127.0.0.1".to_owned()) }]);
+        guests.replace(vec![Served {
+            namespace,
+            name,
+            place,
+            address: Some("127.0.0.1".to_owned()),
+            disks: Vec::new(),
+        }]);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
         let (address, stop) = (listener.local_addr().expect("an address"), CancellationToken::new());
         tokio::spawn(serve(listener, tls, config, guests, stop.clone()));

@@ -1,0 +1,244 @@
+#![expect(clippy::disallowed_methods, reason = "shell: runs a control plane and watches the clock")]
+//! A control plane to measure, with hollow nodes: API server, scheduler, controllers and nodes run in this process, as in
+//! `carrack up`, on a store on disk. Every request of a role is counted on its way, and so is every write that changes
+//! nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use carrack_apiserver::ApiServer;
+use carrack_auth::Caller;
+use carrack_auth::caller::{self, GROUP_MASTERS};
+use carrack_engine::shell::{NoDoer, random_seed, run_core};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, Core, EventStream, Method, Never, Rng, Transport};
+use carrack_hollow::{HollowHandlers, HollowNodes};
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::roles::{self, virt_controller};
+
+/// How long anything may take before the measurement is given up.
+pub const LIMIT: Duration = Duration::from_secs(1800);
+
+const NONE: [&str; 0] = [];
+
+/// Counts what goes through a transport.
+pub struct Counting {
+    pub to: Arc<dyn Transport>,
+    pub counts: Arc<Counts>,
+}
+
+/// How many requests went by.
+#[derive(Default)]
+pub struct Counts {
+    writes: AtomicU64,
+    events: AtomicU64,
+    idle: AtomicU64,
+    conflicts: AtomicU64,
+    pub watches: AtomicU64,
+}
+
+impl Counts {
+    /// Writes but events, events, writes that changed nothing, and writes that were refused because something had
+    /// changed.
+    pub fn read(&self) -> [u64; 4] {
+        [&self.writes, &self.events, &self.idle, &self.conflicts].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Revised {
+    metadata: Revision,
+}
+
+#[derive(serde::Deserialize)]
+struct Revision {
+    #[serde(rename = "resourceVersion")]
+    resource_version: Option<String>,
+}
+
+/// The revision in an object or a patch.
+fn revision(json: &[u8]) -> Option<String> {
+    serde_json::from_slice::<Revised>(json).ok()?.metadata.resource_version
+}
+
+impl Transport for Counting {
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+        if request.method == Method::Get || request.path.contains("/leases") {
+            return self.to.send(request);
+        }
+        let events = request.path.contains("/events");
+        if events { &self.counts.events } else { &self.counts.writes }.fetch_add(1, Ordering::Relaxed);
+        let changes = matches!(request.method, Method::Put | Method::Patch) && !events;
+        let before = changes.then(|| revision(&request.body)).flatten();
+        let (sent, counts) = (self.to.send(request), self.counts.clone());
+        Box::pin(async move {
+            let result = sent.await;
+            match &result {
+                Ok(reply) if before.is_some() && revision(&reply.body) == before => {
+                    counts.idle.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) if error.is_conflict() => _ = counts.conflicts.fetch_add(1, Ordering::Relaxed),
+                _ => {}
+            }
+            result
+        })
+    }
+    fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        self.counts.watches.fetch_add(1, Ordering::Relaxed);
+        self.to.watch(request)
+    }
+}
+
+/// A control plane in this process.
+pub struct Plane {
+    pub server: ApiServer,
+    /// A way to it, as an administrator.
+    pub admin: Arc<dyn Transport>,
+    /// What the controllers ask for; those of virtual machines too.
+    pub controllers: Arc<Counts>,
+    /// What scheduler and nodes ask for.
+    pub others: Arc<Counts>,
+    pub tasks: JoinSet<anyhow::Result<()>>,
+    pub leader: AbortHandle,
+    pub stop: CancellationToken,
+}
+
+impl Plane {
+    /// Starts one on an empty directory. With `machines`, nodes take virtual machines.
+    ///
+    /// # Errors
+    /// The store cannot be opened, or the first objects cannot be written.
+    pub async fn start(dir: &Path, nodes: carrack_hollow::Config, machines: bool) -> anyhow::Result<Self> {
+        let server = roles::apiserver::bare(dir)?;
+        server.bootstrap().await.map_err(|status| anyhow::anyhow!("{}", status.message))?;
+        let stop = CancellationToken::new();
+        let (controllers, others) = (Arc::new(Counts::default()), Arc::new(Counts::default()));
+        let counted = |who: Caller, counts: &Arc<Counts>| -> Arc<dyn Transport> {
+            Arc::new(Counting { to: client(&server, who), counts: counts.clone() })
+        };
+        let mut tasks = JoinSet::new();
+        let (api, token) = (counted(Caller::new(caller::USER_SCHEDULER, NONE), &others), stop.clone());
+        let config = carrack_scheduler::Config::named(carrack_scheduler::DEFAULT_SCHEDULER_NAME);
+        tasks.spawn(async move { roles::scheduler::run(config, None, None, api, token).await });
+        let (api, token) = (counted(Caller::new(caller::USER_CONTROLLER_MANAGER, NONE), &controllers), stop.clone());
+        let leader =
+            tasks.spawn(async move { roles::controllers::run("", Some("bench-0"), PathBuf::new(), api, token).await });
+        let who = Caller::new("bench:hollow", [GROUP_MASTERS]);
+        let admin = client(&server, who.clone());
+        if machines {
+            virt_controller::install(&*admin).await?;
+            let api = counted(Caller::new(caller::USER_VIRT_CONTROLLER, NONE), &controllers);
+            let (config, token) = (virt_controller::config(None, dir), stop.clone());
+            tasks.spawn(async move { virt_controller::run(&config, None, None, api, token).await });
+            let handlers = HollowHandlers::new(nodes.clone(), &Rng::new(random_seed()));
+            play(&mut tasks, handlers, counted(who.clone(), &others), &stop);
+        }
+        let kubelets = HollowNodes::new(nodes, &Rng::new(random_seed()));
+        play(&mut tasks, kubelets, counted(who, &others), &stop);
+        Ok(Self { server, admin, controllers, others, tasks, leader, stop })
+    }
+
+    /// Waits until a list is as it should be.
+    ///
+    /// # Errors
+    /// It is not in time, or a role ended.
+    pub async fn wait(&mut self, path: &str, good: impl Fn(&[Value]) -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            if let Some(ended) = self.tasks.try_join_next() {
+                ended.context("a role panicked")??;
+                bail!("a role ended by itself");
+            }
+            let reply = self.send(ApiRequest::new(Method::Get, path)).await?;
+            if reply["items"].as_array().is_some_and(|items| good(items)) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        bail!("{path} is not as it should be after {} s", LIMIT.as_secs())
+    }
+
+    /// Makes a request as an administrator.
+    ///
+    /// # Errors
+    /// It is refused, or the answer is no JSON.
+    pub async fn send(&self, request: ApiRequest) -> anyhow::Result<Value> {
+        let reply = self.admin.send(request).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+        reply.json().map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    /// Ends all roles.
+    ///
+    /// # Errors
+    /// One of them failed.
+    pub async fn end(mut self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            match ended {
+                Err(error) if error.is_cancelled() => {}
+                ended => ended.context("a role panicked")??,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a core that has nothing to do but to talk to the API server.
+fn play<C: Core<In = Never, Out = Never> + Send + 'static>(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    core: C,
+    api: Arc<dyn Transport>,
+    stop: &CancellationToken,
+) {
+    let token = stop.clone();
+    tasks.spawn(async move { run_core(core, api, NoDoer, token.cancelled_owned()).await.map_err(anyhow::Error::msg) });
+}
+
+/// A way to an API server in this process.
+pub fn client(server: &ApiServer, who: Caller) -> Arc<dyn Transport> {
+    Arc::new(server.client_of(who))
+}
+
+/// A request with a body.
+///
+/// # Errors
+/// It is no JSON.
+pub fn body(method: Method, path: String, value: &Value) -> anyhow::Result<ApiRequest> {
+    let mut request = ApiRequest::new(method, path);
+    if method == Method::Patch {
+        request.content_type = carrack_engine::ContentType::MergePatch;
+    }
+    request.body = serde_json::to_vec(value).context("a value is no JSON")?.into();
+    Ok(request)
+}
+
+/// CPU seconds of this process so far.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn cpu_s() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: f64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<f64>().ok()).sum();
+    Ok(ticks / 100.0)
+}
+
+/// The most memory that this process ever had resident, in MB (10^6 bytes).
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn peak_mb() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let kib: f64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
+        .context("the kernel tells no peak of resident memory")?;
+    Ok(kib * 1024.0 / 1e6)
+}

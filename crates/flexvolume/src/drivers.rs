@@ -1,0 +1,187 @@
+//! The drivers of a directory: `VENDOR~DRIVER/DRIVER`, run once for each call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use carrack_disks::{DiskError, program};
+
+use crate::{Answer, Capabilities};
+
+/// How long a call may take. Upstream limits waitforattach alone, to ten minutes; a driver that hangs in another call would
+/// hold its volume for ever, so the same limit is put on all of them.
+pub const LIMIT: Duration = Duration::from_secs(600);
+
+/// What came of a call that did not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The driver did it.
+    Answer(Answer),
+    /// The driver has no such call: its default is to be done.
+    NotSupported,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    capabilities: BTreeMap<String, Capabilities>,
+    not_supported: BTreeSet<(String, &'static str)>,
+}
+
+/// The drivers of a directory.
+#[derive(Clone, Debug)]
+pub struct Drivers {
+    dir: PathBuf,
+    limit: Duration,
+    known: Arc<Mutex<Known>>,
+}
+
+fn failed<T>(text: String) -> Result<T, DiskError> {
+    Err(DiskError::Failed(text))
+}
+
+impl Drivers {
+    /// Those below a directory.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, limit: LIMIT, known: Arc::default() }
+    }
+
+    /// With another limit for calls.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Entries are put in whole.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a driver is. Its name comes from users, and does not lead out of the directory.
+    fn program(&self, driver: &str) -> Result<PathBuf, DiskError> {
+        let mut parts = driver.split('/');
+        let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
+        if !driver.split('/').all(plain) || parts.clone().count() > 2 {
+            return failed(format!("FlexVolume driver {driver:?} is not vendor/driver"));
+        }
+        let name = parts.next_back().unwrap_or(driver);
+        Ok(self.dir.join(driver.replace('/', "~")).join(name))
+    }
+
+    /// Calls a driver.
+    ///
+    /// # Errors
+    /// It fails, hangs, or does not say what it did.
+    pub async fn call(&self, driver: &str, verb: &'static str, args: &[String]) -> Result<Told, DiskError> {
+        let key = (driver.to_owned(), verb);
+        if self.known().not_supported.contains(&key) {
+            return Ok(Told::NotSupported);
+        }
+        let path = self.program(driver)?;
+        let all: Vec<String> = std::iter::once(verb.to_owned()).chain(args.iter().cloned()).collect();
+        let (code, text) = program(&path, &all, self.limit).await?;
+        // The arguments hold secrets and are not shown.
+        let about = format!("FlexVolume driver {driver}, {verb}");
+        let code = code.unwrap_or(-1);
+        let answer = match Answer::read(&text) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let start: String = text.chars().take(200).collect();
+                return failed(format!("{about}: exit status {code}, and no answer in JSON ({error}): {start:?}"));
+            }
+        };
+        match (answer.status.as_str(), code) {
+            ("Not supported", _) => {
+                self.known().not_supported.insert(key);
+                Ok(Told::NotSupported)
+            }
+            ("Success", 0) => Ok(Told::Answer(answer)),
+            ("Success", _) => failed(format!("{about}: it says Success and ends with exit status {code}")),
+            _ => failed(format!("{about}: {}", answer.message)),
+        }
+    }
+
+    /// What a driver can; it is initialised at the first question.
+    ///
+    /// # Errors
+    /// There is no such driver, or it fails.
+    pub async fn capabilities(&self, driver: &str) -> Result<Capabilities, DiskError> {
+        if let Some(known) = self.known().capabilities.get(driver) {
+            return Ok(*known);
+        }
+        let found = match self.call(driver, "init", &[]).await? {
+            Told::Answer(answer) => answer.capabilities.unwrap_or_default(),
+            Told::NotSupported => return failed(format!("FlexVolume driver {driver} does not support init")),
+        };
+        self.known().capabilities.insert(driver.to_owned(), found);
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A driver that does this, in a directory of its own.
+    fn driver(script: &str) -> (tempfile::TempDir, Drivers) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("v~d");
+        fs::create_dir(&at).expect("a directory");
+        fs::write(at.join("d"), format!("#!/bin/sh\necho \"$1\" >>{}/calls\n{script}\n", dir.path().display()))
+            .expect("written");
+        fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o755)).expect("made executable");
+        let drivers = Drivers::new(dir.path().to_owned()).with_limit(Duration::from_secs(1));
+        (dir, drivers)
+    }
+
+    #[tokio::test]
+    async fn answers_and_what_is_none() {
+        let device = Told::Answer(Answer { status: "Success".into(), device: "/dev/x".into(), ..Answer::default() });
+        for (script, expected) in [
+            (r#"echo '{"status": "Success", "device": "/dev/x"}'"#, Ok(device)),
+            (r#"echo '{"status": "Not supported"}'; exit 1"#, Ok(Told::NotSupported)),
+            (r#"echo '{"status": "Failure", "message": "no slot"}'; exit 1"#, Err("no slot")),
+            (r#"echo '{"status": "Failure", "message": "no slot"}'"#, Err("no slot")),
+            (r#"echo '{"status": "Success"}'; exit 3"#, Err("it says Success and ends with exit status 3")),
+            (r#"echo '{"status": "Maybe", "message": "?"}'"#, Err("?")),
+            ("echo 'Segmentation fault'; exit 139", Err("exit status 139, and no answer in JSON")),
+            (r#"echo '{"status": "Success"}{"status": "Success"}'"#, Err("no answer in JSON")),
+            ("exec 1>&-", Err("no answer in JSON")),
+            ("kill -9 $$", Err("exit status -1, and no answer in JSON")),
+            ("exec sleep 60", Err("no answer within 1 s")),
+        ] {
+            let (_dir, drivers) = driver(script);
+            let found = drivers.call("v/d", "attach", &["a".into()]).await.map_err(|e| e.to_string());
+            match (found, expected) {
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{script}: {found}"),
+                (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{script}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_supported_or_can_be_done_is_asked_for_once() {
+        let script = r#"[ "$1" = init ] && { echo '{"status": "Success", "capabilities": {"attach": false}}'; exit; }
+            echo '{"status": "Not supported"}'"#;
+        let (dir, drivers) = driver(script);
+        for _ in 0..2 {
+            assert_eq!(drivers.call("v/d", "getvolumename", &[]).await, Ok(Told::NotSupported));
+            assert!(!drivers.capabilities("v/d").await.expect("known").attach);
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("calls")).expect("read"), "getvolumename\ninit\n");
+    }
+
+    #[tokio::test]
+    async fn a_name_does_not_lead_out_of_the_directory() {
+        let (_dir, drivers) = driver("exit 0");
+        for name in ["", ".", "..", "../sh", "v/..", "/bin/sh", "a/b/c", "v/", "v/d\0"] {
+            let error = drivers.call(name, "init", &[]).await.expect_err(name).to_string();
+            assert!(error.contains("is not vendor/driver"), "{name:?}: {error}");
+        }
+        drivers.capabilities("v/absent").await.expect_err("there is none");
+    }
+}

@@ -1,0 +1,124 @@
+//! A FlexVolume driver whose disks are those of the rack: what the control plane's calls to its program do.
+//!
+//! Calls take their time, fail before or after their effect, and go on when their caller has died. A node that is switched
+//! off loses its disks of this driver, and they come back under other names.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use carrack_flexvolume::Capabilities;
+use carrack_storage::asking::{In, Out};
+use carrack_storage::flex::calls::{Answer, Call, Outcome};
+use serde_json::json;
+
+use crate::attacher::{self, Rack};
+use crate::chance::Delay;
+use crate::options::NodeFaults;
+use crate::plants::Bug;
+use crate::workload::{Act, What};
+
+/// Name of the driver.
+pub(crate) const DRIVER: &str = "sim/rack";
+
+/// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
+pub(crate) fn is_there(planted: Option<Bug>) -> bool {
+    matches!(planted, None | Some(Bug::GuessedLoss))
+}
+
+/// Makes about half of the disks this driver's.
+pub(crate) fn provide(rng: &mut Rng, acts: &mut [Act]) {
+    for act in acts {
+        if let What::Create { object, .. } = &mut act.what
+            && object["kind"] == "PersistentVolume"
+            && object["spec"]["csi"]["driver"] == attacher::DRIVER
+            && rng.one_in(2)
+            && let Some(spec) = object["spec"].as_object_mut()
+        {
+            spec.remove("csi");
+            spec.insert("flexVolume".to_owned(), json!({"driver": DRIVER}));
+        }
+    }
+}
+
+/// Whether a call fails, and on which side of its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Works,
+    FailsBefore,
+    FailsAfter,
+}
+
+/// A call that was answered.
+pub(crate) struct Answered {
+    /// The life of who asked.
+    pub life: u32,
+    /// The answer.
+    pub answer: In<Outcome>,
+    /// How long it takes to arrive.
+    pub after: Duration,
+    /// For the trace.
+    pub said: String,
+}
+
+/// The program's runs.
+pub(crate) struct Runs {
+    rng: Rng,
+    takes: Delay,
+    fail_one_in: u64,
+    running: BTreeMap<u64, (u32, Out<Call>, Fate)>,
+    last: u64,
+}
+
+impl Runs {
+    pub(crate) fn new(rng: Rng, faults: NodeFaults, unreliable: bool) -> Self {
+        let fail_one_in = if unreliable { 2 } else { faults.fail_one_in };
+        Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0 }
+    }
+
+    /// Nothing fails any more.
+    pub(crate) fn heal(&mut self) {
+        self.fail_one_in = 0;
+    }
+
+    /// A call begins; under which number, and when it takes effect.
+    pub(crate) fn begin(&mut self, life: u32, out: Out<Call>) -> (u64, Duration) {
+        let fate = match self.rng.one_in(self.fail_one_in) {
+            false => Fate::Works,
+            true if self.rng.one_in(2) => Fate::FailsBefore,
+            true => Fate::FailsAfter,
+        };
+        self.last += 1;
+        self.running.insert(self.last, (life, out, fate));
+        (self.last, self.takes.draw(&mut self.rng))
+    }
+
+    /// A call takes effect.
+    pub(crate) fn end(&mut self, number: u64, rack: &Rack) -> Option<Answered> {
+        let (life, Out { id, call }, fate) = self.running.remove(&number)?;
+        let outcome = match fate {
+            Fate::FailsBefore => Err("the driver hiccups".to_owned()),
+            Fate::Works => Ok(make(&call, rack)),
+            Fate::FailsAfter => {
+                make(&call, rack);
+                Err("the driver's answer is lost".to_owned())
+            }
+        };
+        let said = format!("{call:?}: {outcome:?}");
+        let after = self.takes.draw(&mut self.rng) / 4;
+        Some(Answered { life, answer: In { id, outcome }, after, said })
+    }
+}
+
+fn make(call: &Call, rack: &Rack) -> Answer {
+    match call {
+        Call::Init(_) => Answer::Can(Capabilities::default()),
+        Call::Attach { disk, node, .. } => Answer::Attached(rack.attach_until_off(&disk.volume, node)),
+        Call::IsAttached { disk, node, .. } => Answer::IsAttached(Some(rack.is_attached(&disk.volume, node))),
+        Call::Detach { disk, node } => {
+            rack.detach(&disk.volume, node);
+            Answer::Detached
+        }
+        Call::Expand { to, .. } => Answer::Expanded(*to),
+    }
+}

@@ -1,0 +1,161 @@
+//! A FlexVolume driver over loop devices, called by the control plane: attach, enlarge, detach.
+
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+
+use std::fs;
+
+use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
+use serde_json::Value;
+
+/// A claim of 32Mi that may grow, with its volume.
+fn claim(kubectl: &Kubectl<'_>) {
+    let spec = "accessModes: [ReadWriteOnce]\n  storageClassName: loop";
+    kubectl.apply(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata:\n  name: loop\nprovisioner: kubernetes.io/no-provisioner\n\
+         allowVolumeExpansion: true\n---\n\
+         apiVersion: v1\nkind: PersistentVolume\nmetadata:\n  name: pv-data\nspec:\n  {spec}\n  capacity: {{storage: 32Mi}}\n  \
+         persistentVolumeReclaimPolicy: Retain\n  claimRef: {{namespace: default, name: data}}\n  \
+         flexVolume: {{driver: carrack/loopdisk, fsType: ext4}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata:\n  name: data\nspec:\n  {spec}\n  volumeName: pv-data\n  \
+         resources: {{requests: {{storage: 32Mi}}}}\n"
+    ));
+}
+
+/// A pod that writes to it.
+fn writer(kubectl: &Kubectl<'_>) {
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: writer\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"exec 3>>/data/log; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.1; done\"]\n    \
+         volumeMounts: [{name: v, mountPath: /data}]\n  volumes:\n  - name: v\n    \
+         persistentVolumeClaim: {claimName: data}\n",
+    );
+}
+
+fn attachments(kubectl: &Kubectl<'_>) -> Vec<Value> {
+    let list: Value = serde_json::from_str(&kubectl.ok(&["get", "volumeattachments", "-o", "json"])).expect("JSON");
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// A field of the node's status.
+fn status(kubectl: &Kubectl<'_>, field: &str) -> String {
+    kubectl.ok(&["get", "nodes", "-o", &format!("jsonpath={{.items[0].status.{field}}}")])
+}
+
+fn count(disks: &Disks, call: &str) -> usize {
+    disks.calls().iter().filter(|c| *c == call).count()
+}
+
+#[test]
+fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    disks.mode("fail attach");
+    claim(&kubectl);
+    writer(&kubectl);
+    eventually("the driver's failure shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "writer"]);
+        if said.contains("FailedAttachVolume") && said.contains("told to fail") { Ok(()) } else { Err(said) }
+    });
+    assert_eq!(count(&disks, "waitforattach"), 0, "the node waits");
+
+    // Everything dies in the middle of a call, and the driver goes on.
+    disks.mode("hang attach");
+    let before = count(&disks, "attach");
+    eventually_true("it is tried again", 60, || count(&disks, "attach") > before);
+    sandbox.kill_9();
+    disks.mode("");
+    sandbox.start(&[]);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);
+    assert_eq!(disks.devices().len(), 1, "{:?}", disks.devices());
+    let device = disks.devices()[0].display().to_string();
+    let told = status(&kubectl, "volumesAttached");
+    assert_contains(&told, &["flexvolume-carrack/loopdisk/pv-data", &device]);
+    assert_contains(&status(&kubectl, "volumesInUse"), &["flexvolume-carrack/loopdisk/pv-data"]);
+    let found = attachments(&kubectl);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (&found[0]["status"]["attached"], &found[0]["spec"]["attacher"]),
+        (&true.into(), &"flexvolume.carrack.io".into())
+    );
+
+    // It grows under the writer.
+    let kilobytes = || -> u64 {
+        let said = kubectl.ok(&["exec", "writer", "--", "df", "-k", "/data"]);
+        said.lines().last().and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+    };
+    let small = kilobytes();
+    assert!((20_000..33_000).contains(&small), "{small}");
+    let grow = "{\"spec\": {\"resources\": {\"requests\": {\"storage\": \"64Mi\"}}}}";
+    disks.mode("fail expandvolume");
+    kubectl.ok(&["patch", "pvc", "data", "--type=merge", "-p", grow]);
+    eventually("the driver's failure shows in the claim's events", 60, || {
+        let said = kubectl.ok(&["describe", "pvc", "data"]);
+        if said.contains("VolumeResizeFailed") && said.contains("told to fail") { Ok(()) } else { Err(said) }
+    });
+    assert_eq!(kubectl.field("pv", "pv-data", "/spec/capacity/storage"), "32Mi");
+    disks.mode("");
+    kubectl.ok(&["wait", "--for=jsonpath={.spec.capacity.storage}=64Mi", "pv/pv-data", "--timeout=50s"]);
+    // Agents come and go; the disk stays.
+    let devices = disks.devices();
+    sandbox.kill_9();
+    sandbox.start(&[]);
+    eventually_true("the attacher has looked at it", 60, || count(&disks, "isattached") > 0);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=60s"]);
+    assert_eq!((disks.devices(), disks.undone()), (devices, Vec::new()));
+    assert_eq!(count(&disks, "waitforattach"), 1, "a restart mounts nothing");
+    if !may_grow_mounted() {
+        eventually("the reason is told", 60, || {
+            let said = kubectl.ok(&["describe", "pod", "writer"]);
+            if said.contains("VolumeResizeFailed") { Ok(()) } else { Err(said) }
+        });
+        kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
+        eventually_true("it is detached", 60, || attachments(&kubectl).is_empty() && !disks.attached());
+        writer(&kubectl);
+        kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);
+    }
+    eventually("the claim is as large as its volume", 60, || {
+        let claim = kubectl.ok(&["describe", "pvc", "data"]);
+        let done = kubectl.field("pvc", "data", "/status/capacity/storage") == "64Mi";
+        if done { Ok(()) } else { Err(claim + &kubectl.ok(&["describe", "pod", "writer"])) }
+    });
+    assert!(kilobytes() > 50_000, "{}", kilobytes());
+    let head = kubectl.ok(&["exec", "writer", "--", "head", "-n", "1", "/data/log"]);
+    assert_eq!(head.trim(), "1", "what was written is there");
+    assert_eq!(kubectl.field("pod", "writer", "/status/containerStatuses/0/restartCount"), 0);
+
+    // It goes when its pod does, after the node has let go of it.
+    disks.mode("fail detach");
+    kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
+    eventually_true("the attachment says why it stays", 60, || {
+        attachments(&kubectl).iter().any(|a| a["status"]["detachError"]["message"].to_string().contains("told to fail"))
+    });
+    assert!(!status(&kubectl, "volumesInUse").contains("pv-data"));
+    assert!(disks.attached());
+    disks.mode("");
+    eventually_true("the attachment ends", 60, || attachments(&kubectl).is_empty());
+    assert!(!disks.attached());
+    assert_contains(&disks.undone().join(" "), &["unmountdevice", "detach"]);
+    assert!(!status(&kubectl, "volumesAttached").contains("pv-data"));
+}
+
+#[test]
+fn a_node_that_is_told_to_attaches_by_itself() {
+    let sandbox = Sandbox::new();
+    let config = sandbox.home().join("kubelet.yaml");
+    let text =
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenableControllerAttachDetach: false\n";
+    fs::write(&config, text).expect("written");
+    sandbox.start(&["--kubelet-config", &config.to_string_lossy()]);
+    sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    claim(&kubectl);
+    writer(&kubectl);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);
+    assert_eq!((disks.devices().len(), attachments(&kubectl)), (1, Vec::new()));
+    assert_eq!(status(&kubectl, "volumesAttached"), "");
+    kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
+    eventually_true("the disk is detached", 60, || !disks.attached());
+}
