@@ -128,6 +128,19 @@ def custom_resources(api):
     definitions.delete_custom_resource_definition("boxes.python.example")
 
 
+def scaled(apps, name, replicas):
+    """As a client does it: read, change, write what was read, and again when somebody wrote in between. Here that may be the
+    Deployment's controller, which tells of a pod that became ready."""
+    while True:
+        scale = apps.read_namespaced_deployment_scale(name, NAMESPACE)
+        scale.spec.replicas = replicas
+        try:
+            return apps.replace_namespaced_deployment_scale(name, NAMESPACE, scale)
+        except ApiException as problem:
+            if problem.status != 409:
+                raise
+
+
 def workloads(api, image):
     apps, core = client.AppsV1Api(api), client.CoreV1Api(api)
     manifest = {
@@ -157,9 +170,7 @@ def workloads(api, image):
     talk.close()
     # Before it is scaled down, since then it may be gone.
     core.create_namespaced_pod_eviction(name, NAMESPACE, client.V1Eviction(metadata=client.V1ObjectMeta(name=name)))
-    scale = apps.read_namespaced_deployment_scale("shell", NAMESPACE)
-    scale.spec.replicas = 0
-    apps.replace_namespaced_deployment_scale("shell", NAMESPACE, scale)
+    scaled(apps, "shell", 0)
     apps.delete_namespaced_deployment("shell", NAMESPACE, propagation_policy="Foreground")
 
 
