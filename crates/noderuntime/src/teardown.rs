@@ -234,7 +234,7 @@ async fn remove_pod(
     grace_s: u32,
 ) -> Result<(), String> {
     let mut stops = JoinSet::new();
-    for id in containers {
+    for id in containers.iter().cloned() {
         let mut cri = cri.clone();
         stops.spawn(async move { cri.stop_container(&id, grace_s).await });
     }
@@ -242,7 +242,20 @@ async fn remove_pod(
     for failed in stops.join_all().await.into_iter().filter_map(Result::err) {
         tracing::warn!(pod = name, error = %failed, "a container did not stop");
     }
-    cri.remove_sandbox(&sandbox).await.map_err(|error| format!("pod {name}: {error}"))
+    let removed = cri.remove_sandbox(&sandbox).await;
+    if removed.is_err() {
+        // A containerd that was interrupted in a start has forgotten the process that it had made for it.
+        for id in containers.iter().chain([&sandbox]) {
+            match carrack_processes::kill_container(Path::new("/proc"), id) {
+                Ok(0) => {}
+                Ok(count) => tracing::info!(pod = name, id, count, "killed processes of what could not be removed"),
+                Err(error) => {
+                    tracing::warn!(pod = name, id, %error, "processes may be left of what could not be removed")
+                }
+            }
+        }
+    }
+    removed.map_err(|error| format!("pod {name}: {error}"))
 }
 
 /// Kills the processes that these files name, what was started in their sessions or those of `leaders`, and what else there is

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -345,7 +345,8 @@ impl Cri {
     pub async fn remove_sandbox(&self, id: &str) -> Result<(), OpError> {
         let mut client = self.runtime.clone();
         let r = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        within(SLOW, client.remove_pod_sandbox(request(r, SLOW))).await.map(drop)
+        let removed = within(SLOW, client.remove_pod_sandbox(request(r, SLOW))).await.map(drop);
+        self.kill_forgotten(id, removed).await
     }
 
     /// Makes a container and what it needs on disk; returns its id.
@@ -417,7 +418,25 @@ impl Cri {
         let mut client = self.runtime.clone();
         let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
         self.known().made.remove(id);
-        within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop)
+        let removed = within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop);
+        self.kill_forgotten(id, removed).await
+    }
+
+    /// Where a removal was refused: kills what is left of a container or sandbox that the runtime has forgotten to have begun,
+    /// so that the next removal succeeds.
+    async fn kill_forgotten(&self, id: &str, removed: Result<(), OpError>) -> Result<(), OpError> {
+        if let Err(OpError::Failed(reason)) = &removed {
+            let name = id.to_owned();
+            let killed = move || carrack_processes::kill_container(Path::new("/proc"), &name);
+            match tokio::task::spawn_blocking(killed).await.map_err(std::io::Error::other).flatten() {
+                Ok(0) => {}
+                Ok(count) => {
+                    tracing::warn!(id, reason, count, "what cannot be removed had processes left; they were killed")
+                }
+                Err(error) => tracing::warn!(id, reason, %error, "what cannot be removed may have processes left"),
+            }
+        }
+        removed
     }
 
     /// Runs a command in a container: exit code, and what it wrote.

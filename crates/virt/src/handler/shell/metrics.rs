@@ -11,7 +11,6 @@ use carrack_launcher::Layout;
 use carrack_launcher::qmp::Qmp;
 use serde_json::{Value, json};
 
-use super::processes;
 use crate::exposition::{Family, Page};
 use crate::handler::effects::Served;
 
@@ -89,7 +88,7 @@ pub(super) fn render(proc: &Path, node: &str, guests: &[(Served, Value)]) -> Str
 /// A guest that is gone by now has no samples.
 fn of_guest(proc: &Path, guest: &Served) -> Samples {
     let mut samples = Samples::new();
-    let Ok(Some(pid)) = processes::init_of(proc, &guest.place.compute_id) else { return samples };
+    let Ok(Some(pid)) = carrack_processes::init_of(proc, &guest.place.compute_id) else { return samples };
     let directory = proc.join(pid.to_string());
     let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
     samples.insert("kubevirt_vmi_info", vec![(Some(("phase", "running".to_owned())), 1.0)]);

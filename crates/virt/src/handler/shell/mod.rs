@@ -9,7 +9,6 @@ mod disks;
 mod metrics;
 mod network;
 mod plugin;
-mod processes;
 mod record;
 pub mod server;
 
@@ -209,8 +208,8 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         }
         Op::Destroy(place) => {
             blocking(move || {
-                processes::kill_all(Path::new("/proc"), &place.pod_uid)
-                    .and_then(|()| processes::any_left(Path::new("/proc"), &place.pod_uid))
+                carrack_processes::kill_pod(Path::new("/proc"), &place.pod_uid)
+                    .and_then(|_| carrack_processes::any_left(Path::new("/proc"), &place.pod_uid))
                     .map(Reply::Processes)
                     .map_err(failed("cannot end the processes of a pod"))
             })
@@ -218,7 +217,7 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         }
         Op::LookForProcesses(place) => {
             blocking(move || {
-                processes::any_left(Path::new("/proc"), &place.pod_uid)
+                carrack_processes::any_left(Path::new("/proc"), &place.pod_uid)
                     .map(Reply::Processes)
                     .map_err(failed("cannot look for processes"))
             })
@@ -279,7 +278,7 @@ async fn prepare(config: &Arc<Config>, preparation: Preparation) -> Outcome {
 
 fn prepare_files(config: &Config, preparation: &Preparation, pid: u32) -> Result<Prepared, OpError> {
     for disk in &preparation.disks {
-        let source = processes::init_of(Path::new("/proc"), &disk.container_id)
+        let source = carrack_processes::init_of(Path::new("/proc"), &disk.container_id)
             .map_err(failed("cannot look for a container disk"))?
             .ok_or_else(|| OpError(format!("the container of disk {} does not run", disk.target)))?;
         disks::mount(source, disk.path.as_deref(), pid, &disk.target).map_err(OpError)?;
@@ -297,7 +296,7 @@ fn prepare_files(config: &Config, preparation: &Preparation, pid: u32) -> Result
 /// Process id, on the host, of a container's first process.
 async fn find(container_id: &str) -> Result<u32, OpError> {
     let id = container_id.to_owned();
-    let found = tokio::task::spawn_blocking(move || processes::init_of(Path::new("/proc"), &id)).await;
+    let found = tokio::task::spawn_blocking(move || carrack_processes::init_of(Path::new("/proc"), &id)).await;
     match found {
         Ok(Ok(Some(pid))) => Ok(pid),
         Ok(Ok(None)) => Err(OpError(format!("container {container_id} has no process"))),

@@ -1,4 +1,7 @@
-//! Finds the processes of containers by their control groups, whatever the runtime.
+//! Finds the processes of containers and pods by their control groups, whatever the runtime.
+//!
+//! `proc` is the kernel's directory of processes, `/proc` but in tests. With both layouts of control groups and both of the
+//! runtimes' drivers (`cgroupfs`, `systemd`) a group's path has the pod's UID and the container's id in it.
 
 use std::fs;
 use std::io;
@@ -8,13 +11,11 @@ use std::path::Path;
 ///
 /// # Errors
 /// Processes could not be listed.
-pub(super) fn init_of(proc: &Path, container_id: &str) -> io::Result<Option<u32>> {
-    if container_id.len() < 12 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no container id"));
-    }
+pub fn init_of(proc: &Path, container_id: &str) -> io::Result<Option<u32>> {
+    let names = of_container(container_id)?;
     let mut found = None;
     each(proc, |pid, dir| {
-        if !in_group(dir, &[container_id])? {
+        if !in_group(dir, &names)? {
             return Ok(());
         }
         // In a process namespace of its own it is number 1; else it is the one that was there first.
@@ -32,13 +33,8 @@ pub(super) fn init_of(proc: &Path, container_id: &str) -> io::Result<Option<u32>
 ///
 /// # Errors
 /// Processes could not be listed: then nobody knows.
-pub(super) fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
-    if pod_uid.len() < 8 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no pod UID"));
-    }
-    // systemd's slices have no hyphens in their parts.
-    let names = [format!("pod{pod_uid}"), format!("pod{}", pod_uid.replace('-', "_"))];
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+pub fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
+    let names = of_pod(pod_uid)?;
     let mut left = false;
     each(proc, |_, dir| {
         left = left || (in_group(dir, &names)? && !is_zombie(dir)?);
@@ -47,25 +43,53 @@ pub(super) fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
     Ok(left)
 }
 
-/// Kills all processes of a pod.
+/// Kills all processes of a pod. Returns how many there were.
 ///
 /// # Errors
 /// Processes could not be listed, or one could not be killed.
-pub(super) fn kill_all(proc: &Path, pod_uid: &str) -> io::Result<()> {
-    if pod_uid.len() < 8 {
+pub fn kill_pod(proc: &Path, pod_uid: &str) -> io::Result<usize> {
+    kill(proc, &of_pod(pod_uid)?)
+}
+
+/// Kills all processes of a container, by its id, or of a sandbox. Returns how many there were.
+///
+/// A runtime that is interrupted between making a container's process and starting it forgets the process, and then refuses to
+/// remove the container, which it takes for running. Whoever wants the container gone kills what is left of it, and tries again.
+///
+/// # Errors
+/// Processes could not be listed, or one could not be killed.
+pub fn kill_container(proc: &Path, container_id: &str) -> io::Result<usize> {
+    kill(proc, &of_container(container_id)?)
+}
+
+fn of_container(id: &str) -> io::Result<[String; 1]> {
+    if id.len() < 12 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no container id"));
+    }
+    Ok([id.to_owned()])
+}
+
+/// What groups of a pod have in their names. systemd's slices have no hyphens in their parts.
+fn of_pod(uid: &str) -> io::Result<[String; 2]> {
+    if uid.len() < 8 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no pod UID"));
     }
-    let names = [format!("pod{pod_uid}"), format!("pod{}", pod_uid.replace('-', "_"))];
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Ok([format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))])
+}
+
+fn kill(proc: &Path, names: &[String]) -> io::Result<usize> {
+    let mut killed = 0;
     each(proc, |pid, dir| {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-        match pid {
-            Some(pid) if in_group(dir, &names)? => {
-                Ok(rustix::process::kill_process(pid, rustix::process::Signal::KILL)?)
-            }
-            _ => Ok(()),
+        if let Some(pid) = pid
+            && in_group(dir, names)?
+        {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+            killed += 1;
         }
-    })
+        Ok(())
+    })?;
+    Ok(killed)
 }
 
 /// Visits all processes. One that ends meanwhile is none; any other failure is one.
@@ -85,11 +109,11 @@ fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-fn in_group(dir: &Path, names: &[&str]) -> io::Result<bool> {
+fn in_group(dir: &Path, names: &[String]) -> io::Result<bool> {
     let groups = fs::read_to_string(dir.join("cgroup"))?;
     Ok(groups.lines().any(|line| {
         let path = line.splitn(3, ':').nth(2).unwrap_or_default();
-        names.iter().any(|name| path.contains(name))
+        names.iter().any(|name| path.contains(name.as_str()))
     }))
 }
 
@@ -110,7 +134,7 @@ fn is_zombie(dir: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{any_left, init_of};
+    use super::{any_left, init_of, kill_container};
 
     #[test]
     fn found_by_control_group() {
@@ -132,6 +156,8 @@ mod tests {
         assert_eq!(found(&other), Some(70));
         assert_eq!(found(&"c".repeat(64)), None);
         assert!(init_of(dir.path(), "").is_err());
+        assert_eq!(kill_container(dir.path(), &"c".repeat(64)).expect("listed"), 0);
+        assert!(kill_container(dir.path(), "").is_err());
         let left = |uid: &str| any_left(dir.path(), uid).expect("listed");
         assert!(left("1111-2222"));
         assert!(!left("3333-4444"));
