@@ -167,9 +167,11 @@ fn disks_network_agent_and_screen() {
     assert_contains(&text, &["drive=\"root\"", "drive=\"kept\"", "drive=\"scratch\""]);
     let pods = ["get", "pods", "-l", "vm.kubevirt.io/name=rich", "-o", "name"];
     let pod = kubectl.ok(&pods).trim().to_owned();
-    let log = kubectl.ok(&["logs", &pod, "-c", "guest-console-log"]);
-    // A line is in the log once it has ended; the prompt has not.
-    assert_contains(&log, &["Carrack demo guest \"rich\""]);
+    // The agent may be there before the console asks who is there. A line is in the log once it has ended; the prompt has not.
+    eventually("the console's log greets", 60, || {
+        let log = kubectl.ok(&["logs", &pod, "-c", "guest-console-log"]);
+        if log.contains("Carrack demo guest \"rich\"") { Ok(()) } else { Err(log) }
+    });
     // But for a probe that asks before the guest has booted, of which kubelets warn.
     let others = "--field-selector=type=Warning,reason!=Unhealthy";
     let warnings = kubectl.ok(&["get", "events", others, "-o", "jsonpath={.items[*].message}"]);
