@@ -1,5 +1,7 @@
 //! What children are called, and the hashes in their names.
 
+use std::collections::BTreeSet;
+
 use carrack_engine::{View, derived_suffix};
 use carrack_types::resource::Kind;
 use serde::Serialize;
@@ -20,9 +22,10 @@ pub(crate) fn free<'a, C: Kind>(
     purpose: &'a str,
 ) -> impl Iterator<Item = String> + 'a {
     let base: String = base.chars().take(BASE_MAX - 1).collect();
+    let mut given = BTreeSet::new();
     (0_u64..)
         .map(move |n| format!("{base}-{}", derived_suffix(&[uid, purpose, &n.to_string()], SUFFIX)))
-        .filter(move |name| view.get::<C>(namespace, name).is_none())
+        .filter(move |name| view.get::<C>(namespace, name).is_none() && given.insert(name.clone()))
 }
 
 /// FNV-1a of 32 bits, which upstream's template hashes are.

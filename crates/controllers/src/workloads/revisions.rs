@@ -17,8 +17,10 @@ use super::claim::{Claim, claim};
 use super::names;
 use carrack_types::selector::selects;
 
-/// The label with the name or the hash of the revision that a pod is of.
+/// The label with the name or the hash of the revision that a pod is of. A DaemonSet's revisions bear it, too.
 pub(crate) const LABEL: &str = "controller-revision-hash";
+/// The label of a StatefulSet's revisions with their hash.
+pub(crate) const HASH: &str = "controller.kubernetes.io/hash";
 
 /// The patch of a template.
 fn data(template: &PodTemplateSpec) -> Value {
@@ -43,13 +45,14 @@ pub(crate) enum Found {
     Collision,
 }
 
-/// Finds the revision of a template, or plans to make it, or to number it as the newest.
+/// Finds the revision of a template, or plans to make it, with its hash in this label, or to number it as the newest.
 pub(crate) fn find<O: Kind>(
     view: &View<'_>,
     owner: &O,
     selector: &LabelSelector,
     template: &PodTemplateSpec,
     collisions: Option<i32>,
+    hash_label: &str,
 ) -> Found {
     let chooses = |r: &ControllerRevision| selects(selector, r.metadata.labels.as_ref());
     let mut all = match claim::<O, ControllerRevision>(view, owner, chooses, |_| true) {
@@ -74,7 +77,7 @@ pub(crate) fn find<O: Kind>(
         return Found::Collision;
     }
     let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
-    labels.insert(LABEL.to_owned(), hash);
+    labels.insert(hash_label.to_owned(), hash);
     let revision = ControllerRevision {
         metadata: ObjectMeta {
             namespace: owner.meta().namespace.clone(),

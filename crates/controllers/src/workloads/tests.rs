@@ -1,7 +1,7 @@
 //! What single reconciles plan: scaling in proportion, and input that should not be there.
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_engine::{Controller, Key, Plan, Refusal, StatusError, Time, Write};
 use k8s_openapi::api::apps::v1::{ControllerRevision, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -65,6 +65,63 @@ fn replicas_are_spread_in_proportion() {
     // One set alone has everything.
     check_scaling(7, 10, &[0, 10], &["web-1 7"]);
     check_scaling(7, 10, &[10, 0], &["web-0 7"]);
+}
+
+/// What a Deployment says of its progress, as reason and message, when it has this condition, and a set that was made then; and what it
+/// says when that set was refused.
+fn check_progress(condition: &Value, set_made: &str, expected: &str) {
+    let now = Time::from_unix_s(1_767_225_700);
+    let deployment = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "d", "generation": 2,
+            "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {"deployment.kubernetes.io/revision": "1"}},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template("1")},
+        "status": {"conditions": condition}});
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}]);
+    let set = json!({"metadata": {"namespace": "ns", "name": "web-x", "uid": "s", "labels": {"app": "web"}, "generation": 1,
+            "ownerReferences": owner, "creationTimestamp": set_made, "annotations": {
+                "deployment.kubernetes.io/desired-replicas": "2", "deployment.kubernetes.io/max-replicas": "3",
+                "deployment.kubernetes.io/revision": "1"}},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template("1")},
+        "status": {"replicas": 0, "observedGeneration": 1}});
+    let caches = Caches::new()
+        .with::<Deployment>([read(deployment)])
+        .with::<Pod>([])
+        .with_index("controller", super::claim::index::<ReplicaSet>)
+        .with::<ReplicaSet>([read(set.clone())]);
+    let said = |plan: &Plan| {
+        let status = plan.writes.iter().find_map(|w| match w {
+            Write::Update { object, sub: "status", .. } => Some(object["status"]["conditions"].clone()),
+            _ => None,
+        });
+        let conditions = status.unwrap_or_default();
+        let all = conditions.as_array().into_iter().flatten();
+        let progress = all.into_iter().find(|c| c["type"] == "Progressing").cloned().unwrap_or_default();
+        ["status", "reason", "message"].map(|field| progress[field].as_str().unwrap_or("-").to_owned()).join(" ")
+    };
+    let (mut controller, key) = (DeploymentController::default(), Key::new("ns", "web"));
+    assert_eq!(said(&controller.reconcile(&key, &caches.view(), now)), expected, "{condition} {set_made}");
+    let write = Plan::none().create(&read::<ReplicaSet>(set)).writes.remove(0);
+    let error = StatusError { code: 403, message: "exceeded quota".into(), ..StatusError::default() };
+    let plan = controller.refused(&key, &caches.view(), &Refusal { write: &write, error: &error }, now);
+    let not_made = "Failed to create new replica set \"web-x\": exceeded quota";
+    assert_eq!(said(&plan), format!("False ReplicaSetCreateError {not_made}"));
+    let told = plan.events.iter().map(|e| (e.reason.as_str(), e.message.as_str()));
+    assert_eq!(told.collect::<Vec<_>>(), [("ReplicaSetCreateError", not_made)]);
+}
+
+#[test]
+fn a_rollout_says_whether_its_set_was_made_or_found_or_refused() {
+    let complete = json!([{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable", "message": "done",
+        "lastUpdateTime": "2026-01-01T00:01:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let of_another = {
+        let mut before = complete.clone();
+        before[0]["reason"] = "ReplicaSetUpdated".into();
+        before
+    };
+    let (before, at_first, later) = ("2025-12-31T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:01:30Z");
+    check_progress(&json!([]), at_first, "True NewReplicaSetCreated Created new replica set \"web-x\"");
+    check_progress(&json!([]), before, "True FoundNewReplicaSet Found new replica set \"web-x\"");
+    // Its clock goes on.
+    check_progress(&of_another, later, "True ReplicaSetUpdated done");
 }
 
 /// What is planned for a ReplicaSet without pods.

@@ -21,13 +21,13 @@ mod status;
 
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
-use carrack_types::resource::Object as _;
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
+use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::claim::{Claim, Labels, claim, controller_of, watch};
+use super::claim::{Claim, Labels, claim, controlled, controller_of, watch};
 use super::pods;
 use super::scale::scaled;
 use sets::Sets;
@@ -106,6 +106,9 @@ impl Controller for DeploymentController {
     fn name(&self) -> &'static str {
         "deployment"
     }
+    fn event_source(&self) -> &'static str {
+        "deployment-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Deployment>();
         watch::<ReplicaSet, Deployment>(setup, |d: &Deployment, labels: Labels<'_>| {
@@ -148,6 +151,14 @@ impl Controller for DeploymentController {
             return sync(wanted, &sets, now);
         }
         rollout::step(wanted, &sets, view, now)
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
+        let is_set =
+            matches!(refusal.write, Write::Create { .. }) && *refusal.write.resource() == ReplicaSet::resource();
+        let deployment = view.get::<Deployment>(&key.namespace, &key.name).filter(|_| is_set);
+        let Some(wanted) = deployment.and_then(|d| Wanted::of(d)) else { return Plan::none() };
+        let sets = Sets::of(wanted, controlled::<ReplicaSet>(view, wanted.deployment).cloned().collect());
+        status::not_made(wanted, &sets, &refusal.write.key().name, &refusal.error.message, now)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::{Plan, Time};
+use carrack_engine::{EventRecord, Plan, Time};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 
@@ -15,6 +15,7 @@ const PROGRESSING: &str = "Progressing";
 const FAILURE: &str = "ReplicaFailure";
 const COMPLETE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
+const NOT_MADE: &str = "ReplicaSetCreateError";
 
 fn condition(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Time) -> DeploymentCondition {
     DeploymentCondition::new(kind, status, reason, message.into(), now)
@@ -93,6 +94,39 @@ pub(crate) fn note_pause(wanted: Wanted<'_>, sets: &Sets, now: Time) -> Option<P
     let mut new = counts(wanted, sets);
     conditions::set(&mut new.conditions, condition(PROGRESSING, "Unknown", reason, message, now));
     Some(replace(wanted, new))
+}
+
+/// Says that the template's set could not be made. Follows upstream's `getNewReplicaSet` in pkg/controller/deployment/sync.go.
+pub(crate) fn not_made(wanted: Wanted<'_>, sets: &Sets, name: &str, why: &str, now: Time) -> Plan {
+    let message = format!("Failed to create new replica set \"{name}\": {why}");
+    let mut new = counts(wanted, sets);
+    if deadline(wanted).is_some() {
+        conditions::set(&mut new.conditions, condition(PROGRESSING, "False", NOT_MADE, message.clone(), now));
+    }
+    replace(wanted, new).event(EventRecord::warning(wanted.deployment, NOT_MADE, message))
+}
+
+/// What a rollout's first status says: a set was made for it, or one was there.
+fn begun(wanted: Wanted<'_>, sets: &Sets, was: Option<&DeploymentCondition>, now: Time) -> DeploymentCondition {
+    let who = subject(wanted, sets);
+    let (reason, message) = match &sets.new {
+        None => ("ReplicaSetUpdated", format!("{who} is progressing.")),
+        Some(new) => {
+            let told = was.and_then(|c| c.last_update_time.as_ref()).or(wanted
+                .deployment
+                .metadata
+                .creation_timestamp
+                .as_ref());
+            // Times of objects are whole seconds, and those of a set's own rollout are not before it.
+            let is_older = new.metadata.creation_timestamp.as_ref().map(|t| t.0) < told.map(|t| t.0);
+            match (is_older, was) {
+                (false, _) => ("NewReplicaSetCreated", format!("Created new replica set \"{}\"", new.name())),
+                (true, None) => ("FoundNewReplicaSet", format!("Found new replica set \"{}\"", new.name())),
+                (true, Some(_)) => ("ReplicaSetUpdated", format!("{who} is progressing.")),
+            }
+        }
+    };
+    condition(PROGRESSING, "True", reason, message, now)
 }
 
 fn replace(wanted: Wanted<'_>, status: DeploymentStatus) -> Plan {
@@ -187,8 +221,7 @@ fn progress(
         }
         if was == COMPLETE {
             // The next rollout has begun, and its clock.
-            let message = format!("{who} is progressing.");
-            conditions::set(&mut new.conditions, condition(PROGRESSING, "True", "ReplicaSetUpdated", message, now));
+            conditions::set(&mut new.conditions, begun(wanted, sets, current.as_ref(), now));
         } else if left.is_zero() {
             let message = format!("{who} has timed out progressing.");
             conditions::set(&mut new.conditions, condition(PROGRESSING, "False", TIMED_OUT, message, now));
@@ -197,11 +230,7 @@ fn progress(
         }
     } else {
         // The clock of a rollout starts with its first status.
-        let (reason, message) = match &sets.new {
-            Some(new) => ("NewReplicaSetCreated", format!("Created new replica set \"{}\"", new.name())),
-            None => ("ReplicaSetUpdated", format!("{who} is progressing.")),
-        };
-        conditions::set(&mut new.conditions, condition(PROGRESSING, "True", reason, message, now));
+        conditions::set(&mut new.conditions, begun(wanted, sets, None, now));
     }
     match progressing(new) {
         Some(c) if c.reason() == COMPLETE || c.reason() == TIMED_OUT => Plan::none(),

@@ -1,7 +1,7 @@
 //! Claims of a StatefulSet's pods: made from templates, kept or deleted as its retention policy says.
 
-use carrack_engine::{EventRecord, Plan, View};
-use carrack_types::resource::{Kind, Object as _};
+use carrack_engine::{EventRecord, Plan, View, controller_ref};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -29,17 +29,6 @@ fn policy<'a>(known: &'a Known<'_>) -> (&'a str, &'a str) {
     (word(policy.and_then(|p| p.when_deleted.as_ref())), scaled)
 }
 
-fn reference<O: Kind>(owner: &O) -> OwnerReference {
-    let resource = O::resource();
-    OwnerReference {
-        api_version: resource.api_version(),
-        kind: resource.kind.into_owned(),
-        name: owner.name().to_owned(),
-        uid: owner.uid().to_owned(),
-        ..OwnerReference::default()
-    }
-}
-
 /// The claims that an ordinal's pod lacks; none while one is being deleted, for then the pod has to wait.
 pub(super) fn missing(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> Option<Plan> {
     let mut plan = Plan::none();
@@ -58,7 +47,7 @@ pub(super) fn missing(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> Optio
                 name: Some(name.clone()),
                 labels: Some(labels),
                 annotations: template.metadata.annotations.clone(),
-                owner_references: (policy(known).0 == "Delete").then(|| vec![reference(known.set)]),
+                owner_references: (policy(known).0 == "Delete").then(|| vec![controller_ref(known.set)]),
                 ..ObjectMeta::default()
             },
             spec: template.spec.clone(),
@@ -91,9 +80,9 @@ pub(super) fn owned(view: &View<'_>, known: &Known<'_>, ordinal: i64, pod: &Pod)
         }
         let mut owners: Vec<OwnerReference> = old.iter().filter(foreign).cloned().collect();
         if when_scaled == "Delete" && condemned {
-            owners.push(reference(pod));
+            owners.push(controller_ref(pod));
         } else if when_deleted == "Delete" {
-            owners.push(reference(known.set));
+            owners.push(controller_ref(known.set));
         }
         if owners != old {
             let mut changed = PersistentVolumeClaim::clone(claim);

@@ -92,6 +92,9 @@ impl Controller for StatefulSetController {
     fn name(&self) -> &'static str {
         "statefulset"
     }
+    fn event_source(&self) -> &'static str {
+        "statefulset-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<StatefulSet>();
         let chooses =
@@ -113,11 +116,12 @@ impl Controller for StatefulSetController {
             return Plan::none().event(pods::foreign_template(set.as_ref()));
         }
         let collisions = set.status.as_ref().and_then(|s| s.collision_count);
-        let revisions = match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions) {
-            Found::Settled(revisions) => revisions,
-            Found::ToSettle(plan) => return plan,
-            Found::Collision => return status::collided(set),
-        };
+        let revisions =
+            match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions, revisions::HASH) {
+                Found::Settled(revisions) => revisions,
+                Found::ToSettle(plan) => return plan,
+                Found::Collision => return status::collided(set),
+            };
         let chooses =
             |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref()) && identity::ordinal(set, pod).is_some();
         let all = match claim::<StatefulSet, Pod>(view, set.as_ref(), chooses, |_| true) {
@@ -153,9 +157,11 @@ impl Controller for StatefulSetController {
             _ => return Plan::none(),
         };
         let (kind, name) = (&refusal.write.resource().kind, refusal.write.key().name);
-        let kind = if kind == "PersistentVolumeClaim" { "Claim" } else { kind };
-        let message =
-            format!("{doing} {kind} {name} in StatefulSet {} failed error: {}", set.name(), refusal.error.message);
+        let what = match (kind.as_ref(), name.rsplit_once('-')) {
+            ("PersistentVolumeClaim", Some((_, ordinal))) => format!("Claim {name} for Pod {}-{ordinal}", set.name()),
+            _ => format!("{kind} {name}"),
+        };
+        let message = format!("{doing} {what} in StatefulSet {} failed error: {}", set.name(), refusal.error.message);
         Plan::none().event(EventRecord::warning(set.as_ref(), reason, message))
     }
 }
