@@ -141,6 +141,9 @@ impl Controller for DisruptionController {
     fn name(&self) -> &'static str {
         "disruption-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "controllermanager"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PodDisruptionBudget>();
         setup.watch::<Pod>(budgets_of);

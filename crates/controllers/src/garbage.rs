@@ -227,6 +227,7 @@ fn invalid_namespace(resource: &Resource, object: &PartialObject, owner: &OwnerR
         event_type: EventType::Warning,
         reason: "OwnerRefInvalidNamespace".into(),
         message,
+        component: None,
     }
 }
 
@@ -243,6 +244,9 @@ fn owner_place(view: &View<'_>, owner: &OwnerReference, object: &PartialObject) 
 impl Controller for GarbageCollector {
     fn name(&self) -> &'static str {
         "generic-garbage-collector"
+    }
+    fn event_source(&self) -> &'static str {
+        "garbage-collector-controller"
     }
 
     fn setup(&self, setup: &mut Setup<'_>) {

@@ -329,6 +329,19 @@ pub struct StatusError {
     pub details: Value,
 }
 
+/// The cause that a refusal names when a namespace takes no more objects, since it is being deleted. Upstream reference:
+/// `NamespaceTerminatingCause` in k8s.io/api/core/v1.
+pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
+impl StatusError {
+    /// Whether one of the causes in its details has this reason.
+    #[must_use]
+    pub fn has_cause(&self, reason: &str) -> bool {
+        let causes = self.details["causes"].as_array();
+        causes.into_iter().flatten().any(|cause| cause["reason"] == reason)
+    }
+}
+
 impl ApiError {
     /// Reads the error from a reply's status and body.
     #[must_use]

@@ -10,8 +10,12 @@ use crate::{AnyInformer, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, S
 /// A level-triggered controller. It keeps no state that matters between reconciles: whatever it
 /// decides follows from the view.
 pub trait Controller: Send {
-    /// Its name, in logs, events and metrics.
+    /// Its name, in logs and metrics.
     fn name(&self) -> &'static str;
+    /// The component that its events are from, as `kubectl describe` shows it.
+    fn event_source(&self) -> &'static str {
+        self.name()
+    }
     /// Says what it watches.
     fn setup(&self, setup: &mut Setup<'_>);
     /// Decides what to do about one key.

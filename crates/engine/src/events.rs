@@ -47,6 +47,8 @@ pub struct EventRecord {
     pub reason: String,
     /// For people.
     pub message: String,
+    /// From which component, if not from the one that records it.
+    pub component: Option<&'static str>,
 }
 
 impl EventRecord {
@@ -74,7 +76,14 @@ impl EventRecord {
             event_type,
             reason: reason.into(),
             message: message.into(),
+            component: None,
         }
+    }
+    /// The same event, from a component other than its recorder's.
+    #[must_use]
+    pub fn of_component(mut self, component: &'static str) -> Self {
+        self.component = Some(component);
+        self
     }
     /// The same event about a part of the object, such as `spec.containers{compute}`.
     #[must_use]
@@ -150,9 +159,10 @@ impl EventRecorder {
     /// Records an event.
     pub fn record<F>(&mut self, now: Time, record: EventRecord, fx: &mut Effects<F>) {
         let r = &record.regarding;
+        let component = record.component.map_or_else(|| self.component.clone(), Cow::Borrowed);
         let uid = r.uid.clone().unwrap_or_default();
         tracing::debug!(
-            component = &*self.component,
+            component = &*component,
             kind = r.kind,
             namespace = r.namespace,
             name = r.name,
@@ -165,7 +175,7 @@ impl EventRecorder {
         }
         let hash = fnv1a(
             [
-                &*self.component,
+                &*component,
                 self.host.as_deref().unwrap_or_default(),
                 &uid,
                 r.field_path.as_deref().unwrap_or_default(),
@@ -219,6 +229,7 @@ impl EventRecorder {
         // Events about cluster-scoped objects live in the default namespace.
         let namespace = r.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
         let (count, last) = self.series.get(&flight.name).map_or((1, flight.at), |s| (s.count, s.last));
+        let component = flight.record.component.unwrap_or(&self.component).to_owned();
         let request = if flight.patch {
             let patch = json!({"count": count, "lastTimestamp": last.rfc3339()});
             ApiRequest::patch(&Event::resource(), &namespace, &flight.name, "", ContentType::MergePatch, &patch)
@@ -236,8 +247,8 @@ impl EventRecorder {
                 count: Some(count),
                 first_timestamp: Some(flight.at.meta()),
                 last_timestamp: Some(last.meta()),
-                source: Some(EventSource { component: Some(self.component.to_string()), host: self.host.clone() }),
-                reporting_component: Some(self.component.to_string()),
+                source: Some(EventSource { component: Some(component.clone()), host: self.host.clone() }),
+                reporting_component: Some(component),
                 reporting_instance: self.host.clone(),
                 ..Event::default()
             })

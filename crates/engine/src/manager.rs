@@ -27,8 +27,8 @@ use serde_json::Value;
 
 use crate::{
     Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
-    EventRecorder, Input, Key, LeaderElector, MapFn, Method, Never, Parts, Plan, Premise, Refusal, Rng, Selector,
-    Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
+    EventRecorder, Input, Key, LeaderElector, MapFn, Method, NAMESPACE_TERMINATING, Never, Parts, Plan, Premise,
+    Refusal, Rng, Selector, Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
 };
 
 /// How long to wait before asking again for a revision after an unknown outcome.
@@ -373,7 +373,7 @@ impl Manager {
     fn begin(&mut self, now: Time, i: usize, key: Key, plan: Plan, fx: &mut Effects<Never>) {
         let (at_once, told): (Vec<_>, Vec<_>) = plan.told.into_iter().partition(|(after, _)| *after == 0);
         for event in plan.events.into_iter().chain(at_once.into_iter().map(|(_, event)| event)) {
-            self.recorder.record(now, event, fx);
+            self.tell(now, i, event, fx);
         }
         if let Some(error) = &plan.error {
             let controller = self.hosted[i].controller.name();
@@ -544,20 +544,36 @@ impl Manager {
 
     /// The first write is done: tell what waited for it, and go on.
     fn next_write_after(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
+        let mut told = Vec::new();
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.writes.pop_front();
             run.done += 1;
             while run.told.front().is_some_and(|(after, _)| *after <= run.done) {
-                if let Some((_, event)) = run.told.pop_front() {
-                    self.recorder.record(now, event, fx);
-                }
+                told.extend(run.told.pop_front().map(|(_, event)| event));
             }
+        }
+        for event in told {
+            self.tell(now, i, event, fx);
         }
         self.next_write(now, i, key, fx);
     }
 
+    /// Records an event of a controller's.
+    fn tell(&mut self, now: Time, i: usize, event: EventRecord, fx: &mut Effects<Never>) {
+        let event = event.of_component(self.hosted[i].controller.event_source());
+        self.recorder.record(now, event, fx);
+    }
+
     /// The server refused a write. The controller may say so, in the object's status and in events; then the run fails.
     fn refused(&mut self, now: Time, i: usize, key: &Key, write: &Write, error: &StatusError, fx: &mut Effects<Never>) {
+        // Nothing can be made there any more, and what is there goes without being told of this.
+        if error.has_cause(NAMESPACE_TERMINATING) {
+            if let Some(run) = self.hosted[i].runs.get_mut(key) {
+                run.told.clear();
+                run.writes.clear();
+            }
+            return self.try_finish(now, i, key);
+        }
         // What was to be said of a refusal is refused itself.
         if self.hosted[i].runs.get(key).is_none_or(|run| run.failed) {
             return self.fail(now, i, key);
@@ -567,7 +583,7 @@ impl Manager {
             self.hosted[i].controller.refused(key, &view, &Refusal { write, error }, now)
         };
         for event in said.events {
-            self.recorder.record(now, event, fx);
+            self.tell(now, i, event, fx);
         }
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.failed = true;

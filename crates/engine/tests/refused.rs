@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use carrack_engine::{
-    ApiError, ApiResponse, Controller, Core as _, Effect, Effects, EventRecord, Input, Key, Manager, Method, Never,
-    Plan, Refusal, Rng, Setup, StatusError, Time, View, controller_ref,
+    ApiError, ApiResponse, Controller, Core as _, Effect, Effects, EventRecord, Input, Key, Manager, Method,
+    NAMESPACE_TERMINATING, Never, Plan, Refusal, Rng, Setup, StatusError, Time, View, controller_ref,
 };
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -18,6 +18,9 @@ struct Two;
 impl Controller for Two {
     fn name(&self) -> &'static str {
         "two"
+    }
+    fn event_source(&self) -> &'static str {
+        "two-controller"
     }
     fn setup(&self, s: &mut Setup<'_>) {
         s.watch_own::<ConfigMap>();
@@ -47,13 +50,15 @@ impl Controller for Two {
     }
 }
 
-/// What is written when pods are refused from this one on, in order.
-fn check(refused_from: usize, expected: &[&str]) {
+/// What is written when pods are refused from this one on, for this cause, in order. Returns whether the key comes back by itself.
+fn check(refused_from: usize, cause: &str, expected: &[&str]) -> bool {
     let mut core = Manager::new("test", Rng::new(1)).with(Two);
     let (mut fx, now) = (Effects::<Never>::new(), Time::from_unix_s(1));
     let (mut pods, mut words) = (0, Vec::new());
     core.step(now, Input::Start, &mut fx);
+    let mut timers = 0;
     while let Some(effect) = fx.pop() {
+        timers += usize::from(matches!(effect, Effect::Timer(..)));
         let Effect::Api(id, request) = effect else { continue };
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let ok = |body: Value| Ok(ApiResponse { status: 200, body: Bytes::from(body.to_string()) });
@@ -62,6 +67,7 @@ fn check(refused_from: usize, expected: &[&str]) {
             let items = if request.path.contains("configmaps") { json!([parent]) } else { json!([]) };
             ok(json!({"metadata": {"resourceVersion": "1"}, "items": items}))
         } else if request.path.contains("events") {
+            assert_eq!(body["source"]["component"], "two-controller");
             words.push(format!(
                 "{} {}",
                 body["reason"].as_str().unwrap_or_default(),
@@ -75,7 +81,7 @@ fn check(refused_from: usize, expected: &[&str]) {
                     code: 403,
                     reason: "Forbidden".into(),
                     message: "no".into(),
-                    ..StatusError::default()
+                    details: json!({"causes": [{"reason": cause}]}),
                 };
                 Err(ApiError::Status(Box::new(status)))
             } else {
@@ -88,12 +94,19 @@ fn check(refused_from: usize, expected: &[&str]) {
         };
         core.step(now, Input::Api { id, result }, &mut fx);
     }
-    assert_eq!(words, expected, "refused from {refused_from}");
+    assert_eq!(words, expected, "refused from {refused_from}: {cause}");
+    timers > 0
 }
 
 #[test]
 fn a_refusal_is_told_and_what_was_done_before_it() {
-    check(9, &["pod a", "Made a", "pod b", "Made b"]);
-    check(2, &["pod a", "Made a", "NotMade no", "data {\"refused\":\"b\"}"]);
-    check(1, &["NotMade no", "data {\"refused\":\"a\"}"]);
+    check(9, "", &["pod a", "Made a", "pod b", "Made b"]);
+    check(2, "", &["pod a", "Made a", "NotMade no", "data {\"refused\":\"b\"}"]);
+    check(1, "FieldValueInvalid", &["NotMade no", "data {\"refused\":\"a\"}"]);
+}
+
+#[test]
+fn what_a_namespace_that_goes_refuses_is_neither_told_nor_tried_again() {
+    check(2, NAMESPACE_TERMINATING, &["pod a", "Made a"]);
+    assert!(!check(1, NAMESPACE_TERMINATING, &[]), "it comes back");
 }

@@ -175,6 +175,9 @@ impl Controller for EndpointSliceController {
     fn name(&self) -> &'static str {
         "endpointslice-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "endpoint-slice-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Service>();
         setup.watch::<Endpoints>(|e, view| {

@@ -13,6 +13,7 @@ use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, Vi
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodCondition, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::zones::{Limiter, Pace, pace};
@@ -209,6 +210,9 @@ impl Controller for NodeLifecycle {
     fn name(&self) -> &'static str {
         "node-lifecycle-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "node-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Node>();
         setup.watch::<Lease>(
@@ -221,19 +225,40 @@ impl Controller for NodeLifecycle {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(node) = view.get::<Node>("", &key.name) else {
-            self.heard.remove(&key.name);
-            return Plan::none();
+            let gone = self.heard.remove(&key.name);
+            return gone.map_or_else(Plan::none, |gone| Plan::none().event(removed(&key.name, gone.node_uid)));
         };
+        let is_new = self.heard.get(&key.name).is_none_or(|heard| heard.node_uid != node.uid());
+        let plan = self.judge(node, view, now);
+        // Another life of this controller need not say it again.
+        let made = node.metadata.creation_timestamp.as_ref().map(Time::from);
+        if is_new && made.is_some_and(|made| now.since(made) < STARTUP_GRACE) {
+            let message = format!("Node {0} event: Registered Node {0} in Controller", node.name());
+            return plan.event(EventRecord::normal(node.as_ref(), "RegisteredNode", message));
+        }
+        plan
+    }
+}
+
+/// What is said of a node that is there no more.
+fn removed(name: &str, uid: String) -> EventRecord {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), uid: Some(uid), ..ObjectMeta::default() };
+    let message = format!("Node {name} event: Removing Node {name} from Controller");
+    EventRecord::normal(&Node { metadata, ..Node::default() }, "RemovingNode", message)
+}
+
+impl NodeLifecycle {
+    fn judge(&mut self, node: &Node, view: &View<'_>, now: Time) -> Plan {
         let (silent, grace) = self.listen(node, view, now);
         if silent >= grace
             && let Some(conditions) = unknown(node, now)
         {
             let plan = self
                 .still_silent(Plan::none(), node, view)
-                .patch_status(node.as_ref(), json!({"status": {"conditions": conditions}}));
+                .patch_status(node, json!({"status": {"conditions": conditions}}));
             let what = format!("Node {} status is now: NodeNotReady", node.name());
             return if ready_status(node) == "True" {
-                plan.event(EventRecord::normal(node.as_ref(), "NodeNotReady", what))
+                plan.event(EventRecord::normal(node, "NodeNotReady", what))
             } else {
                 plan
             };
@@ -253,7 +278,7 @@ impl Controller for NodeLifecycle {
             if evicts(&taints) && !evicts(old) {
                 plan = self.still_silent(plan, node, view);
             }
-            plan = plan.patch(node.as_ref(), json!({"spec": {"taints": taints}}));
+            plan = plan.patch(node, json!({"spec": {"taints": taints}}));
         }
         plan
     }

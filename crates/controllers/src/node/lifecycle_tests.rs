@@ -48,6 +48,30 @@ fn silence_is_measured_by_the_observer_and_confirmed() {
 }
 
 #[test]
+fn nodes_that_come_and_go_are_told_once() {
+    let mut c = NodeLifecycle::default();
+    let made = |uid: &str, at: &str| {
+        let mut new = node("a", "True", json!([]));
+        new["metadata"]["uid"] = uid.into();
+        new["metadata"]["creationTimestamp"] = at.into();
+        new
+    };
+    let told = |plan: &Plan| -> Vec<String> {
+        let uid = |e: &EventRecord| e.regarding.uid.clone().unwrap_or_default();
+        plan.events.iter().map(|e| format!("{} {} {}", uid(e), e.reason, e.message)).collect()
+    };
+    let registered = "u RegisteredNode Node a event: Registered Node a in Controller";
+    let removed = "u RemovingNode Node a event: Removing Node a from Controller";
+    let new = made("u", "1970-01-01T00:16:40Z");
+    assert_eq!(told(&step(&mut c, &[new.clone()], &[], "a", 1001)), [registered]);
+    assert_eq!(told(&step(&mut c, &[new], &[], "a", 1002)), [""; 0]);
+    assert_eq!(told(&step(&mut c, &[], &[], "a", 1003)), [removed]);
+    assert_eq!(told(&step(&mut c, &[], &[], "a", 1004)), [""; 0]);
+    // Seen first by this controller, and not new.
+    assert_eq!(told(&step(&mut c, &[made("old", "1970-01-01T00:01:00Z")], &[], "a", 1005)), [""; 0]);
+}
+
+#[test]
 fn a_node_that_never_spoke_has_a_minute() {
     let mut c = NodeLifecycle::default();
     let mut new = node("a", "True", json!([]));

@@ -282,6 +282,9 @@ impl Controller for AttachDetach {
     fn name(&self) -> &'static str {
         "persistentvolume-attach-detach-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "attachdetach-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.index::<Pod>(BY_CLAIM, pods::by_claim);
         setup.index::<Pod>(BY_NODE, pods::by_node);

@@ -18,6 +18,9 @@ impl Controller for EphemeralVolumes {
     fn name(&self) -> &'static str {
         "ephemeral-volume-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "ephemeral_volume"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch::<Pod>(|pod, _| if has_ephemeral(pod) { vec![Key::of(pod)] } else { Vec::new() });
         setup.watch_owned::<PersistentVolumeClaim, Pod>();

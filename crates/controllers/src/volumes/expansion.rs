@@ -20,6 +20,9 @@ impl Controller for Expansion {
     fn name(&self) -> &'static str {
         "persistentvolume-expander-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "volume_expand"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PersistentVolumeClaim>();
         setup.watch::<PersistentVolume>(|volume, _| {

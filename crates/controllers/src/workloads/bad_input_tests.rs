@@ -49,7 +49,7 @@ fn plans(spec: &Value, selector: &Value, labels: &Value, pods: &[Value]) -> Vec<
         ("deployment", Box::new(DeploymentController::default())),
         ("replicaset", Box::new(ReplicaSets::default())),
         ("statefulset", Box::new(StatefulSetController::default())),
-        ("daemonset", Box::new(DaemonSetController)),
+        ("daemonset", Box::new(DaemonSetController::default())),
         ("job", Box::new(JobController::default())),
     ];
     all.iter_mut()

@@ -48,7 +48,7 @@ pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
         Box::new(ReplicationControllers::default()),
         Box::new(DeploymentController { by_spec: planted == Some(Planted::SetsBySpec) }),
         Box::new(StatefulSetController { claims_go: planted == Some(Planted::ClaimsGo) }),
-        Box::new(DaemonSetController),
+        Box::new(DaemonSetController::default()),
         Box::new(JobController { forgets: planted == Some(Planted::EndsForgotten) }),
         Box::new(TtlController),
         Box::new(CronJobController { forgets: planted == Some(Planted::TimesTwice) }),

@@ -29,6 +29,8 @@ const FAILURE: &str = "ReplicaFailure";
 pub trait Replicated: Kind {
     /// The controller's name.
     const CONTROLLER: &'static str;
+    /// The component that its events are from.
+    const EVENT_SOURCE: &'static str;
     /// How many pods there are to be.
     fn replicas(&self) -> i32;
     /// How many seconds a pod has to be ready to be available.
@@ -45,6 +47,7 @@ pub trait Replicated: Kind {
 
 impl Replicated for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset";
+    const EVENT_SOURCE: &'static str = "replicaset-controller";
     fn replicas(&self) -> i32 {
         self.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
     }
@@ -67,6 +70,7 @@ impl Replicated for ReplicaSet {
 
 impl Replicated for ReplicationController {
     const CONTROLLER: &'static str = "replicationcontroller";
+    const EVENT_SOURCE: &'static str = "replication-controller";
     fn replicas(&self) -> i32 {
         self.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
     }
@@ -136,6 +140,9 @@ impl<K> Default for ReplicaController<K> {
 impl<K: Replicated> Controller for ReplicaController<K> {
     fn name(&self) -> &'static str {
         K::CONTROLLER
+    }
+    fn event_source(&self) -> &'static str {
+        K::EVENT_SOURCE
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<K>();

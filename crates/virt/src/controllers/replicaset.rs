@@ -28,6 +28,9 @@ impl Controller for ReplicaSetController {
     fn name(&self) -> &'static str {
         "virtualmachineinstancereplicaset"
     }
+    fn event_source(&self) -> &'static str {
+        "virtualmachinereplicaset-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstanceReplicaSet>();

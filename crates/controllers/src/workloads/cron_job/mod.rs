@@ -35,6 +35,9 @@ impl Controller for CronJobController {
     fn name(&self) -> &'static str {
         "cronjob"
     }
+    fn event_source(&self) -> &'static str {
+        "cronjob-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<CronJob>();
         // A CronJob has no selector: it has the Jobs that it made.

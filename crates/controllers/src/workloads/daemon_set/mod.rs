@@ -29,7 +29,10 @@ use super::{pods, revisions};
 use revisions::Found;
 
 /// The controller of DaemonSets.
-pub struct DaemonSetController;
+#[derive(Default)]
+pub struct DaemonSetController {
+    ended: place::Ended,
+}
 
 /// A DaemonSet with what is known of it.
 pub(crate) struct Known<'a> {
@@ -82,6 +85,9 @@ impl Controller for DaemonSetController {
     fn name(&self) -> &'static str {
         "daemonset"
     }
+    fn event_source(&self) -> &'static str {
+        "daemonset-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<DaemonSet>();
         let chooses =
@@ -105,11 +111,12 @@ impl Controller for DaemonSetController {
             return Plan::none().event(pods::foreign_template(set.as_ref()));
         }
         let collisions = set.status.as_ref().and_then(|s| s.collision_count);
-        let revisions = match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions) {
-            Found::Settled(revisions) => revisions,
-            Found::ToSettle(plan) => return plan,
-            Found::Collision => return status::collided(set.as_ref()),
-        };
+        let revisions =
+            match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions, revisions::LABEL) {
+                Found::Settled(revisions) => revisions,
+                Found::ToSettle(plan) => return plan,
+                Found::Collision => return status::collided(set.as_ref()),
+            };
         let chooses = |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref());
         let all = match claim::<DaemonSet, Pod>(view, set.as_ref(), chooses, |_| true) {
             Claim::Settled(pods) => pods,
@@ -132,7 +139,7 @@ impl Controller for DaemonSetController {
             nodes: nodes.collect(),
             now,
         };
-        let plan = place::plan(view, &known);
+        let plan = place::plan(view, &known, &mut self.ended);
         if !plan.writes.is_empty() {
             return plan.resting_on(&Premise::unchanged(set.as_ref()));
         }

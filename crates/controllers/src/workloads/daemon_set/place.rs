@@ -1,5 +1,6 @@
 //! Which nodes take a pod, and what each has too few or too many of.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,32 @@ use k8s_openapi::api::core::v1::{
 use super::super::{BURST, names, pods, revisions};
 use super::Known;
 
-/// How long a pod that has ended stays, so that one which cannot live on its node is not made again without end.
-const ENDED_STAYS: Duration = Duration::from_secs(10);
+/// How long the first pod that has ended on a node stays after it was made, and each further one at most: one which cannot
+/// live on its node is not made again without end.
+const ENDED_STAYS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(900));
+
+/// When a set's pods that had ended were last taken from nodes, and how long the next ones stay: twice as long each time.
+/// After a time without, and in another life of the controller, it begins anew.
+#[derive(Default)]
+pub(super) struct Ended {
+    by_set_and_node: BTreeMap<(String, String), (Time, Duration)>,
+}
+
+impl Ended {
+    /// How long a pod that was made at this time has to stay yet.
+    fn left(&self, place: &(String, String), made: Time, now: Time) -> Duration {
+        match self.by_set_and_node.get(place) {
+            Some((at, stays)) => stays.saturating_sub(now.since(*at)),
+            None => ENDED_STAYS.0.saturating_sub(now.since(made)),
+        }
+    }
+    /// One is taken away now.
+    fn note(&mut self, place: (String, String), now: Time) {
+        let last = self.by_set_and_node.get(&place).map_or(ENDED_STAYS.0, |(_, stays)| *stays);
+        self.by_set_and_node.insert(place, (now, (last * 2).min(ENDED_STAYS.1)));
+        self.by_set_and_node.retain(|_, (at, _)| now.since(*at) < ENDED_STAYS.1 * 2);
+    }
+}
 
 /// Taints that a daemon's pods bear (pkg/controller/daemon/util, `AddOrUpdateDaemonPodTolerations`).
 const BORNE: [(&str, &str); 6] = [
@@ -52,7 +77,7 @@ pub(super) fn model(set: &DaemonSet, spec: &DaemonSetSpec) -> Pod {
 /// Whether a pod is to run on a node, and whether one that runs there may stay.
 pub(super) fn suits(model: &Pod, node: &Node) -> (bool, bool) {
     let named = pods::node(model);
-    if !named.is_empty() && named != node.name() || !affinity_matches(model, node) || node.is_deleting() {
+    if !named.is_empty() && named != node.name() || !affinity_matches(model, node) {
         return (false, false);
     }
     let bears = |effects: &[&str]| untolerated(model, node, effects).is_none();
@@ -112,7 +137,7 @@ pub(super) fn remove(plan: Plan, known: &Known<'_>, pod: &Pod) -> Plan {
 }
 
 /// Makes and removes pods, so that each node has one.
-pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Plan {
+pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Plan {
     let mut plan = Plan::none();
     for (node, runs, stays) in &known.nodes {
         if plan.writes.len() >= BURST {
@@ -121,7 +146,7 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Plan {
         let here = known.on(node.name());
         plan = match (runs, stays) {
             (true, _) if here.is_empty() => make(plan, view, known, node),
-            (_, true) => tidy(plan, known, here),
+            (_, true) => tidy(plan, known, here, ended),
             (_, false) => here.iter().filter(|p| !p.is_deleting()).fold(plan, |plan, pod| remove(plan, known, pod)),
         };
     }
@@ -136,7 +161,7 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Plan {
 }
 
 /// Removes what a node has too many of: pods that have ended, and all but the oldest of each revision that may be there.
-fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>]) -> Plan {
+fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended) -> Plan {
     let mut living: Vec<&Arc<Pod>> = Vec::new();
     for pod in here.iter().filter(|p| !p.is_deleting()) {
         if !pods::terminal(pod) {
@@ -144,8 +169,10 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>]) -> Plan {
             continue;
         }
         let made = pod.metadata.creation_timestamp.as_ref().map_or(known.now, Time::from);
-        let left = ENDED_STAYS.saturating_sub(known.now.since(made));
+        let place = (known.set.uid().to_owned(), pods::node(pod).to_owned());
+        let left = ended.left(&place, made, known.now);
         if left.is_zero() {
+            ended.note(place, known.now);
             let (reason, what) = match pods::phase(pod) {
                 "Failed" => ("FailedDaemonPod", "failed"),
                 _ => ("SucceededDaemonPod", "succeeded"),
@@ -180,4 +207,29 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>]) -> Plan {
         }
     }
     plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_again_and_again_stays_longer_each_time() {
+        let at = |s: i64| Time::from_unix_s(s);
+        let place = |node: &str| ("set".to_owned(), node.to_owned());
+        let left =
+            |ended: &Ended, node: &str, made: i64, now: i64| ended.left(&place(node), at(made), at(now)).as_secs();
+        let mut ended = Ended::default();
+        assert_eq!((left(&ended, "a", 0, 3), left(&ended, "a", 0, 30)), (7, 0));
+        let mut now = 30;
+        for stays in [20, 40, 80, 160, 320, 640, 900, 900] {
+            ended.note(place("a"), at(now));
+            // When it was made does not matter any more.
+            assert_eq!((left(&ended, "a", now - 100, now), left(&ended, "b", now - 100, now)), (stays, 0));
+            now += i64::try_from(stays).expect("small");
+        }
+        // It is forgotten after a while.
+        ended.note(place("b"), at(now + 1800));
+        assert_eq!(left(&ended, "a", now + 1800, now + 1800), 10);
+    }
 }

@@ -120,6 +120,9 @@ impl Controller for JobController {
     fn name(&self) -> &'static str {
         "job"
     }
+    fn event_source(&self) -> &'static str {
+        "job-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Job>();
         watch::<Pod, Job>(setup, chooses);

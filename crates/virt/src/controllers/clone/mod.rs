@@ -144,6 +144,9 @@ impl Controller for CloneController {
     fn name(&self) -> &'static str {
         "virtualmachineclone"
     }
+    fn event_source(&self) -> &'static str {
+        "clone-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineClone>();

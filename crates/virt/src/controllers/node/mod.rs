@@ -74,6 +74,9 @@ impl Controller for NodeController {
     fn name(&self) -> &'static str {
         "virt-node"
     }
+    fn event_source(&self) -> &'static str {
+        "node-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Node>();

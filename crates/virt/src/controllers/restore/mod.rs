@@ -109,6 +109,9 @@ impl Controller for RestoreController {
     fn name(&self) -> &'static str {
         "virtualmachinerestore"
     }
+    fn event_source(&self) -> &'static str {
+        "restore-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineRestore>();

@@ -58,6 +58,9 @@ impl Controller for ContentController {
     fn name(&self) -> &'static str {
         "virtualmachinesnapshotcontent"
     }
+    fn event_source(&self) -> &'static str {
+        "snapshot-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineSnapshotContent>();

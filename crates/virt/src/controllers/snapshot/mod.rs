@@ -103,6 +103,9 @@ impl Controller for SnapshotController {
     fn name(&self) -> &'static str {
         "virtualmachinesnapshot"
     }
+    fn event_source(&self) -> &'static str {
+        "snapshot-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineSnapshot>();

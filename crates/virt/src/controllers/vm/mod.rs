@@ -53,6 +53,9 @@ impl Controller for VmController {
     fn name(&self) -> &'static str {
         "virtualmachine"
     }
+    fn event_source(&self) -> &'static str {
+        "virtualmachine-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachine>();

@@ -92,6 +92,9 @@ impl Controller for VmiController {
     fn name(&self) -> &'static str {
         "virtualmachineinstance"
     }
+    fn event_source(&self) -> &'static str {
+        "virtualmachine-controller"
+    }
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstance>();
