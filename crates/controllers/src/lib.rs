@@ -108,7 +108,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         }),
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
-        Box::new(DisruptionController),
+        Box::new(DisruptionController::default()),
         Box::new(StaleDisruption),
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
