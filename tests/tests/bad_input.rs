@@ -1,6 +1,6 @@
 //! Wrong manifests: the client gets the error that Kubernetes or KubeVirt would give, and nothing else is disturbed.
 
-use carrack_e2e::{Sandbox, assert_contains, root};
+use carrack_e2e::{Sandbox, assert_contains, eventually_true, root};
 
 /// Name, manifest, and what kubectl must say.
 const MANIFESTS: &[(&str, &str, &[&str])] = &[
@@ -47,6 +47,16 @@ const MANIFESTS: &[(&str, &str, &[&str])] = &[
         &["quantities must match the regular expression"],
     ),
     (
+        "fewer replicas than none",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec:\n  replicas: -1\n  selector: {matchLabels: {app: a}}\n  template: {metadata: {labels: {app: a}}, spec: {containers: [{name: c, image: i}]}}\n",
+        &["spec.replicas", "must be greater than or equal to 0"],
+    ),
+    (
+        "a selector that does not choose what is made",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec:\n  selector: {matchLabels: {app: a}}\n  template: {metadata: {labels: {app: b}}, spec: {containers: [{name: c, image: i}]}}\n",
+        &["spec.template.metadata.labels", "`selector` does not match template `labels`"],
+    ),
+    (
         "an unknown field of a machine",
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: a}\nspec:\n  runStrategy: Always\n  template: {spec: {domain: {devices: {}, memroy: {guest: 64Mi}}}}\n",
         &["memroy"],
@@ -80,8 +90,39 @@ fn wrong_manifests_are_refused_with_their_reason() {
             assert!(said.contains(part), "{what}: {part:?} is missing in: {said}");
         }
     }
-    assert_eq!(kubectl.ok(&["get", "pods,vms,vmis", "-o", "name"]), "", "something was made all the same");
+    assert_eq!(kubectl.ok(&["get", "pods,deployments,vms,vmis", "-o", "name"]), "", "something was made all the same");
     assert_contains(&kubectl.ok(&["get", "--raw", "/readyz"]), &["ok"]);
+}
+
+/// What can be stored and cannot work: it is told of, and nobody tries it without end.
+#[test]
+fn what_cannot_work_is_told_in_events() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    let events = |name: &str| {
+        let about = format!("involvedObject.name={name}");
+        kubectl.ok(&["get", "events", "--field-selector", &about, "-o", "jsonpath={range .items[*]}{.reason} {end}"])
+    };
+    // A day that never comes.
+    kubectl.apply(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: never}\nspec:\n  schedule: 0 0 30 2 *\n  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}\n",
+    );
+    eventually_true("an event about the schedule", 30, || events("never").contains("InvalidSchedule"));
+    let stored = kubectl.field("cronjob", "never", "/metadata/resourceVersion");
+    // An owner in another namespace is none.
+    kubectl.ok(&["create", "namespace", "other"]);
+    kubectl.ok(&["create", "configmap", "owner", "-n", "other"]);
+    let uid = kubectl.ok(&["get", "configmap", "owner", "-n", "other", "-o", "jsonpath={.metadata.uid}"]);
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: stray\n  ownerReferences: [{{apiVersion: v1, kind: ConfigMap, name: owner, uid: {uid}}}]\n",
+    ));
+    eventually_true("an event about the owner", 30, || events("stray").contains("OwnerRefInvalidNamespace"));
+    eventually_true("the stray object is gone", 30, || kubectl.get("configmap", "stray").is_none());
+    assert_contains(&kubectl.ok(&["get", "configmaps", "-n", "other", "-o", "name"]), &["configmap/owner"]);
+    // Meanwhile nothing was made of the schedule, nor was it written or told of over and over.
+    assert_eq!(kubectl.ok(&["get", "jobs", "-o", "name"]), "");
+    assert_eq!(kubectl.field("cronjob", "never", "/metadata/resourceVersion"), stored);
+    assert!(events("never").split_whitespace().count() <= 2, "{}", events("never"));
 }
 
 #[test]

@@ -29,6 +29,7 @@ use std::sync::Arc;
 pub use budget::{Budget, EvalError};
 pub use eval::{Bindings, Decision, Variables};
 pub use library::authz::Check;
+pub use library::time::parse_duration;
 pub use types::{Env, Field, ListKind, ListOf, MapOf, ObjectOf, Type, UNBOUNDED, escape};
 pub use value::{List, Value};
 

@@ -65,7 +65,7 @@ impl CustomKinds {
 }
 
 /// Whether the API server serves the definition's objects by now.
-fn is_established(crd: &CustomResourceDefinition) -> bool {
+pub(crate) fn is_established(crd: &CustomResourceDefinition) -> bool {
     crd.status
         .iter()
         .flat_map(|s| s.conditions.iter().flatten())
@@ -73,7 +73,7 @@ fn is_established(crd: &CustomResourceDefinition) -> bool {
 }
 
 /// The resource of a definition, in the version that is stored.
-fn resource_of(crd: &CustomResourceDefinition) -> Option<Resource> {
+pub(crate) fn resource_of(crd: &CustomResourceDefinition) -> Option<Resource> {
     let served = || crd.spec.versions.iter().filter(|v| v.served);
     let version = served().find(|v| v.storage).or_else(|| served().next())?;
     Some(Resource {

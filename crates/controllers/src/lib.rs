@@ -8,6 +8,7 @@
 //! - [`PodGc`]: pods that nobody else would delete.
 //! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
 //! - [`DisruptionController`]: how many pods may be evicted now.
+//! - [`StaleDisruption`]: pods that were to be evicted and were not.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
 //! - [`QuotaController`]: quotas counted anew where no write does it.
 //! - [`CertificateCleaner`]: certificate requests that nobody waits for any more.
@@ -30,6 +31,7 @@ mod policies;
 mod quota;
 mod root_ca;
 mod service_account;
+mod stale_disruption;
 #[cfg(test)]
 mod testing;
 mod volumes;
@@ -49,6 +51,7 @@ pub use policies::PolicyStatus;
 pub use quota::QuotaController;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
+pub use stale_disruption::StaleDisruption;
 pub use volumes::{
     AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, PersistentVolumeBinder, VolumeProtection,
 };
@@ -105,7 +108,8 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         }),
         Box::new(EndpointSliceController),
         Box::new(EndpointsController),
-        Box::new(DisruptionController),
+        Box::new(DisruptionController::default()),
+        Box::new(StaleDisruption),
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
         Box::new(CertificateCleaner),

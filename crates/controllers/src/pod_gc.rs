@@ -11,6 +11,7 @@ use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
 
 use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
 use crate::pods::{self, BY_NODE, node_of};
@@ -65,7 +66,10 @@ impl PodGc {
         if excess == 0 {
             return Plan::none();
         }
-        ended.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), Key::of(p.as_ref())));
+        // Evicted ones tell the least: somebody else runs in their place.
+        ended.sort_by_key(|p| {
+            (!is_evicted(p), p.metadata.creation_timestamp.as_ref().map(|t| t.0), Key::of(p.as_ref()))
+        });
         ended.into_iter().take(excess).fold(Plan::none(), |plan, pod| force(plan, pod))
     }
 
@@ -83,6 +87,19 @@ impl PodGc {
         };
         force(marked, pod)
     }
+}
+
+fn is_evicted(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Failed") && s.reason.as_deref() == Some("Evicted"))
+}
+
+/// A pod that is being deleted and has no node to say that it has ended. It is said here: whoever holds it with a
+/// finalizer until its end is counted, as a Job does, would wait for that without end.
+fn never_bound(pod: &Pod) -> Plan {
+    if is_terminal(pod) {
+        return force(Plan::none(), pod);
+    }
+    force(Plan::none().patch_status(pod, json!({"status": {"phase": "Failed"}})), pod)
 }
 
 fn out_of_service(node: &Node) -> bool {
@@ -118,7 +135,7 @@ impl Controller for PodGc {
         let Some(pod) = view.get::<Pod>(&key.namespace, &key.name) else { return Plan::none() };
         let node = node_of(pod);
         if node.is_empty() {
-            return if pod.is_deleting() { force(Plan::none(), pod) } else { Plan::none() };
+            return if pod.is_deleting() { never_bound(pod) } else { Plan::none() };
         }
         match view.get::<Node>("", node) {
             None => self.orphaned(pod, now),
@@ -142,7 +159,7 @@ impl Controller for PodGc {
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::testing::{of, words};
@@ -176,7 +193,15 @@ mod tests {
         check(&mut gc, key(), vec![pod("p", "n", "Running", true)], well(), 0, &[]);
         // Deleted before it had a node.
         check(&mut gc, key(), vec![pod("p", "", "Pending", false)], well(), 0, &[]);
-        check(&mut gc, key(), vec![pod("p", "", "Pending", true)], well(), 0, &["delete ns/p"]);
+        check(
+            &mut gc,
+            key(),
+            vec![pod("p", "", "Pending", true)],
+            well(),
+            0,
+            &["patch ns/p/status phase=Failed", "delete ns/p"],
+        );
+        check(&mut gc, key(), vec![pod("p", "", "Failed", true)], well(), 0, &["delete ns/p"]);
         // Its node has been missing for the quarantine, and is surely gone.
         check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 100, &[]);
         check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 139, &[]);
@@ -208,5 +233,9 @@ mod tests {
         check(&mut gc, key(), pods(), vec![], 0, &["delete ns/zold"]);
         check(&mut gc, key(), pods(), vec![], 19, &[]);
         check(&mut gc, key(), vec![aged("young", "2026-01-02T00:00:00Z")], vec![], 20, &[]);
+        // One that was evicted goes before older ones.
+        let mut evicted = aged("young", "2026-01-02T00:00:00Z");
+        evicted["status"] = json!({"phase": "Failed", "reason": "Evicted"});
+        check(&mut gc, key(), vec![aged("old", "2026-01-01T00:00:00Z"), evicted], vec![], 40, &["delete ns/young"]);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! What a namespace uses is charged by the API server in the very transaction that stores the object, and counted whole
 //! whenever the quota itself is written. What is left is what changes with time alone: a pod that should have ended by
-//! now counts no more. So this controller writes nothing of its own: it writes the quota's status as it is, and the API
-//! server counts (kube-controller-manager's resource quota controller counts itself, each five minutes).
+//! now counts no more. So this controller writes nothing of its own: when such a time has come, it writes the quota's status
+//! as it is, and the API server counts. Where no time comes, nothing is written (kube-controller-manager's resource quota
+//! controller counts itself, each five minutes, whatever happened).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +14,6 @@ use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use serde_json::json;
-
-/// How often each quota is counted, whatever happens.
-const PERIOD: Duration = Duration::from_secs(300);
 
 /// The resource quota controller.
 #[derive(Default)]
@@ -53,16 +51,17 @@ impl Controller for QuotaController {
         };
         let last = self.counted.get(key).copied();
         let ends: Vec<Time> = view.cache::<Pod>().in_namespace(&key.namespace).filter_map(|p| deadline(p)).collect();
-        let due =
-            last.is_none_or(|last| now.since(last) >= PERIOD || ends.iter().any(|end| *end < now && *end >= last));
+        let due = ends.iter().any(|end| *end < now && last.is_none_or(|last| *end >= last));
         let next = ends.iter().filter(|end| **end >= now).map(|end| end.since(now) + Duration::from_secs(1)).min();
-        let wait = next.unwrap_or(PERIOD).min(PERIOD);
-        if !due {
-            let left = last.map_or(PERIOD, |last| PERIOD.saturating_sub(now.since(last)));
-            return Plan::none().requeue_after(wait.min(left));
+        let mut plan = Plan::none();
+        if due {
+            self.counted.insert(key.clone(), now);
+            plan = plan.patch_status(quota.as_ref(), json!({}));
         }
-        self.counted.insert(key.clone(), now);
-        Plan::none().patch_status(quota.as_ref(), json!({})).requeue_after(wait)
+        match next {
+            Some(wait) => plan.requeue_after(wait),
+            None => plan,
+        }
     }
 }
 
@@ -75,7 +74,7 @@ mod tests {
     use crate::testing::{of, words};
 
     #[test]
-    fn a_quota_is_counted_now_and_then_and_when_a_pod_is_overdue() {
+    fn a_quota_is_counted_when_a_pod_is_overdue() {
         let quota = json!({"metadata": {"namespace": "ns", "name": "q", "uid": "q", "resourceVersion": "1"}});
         let mut c = QuotaController::default();
         let mut look = |pods: Vec<Value>, at_s: i64| {
@@ -88,12 +87,19 @@ mod tests {
                     "deletionGracePeriodSeconds": 10},
                 "spec": {"containers": []}})]
         };
-        assert_eq!(look(vec![], 1000), (1, 300));
-        assert_eq!(look(vec![], 1010), (0, 290));
+        // Nothing changes with time alone.
+        assert_eq!(look(vec![], 1000), (0, 0));
         assert_eq!(look(overdue(), 1020), (0, 31));
-        assert_eq!(look(overdue(), 1051), (1, 300));
+        assert_eq!(look(overdue(), 1050), (0, 1));
+        assert_eq!(look(overdue(), 1051), (1, 0));
         // Once is enough.
-        assert_eq!(look(overdue(), 1052), (0, 299));
-        assert_eq!(look(vec![], 1351), (1, 300));
+        assert_eq!(look(overdue(), 1052), (0, 0));
+        assert_eq!(look(vec![], 9000), (0, 0));
+        // Whoever was not there when it was due counts when he comes.
+        let mut c = QuotaController::default();
+        let caches =
+            Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(overdue().into_iter().map(of));
+        let plan = c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(2000));
+        assert_eq!(words(&plan).len(), 1);
     }
 }

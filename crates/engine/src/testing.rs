@@ -38,7 +38,9 @@ impl Caches {
         }
         self
     }
-    fn with_source<K: Object>(mut self, source: Source, objects: impl IntoIterator<Item = K>) -> Self {
+    /// Adds objects of a source.
+    #[must_use]
+    pub fn with_source<K: Object>(mut self, source: Source, objects: impl IntoIterator<Item = K>) -> Self {
         let informer = self.informers.entry(source).or_insert_with_key(|source| {
             Box::new(Informer::<K>::new(source.resource.clone(), source.selector.clone(), Rng::new(0)))
         });

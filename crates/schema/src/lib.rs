@@ -20,6 +20,7 @@ pub mod print;
 pub mod prune;
 pub mod rows;
 pub mod rules;
+pub mod schedule;
 pub mod schema;
 pub mod strategic;
 pub mod table;

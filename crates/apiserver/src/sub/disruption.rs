@@ -65,14 +65,32 @@ pub(super) fn decide(pod: &Object, budgets: &[Object], now: &str) -> Result<Verd
         return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {
-        let text =
-            format!("The disruption budget {budget_name} needs {desired} healthy pods and has {healthy} currently");
+        let text = format!("The disruption budget {budget_name} {}", why_none(budget, healthy, desired));
         let mut status = Status::too_many_requests(REFUSED, 0).because(CAUSE, text, "");
         // Nothing says when: clients have rhythms of their own for this.
         status.details.get_or_insert_default().retry_after_s = None;
         return Err(status);
     }
     Ok(Verdict::Charged(charge(budget, pod, allowed - 1, now)))
+}
+
+/// Why a budget allows nothing. Where its controller could not count, the counts are not to be trusted.
+fn why_none(budget: &Object, healthy: i64, desired: i64) -> String {
+    let conditions = at(budget, &["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
+    let refused = conditions
+        .into_iter()
+        .find(|c| c["type"] == "DisruptionAllowed")
+        .filter(|c| c["status"] == "False")
+        .map(|c| (c["reason"].as_str().unwrap_or_default(), c["message"].as_str().unwrap_or_default()))
+        .filter(|(_, message)| !message.is_empty());
+    match refused {
+        Some(("SyncFailed", why)) => {
+            format!("does not allow evicting pods currently because it failed sync: {why}")
+        }
+        _ if healthy <= desired => format!("needs {desired} healthy pods and has {healthy} currently"),
+        Some((reason, why)) => format!("does not allow evicting pods currently ({reason}): {why}"),
+        None => "does not allow evicting pods currently".to_owned(),
+    }
 }
 
 fn selects(budget: &Object, pod: &Object) -> bool {
@@ -172,6 +190,27 @@ mod tests {
             (&pod("Failed", "False"), vec![budget(json!({}), spent)], "free"),
         ] {
             assert_eq!(verdict(pod, &budgets), want, "{budgets:?}");
+        }
+    }
+
+    #[test]
+    fn why_a_budget_allows_nothing_is_told() {
+        let status = |status: &str, reason: &str, message: &str, healthy: i64| {
+            json!({"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": healthy, "desiredHealthy": 3,
+                "conditions": [{"type": "DisruptionAllowed", "status": status, "reason": reason, "message": message}]})
+        };
+        for (status, expected) in [
+            (
+                status("False", "SyncFailed", "no scale", 0),
+                "does not allow evicting pods currently because it failed sync: no scale",
+            ),
+            (status("False", "InsufficientPods", "", 3), "needs 3 healthy pods and has 3 currently"),
+            (status("True", "SyncFailed", "no scale", 2), "needs 3 healthy pods and has 2 currently"),
+            (status("False", "Odd", "why", 4), "does not allow evicting pods currently (Odd): why"),
+            (status("False", "Odd", "", 4), "does not allow evicting pods currently"),
+        ] {
+            let found = verdict(&pod("Running", "True"), &[budget(json!({}), status.clone())]);
+            assert_eq!(found, format!("429 The disruption budget b {expected}"), "{status}");
         }
     }
 

@@ -22,8 +22,9 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A duration as Go writes it: `1h30m`, `-1.5s`.
-pub(crate) fn parse_duration(text: &str) -> Option<SignedDuration> {
+/// A duration as Go writes it: `1h30m`, `-1.5s`. None if it is no duration, or more than Go's have room for.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),

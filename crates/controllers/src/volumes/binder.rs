@@ -26,6 +26,8 @@ const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
+const DEFAULT_CLASS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The binder. Its keys name claims, and volumes (without a namespace).
@@ -120,7 +122,10 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, 
         return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
             Some(volume) => bind(claim, volume, now),
             None if delayed => set_claim(claim, "Pending").event(first_consumer(claim, view)),
-            None => provision(claim, class.map(AsRef::as_ref)),
+            None => match default_class(view).filter(|_| has_no_class(claim)) {
+                Some(class) => Plan::none().patch(claim, json!({"spec": {"storageClassName": class.name()}})),
+                None => provision(claim, class.map(AsRef::as_ref)),
+            },
         };
     }
     let Some(volume) = view.get::<PersistentVolume>("", wanted) else { return set_claim(claim, "Pending") };
@@ -151,6 +156,23 @@ fn first_consumer(claim: &PersistentVolumeClaim, view: &View<'_>) -> EventRecord
             "waiting for first consumer to be created before binding",
         ),
     }
+}
+
+/// Whether a claim says nothing of a class. One that names none (`""`) wants none.
+fn has_no_class(claim: &PersistentVolumeClaim) -> bool {
+    claim.annotation(super::CLASS_ANNOTATION).is_none()
+        && claim.spec.as_ref().is_none_or(|s| s.storage_class_name.is_none())
+}
+
+fn is_default(class: &StorageClass) -> bool {
+    DEFAULT_CLASS.iter().any(|key| class.annotation(key) == Some("true"))
+}
+
+/// The class for claims that were made before there was one: the newest default, and of those the first by name.
+fn default_class<'a>(view: &'a View<'_>) -> Option<&'a std::sync::Arc<StorageClass>> {
+    let born = |class: &StorageClass| class.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    let defaults = view.cache::<StorageClass>().iter().filter(|class| is_default(class) && !class.is_deleting());
+    defaults.max_by(|a, b| born(a).cmp(&born(b)).then_with(|| b.name().cmp(a.name())))
 }
 
 /// Nothing suits the claim: a provisioner is called, if its class has one.
@@ -353,7 +375,8 @@ impl Controller for PersistentVolumeBinder {
         setup.watch::<StorageClass>(|class, view| {
             let claims = view.cache::<PersistentVolumeClaim>().iter();
             claims
-                .filter(|c| c.annotation(BIND_COMPLETED).is_none() && class_of_claim(c) == class.name())
+                .filter(|c| c.annotation(BIND_COMPLETED).is_none())
+                .filter(|c| class_of_claim(c) == class.name() || (is_default(class) && has_no_class(c)))
                 .map(|c| Key::of(c.as_ref()))
                 .collect()
         });

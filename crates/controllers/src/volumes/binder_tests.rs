@@ -178,3 +178,38 @@ fn volumes_outlive_their_claims_only_as_they_should() {
         assert_eq!(told, [reason]);
     }
 }
+
+#[test]
+fn claims_that_came_before_the_default_class_get_it() {
+    let class = |name: &str, key: &str, born: &str| {
+        json!({"metadata": {"name": name, "annotations": {key: "true"}, "creationTimestamp": born},
+            "provisioner": "x.example.com"})
+    };
+    let [key, beta] = DEFAULT_CLASS;
+    let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    let unclassed = || {
+        let mut c = claim("u", "", "Pending", false, "");
+        c["spec"]["storageClassName"] = Value::Null;
+        c
+    };
+    let mut annotated = unclassed();
+    annotated["metadata"]["annotations"][super::super::CLASS_ANNOTATION] = "".into();
+    let mut of_none = volume_of(Value::Null, "Available", "Retain", json!({}));
+    of_none["spec"]["storageClassName"] = "".into();
+    let takes = |name: &str| vec![format!("patch ns/c storageClassName={name}")];
+    for (claim, classes, expected) in [
+        (unclassed(), vec![class("a", key, old)], takes("a")),
+        (unclassed(), vec![class("a", key, old), class("b", beta, new)], takes("b")),
+        (unclassed(), vec![class("b", key, new), class("a", key, new)], takes("a")),
+        (unclassed(), vec![class("a", "other", old)], vec![]),
+        // One that wants none gets none.
+        (claim("u", "", "Pending", false, ""), vec![class("a", key, old)], vec![]),
+        (annotated, vec![class("a", key, old)], vec![]),
+    ] {
+        let (writes, _) = look(Key::new("ns", "c"), std::slice::from_ref(&claim), &[], &classes, &[]);
+        assert_eq!(writes, expected, "{claim} {classes:?}");
+    }
+    // What there is without a class comes first.
+    let (writes, _) = look(Key::new("ns", "c"), &[unclassed()], &[of_none], &[class("a", key, old)], &[]);
+    assert!(writes[0].starts_with("patch v "), "{writes:?}");
+}

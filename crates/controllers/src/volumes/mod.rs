@@ -23,10 +23,13 @@ pub use ephemeral::EphemeralVolumes;
 pub use expansion::Expansion;
 pub use protection::{ClaimProtection, VolumeProtection};
 
+/// The annotation that named a class before there was a field for it.
+pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
 /// What a claim's storage class is called; empty for none.
 pub(crate) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
     claim
-        .annotation("volume.beta.kubernetes.io/storage-class")
+        .annotation(CLASS_ANNOTATION)
         .or_else(|| claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
         .unwrap_or_default()
 }
@@ -34,7 +37,7 @@ pub(crate) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
 /// What a volume's storage class is called; empty for none.
 pub(crate) fn class_of_volume(volume: &PersistentVolume) -> &str {
     volume
-        .annotation("volume.beta.kubernetes.io/storage-class")
+        .annotation(CLASS_ANNOTATION)
         .or_else(|| volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
         .unwrap_or_default()
 }

@@ -6,6 +6,7 @@ use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{names, pod, workloads};
 use crate::error::FieldError;
+use crate::schedule::Schedule;
 
 /// Most pods at the same time of a Job whose pods have indexes, and most indexes with a limit each.
 const MAX_PARALLEL_INDEXED: i64 = 100_000;
@@ -245,7 +246,7 @@ pub(super) fn cron_job(object: &Place<'_>, errors: &mut Errors) {
         if schedule.contains("TZ") {
             let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
             spec.invalid("schedule", text, errors);
-        } else if let Some(problem) = schedule_problem(schedule) {
+        } else if let Err(problem) = Schedule::parse(schedule) {
             spec.invalid("schedule", problem, errors);
         }
     }
@@ -268,62 +269,6 @@ pub(super) fn cron_job(object: &Place<'_>, errors: &mut Errors) {
     if job.flag("manualSelector") {
         errors.push(FieldError::not_supported(job.path_of("manualSelector"), true, &["nil", "false"]));
     }
-}
-
-/// What is wrong with a schedule: five fields of numbers, ranges, steps and lists, or a name after `@`.
-fn schedule_problem(schedule: &str) -> Option<String> {
-    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    const SPECIAL: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    if let Some(every) = schedule.strip_prefix("@every ") {
-        let digits = every.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let good = !digits.is_empty() && every.trim().len() > digits.len();
-        return (!good).then(|| format!("failed to parse duration {schedule}: time: invalid duration \"{every}\""));
-    }
-    if schedule.starts_with('@') {
-        return (!SPECIAL.contains(&schedule)).then(|| format!("unrecognized descriptor: {schedule}"));
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != 5 {
-        return Some(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
-    }
-    let bounds: [(u32, u32, &[&str]); 5] = [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
-    fields
-        .iter()
-        .zip(bounds)
-        .find_map(|(field, (low, high, names))| field.split(',').find_map(|part| part_problem(part, low, high, names)))
-}
-
-/// A part of a field: `*`, a number or a range of two, and perhaps a step.
-fn part_problem(part: &str, low: u32, high: u32, names: &[&str]) -> Option<String> {
-    let offset = u32::from(low == 1);
-    let number = |text: &str| {
-        let named = names.iter().zip(offset..).find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, at)| at);
-        named.or_else(|| text.parse::<u32>().ok())
-    };
-    let (range, step) = match part.split_once('/') {
-        None => (part, None),
-        Some((range, step)) => (range, Some(step)),
-    };
-    match step.map(str::parse::<u32>) {
-        Some(Err(_)) => return Some(format!("failed to parse int from {}: invalid syntax", step.unwrap_or_default())),
-        Some(Ok(0)) => return Some(format!("step of range should be a positive number: {part}")),
-        _ => {}
-    }
-    if matches!(range, "*" | "?") {
-        return None;
-    }
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
-    let (Some(from), Some(to)) = (number(first), number(last)) else {
-        return Some(format!("failed to parse int from {range}: invalid syntax"));
-    };
-    if from < low {
-        return Some(format!("beginning of range ({from}) below minimum ({low}): {part}"));
-    }
-    if to > high {
-        return Some(format!("end of range ({to}) above maximum ({high}): {part}"));
-    }
-    (from > to).then(|| format!("beginning of range ({from}) beyond end of range ({to}): {part}"))
 }
 
 /// What may change in a Job: how many pods at a time, whether it is suspended, how often it may fail.

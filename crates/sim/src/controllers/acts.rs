@@ -71,6 +71,9 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     for n in 0..if parts.has("jobs") { jobs } else { 0 } {
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
+    if parts.has("jobs") {
+        unplaced_job(&mut rng.fork("unplaced job"), safety, &mut acts);
+    }
     if parts.has("times") {
         super::times::acts(&mut rng.fork("times"), safety, &mut acts);
     }
@@ -318,4 +321,19 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
     if rng.one_in(4) && work.wait(rng) {
         work.delete(acts);
     }
+}
+
+/// A Job whose pods no node takes: its deadline ends it, though no pod of it ever ends by itself.
+fn unplaced_job(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (start(rng, safety), "unplaced");
+    let work = Work { resource: Job::resource(), kind: "job", name, at, safety };
+    let mut template = template(name, 1);
+    template["spec"]["restartPolicy"] = "Never".into();
+    template["spec"]["nodeSelector"] = json!({"sim": "nowhere"});
+    let policy = if rng.one_in(2) { "Failed" } else { "TerminatingOrFailed" };
+    work.create(
+        json!({"completions": 1 + rng.below(3), "parallelism": 1 + rng.below(3), "podReplacementPolicy": policy,
+            "activeDeadlineSeconds": 1 + rng.below(20), "template": template}),
+        acts,
+    );
 }

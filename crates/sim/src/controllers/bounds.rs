@@ -30,6 +30,8 @@ struct Rolling {
 struct Ends {
     succeeded: BTreeSet<String>,
     failed: BTreeSet<String>,
+    /// Those of pods of an index that failed by themselves, by the index.
+    failed_of_index: BTreeMap<String, BTreeSet<String>>,
     /// The most pods at a time that its specs allowed.
     parallelism: i64,
 }
@@ -57,6 +59,11 @@ fn number(object: &Value, pointer: &str) -> i64 {
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+fn is_disrupted(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "DisruptionTarget" && c["status"] == "True")
 }
 
 fn counts(pod: &Value) -> bool {
@@ -173,12 +180,22 @@ impl Bounds {
             _ if deleting(pod) => _ = ends.failed.insert(uid(pod).to_owned()),
             _ => {}
         }
+        let index = |p: &Value| label(p, "batch.kubernetes.io/job-completion-index").to_owned();
+        // One that the Job took away, or that was taken along, is none of the index's failures.
+        if text(pod, "/status/phase") == "Failed" && pod.pointer("/metadata/finalizers").is_some() && !is_disrupted(pod)
+        {
+            ends.failed_of_index.entry(index(pod)).or_default().insert(uid(pod).to_owned());
+        }
         if change.before.is_some() {
             return;
         }
         let Some(job) = observer.all("job").find(|j| uid(j) == controller(pod)) else { return };
         let living: Vec<&Value> = pods_of(job, observer).filter(|p| counts(p)).collect();
-        let index = |p: &Value| label(p, "batch.kubernetes.io/job-completion-index").to_owned();
+        let failures = ends.failed_of_index.get(&index(pod)).map_or(0, |failed| size(failed.len()));
+        if job.pointer("/spec/backoffLimitPerIndex").and_then(Value::as_i64).is_some_and(|limit| failures > limit) {
+            let what = format!("{} is made, of an index that failed {failures} times and may not again", key_of(pod));
+            breaches.push(Breach::new("ends-count-once", what));
+        }
         let twins = living.iter().filter(|p| !index(p).is_empty() && index(p) == index(pod)).count();
         if twins > 1 {
             let what = format!("{} has {twins} pods of index {}", key_of(job), index(pod));

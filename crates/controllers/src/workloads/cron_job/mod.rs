@@ -4,6 +4,8 @@
 //! is for, so that one time has one Job, whatever is done twice.
 
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +96,16 @@ fn scheduled(job: &Job) -> Option<Time> {
     Time::parse(job.metadata.annotations.as_ref()?.get(SCHEDULED)?)
 }
 
+/// The name of the Job of a time.
+fn name_of(cron: &CronJob, at: Time) -> String {
+    format!("{}-{}", cron.name(), at.unix_s().div_euclid(60))
+}
+
+/// Whether a Job was made here, and not by a person from the CronJob's template.
+fn is_ours(cron: &CronJob, job: &Job) -> bool {
+    scheduled(job).is_some_and(|at| job.name().starts_with(&name_of(cron, at)))
+}
+
 /// Brings the list of active Jobs, and the times of the last ones, up to date.
 fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus, forgets: bool) -> Plan {
     let mut plan = Plan::none();
@@ -102,6 +114,10 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus, forgets
     for job in jobs {
         let finished = is_finished(job);
         if !finished && !listed(&active, job) {
+            if !is_ours(cron, job) {
+                let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());
+                plan = plan.event(EventRecord::warning(cron, "UnexpectedJob", message));
+            }
             active.push(reference(job));
         }
         if let Some(at) = scheduled(job).filter(|_| !forgets)
@@ -177,10 +193,19 @@ fn run(
     {
         return warn("UnknownTimeZone", format!("invalid timeZone: {zone:?}: {error}"));
     }
+    let mut plan = Plan::none();
+    if spec.schedule.contains("TZ") {
+        let message = format!(
+            "CRON_TZ or TZ used in schedule {:?} is not officially supported, use spec.timeZone instead",
+            spec.schedule
+        );
+        plan = warn("UnsupportedSchedule", message);
+    }
     let schedule = match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => schedule,
         Err(error) => {
-            return warn("UnparseableSchedule", format!("unparseable schedule: {:?} : {error}", spec.schedule));
+            return plan
+                .then(warn("UnparseableSchedule", format!("unparseable schedule: {:?} : {error}", spec.schedule)));
         }
     };
     let created = cron.metadata.creation_timestamp.as_ref().map_or(now, Time::from);
@@ -189,13 +214,14 @@ fn run(
     let since = deadline.map_or(last, |d| last.max(now - d));
     let Some(first) = schedule.next(since) else {
         let why = "time difference between two schedules is less than 1 second";
-        return warn("InvalidSchedule", format!("invalid schedule: {} : {why}", spec.schedule));
+        return plan.then(warn("InvalidSchedule", format!("invalid schedule: {} : {why}", spec.schedule)));
     };
     // Looked at again when the next time has come. A clock that goes back makes that later, and nothing else.
     let next = schedule.next(since.max(now)).unwrap_or(first);
     let again = Plan::none().requeue_after(next.since(now) + Duration::from_millis(100));
     let Some(missed) = schedule.missed(since, now) else { return again };
-    let mut plan = again;
+    // What is odd about the schedule is said when there is something to do, and not at each look.
+    let mut plan = again.then(plan);
     if missed.count > TOO_MANY {
         let advice = "Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         let message = format!("too many missed start times. {advice}");
@@ -206,7 +232,7 @@ fn run(
         let message = format!("Missed scheduled time to start a job: {at}");
         return plan.then(warn("MissSchedule", message));
     }
-    let mut name = format!("{}-{}", cron.name(), missed.latest.unix_s().div_euclid(60));
+    let mut name = name_of(cron, missed.latest);
     if forgets {
         name += &format!("-{}", now.0);
     }
@@ -232,11 +258,18 @@ fn run(
     plan.then(make).told(EventRecord::normal(cron, "SuccessfulCreate", message))
 }
 
+/// A time as it is written in a time zone: with the zone's offset, where it has one.
+fn in_zone(at: Time, zone: Option<&str>) -> String {
+    let zone = zone.and_then(|name| jiff::tz::TimeZone::get(name).ok());
+    let zoned = zone.map(|zone| at.meta().0.to_zoned(zone)).filter(|zoned| zoned.offset().seconds() != 0);
+    zoned.map_or_else(|| at.rfc3339(), |zoned| zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+}
+
 /// The Job of a time.
 fn job(cron: &CronJob, spec: &CronJobSpec, name: String, at: Time) -> Job {
     let template = spec.job_template.metadata.clone().unwrap_or_default();
     let mut annotations = template.annotations.unwrap_or_default();
-    annotations.insert(SCHEDULED.to_owned(), at.rfc3339());
+    annotations.insert(SCHEDULED.to_owned(), in_zone(at, spec.time_zone.as_deref()));
     Job {
         metadata: ObjectMeta {
             namespace: cron.metadata.namespace.clone(),

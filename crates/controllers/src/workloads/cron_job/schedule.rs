@@ -12,16 +12,7 @@ pub(super) enum Schedule {
     Every(Duration),
 }
 
-/// Upstream's names for common schedules (robfig/cron).
-const NAMED: [(&str, &str); 7] = [
-    ("@yearly", "0 0 1 1 *"),
-    ("@annually", "0 0 1 1 *"),
-    ("@monthly", "0 0 1 * *"),
-    ("@weekly", "0 0 * * 0"),
-    ("@daily", "0 0 * * *"),
-    ("@midnight", "0 0 * * *"),
-    ("@hourly", "0 * * * *"),
-];
+const NO_FIELDS: &str = "there is nothing after the time zone";
 
 /// How many missed times are counted before it is said that there are too many.
 pub(super) const TOO_MANY: usize = 100;
@@ -35,28 +26,23 @@ pub(super) struct Missed {
 }
 
 impl Schedule {
-    /// Reads a schedule of five fields, a named one, or `@every` with a duration, in a time zone.
+    /// Reads a schedule in a time zone; the schedule may name one itself, as ones that were stored long ago do.
     ///
     /// # Errors
     /// Why it cannot be read.
     pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, String> {
-        let text = text.trim();
-        if let Some(every) = text.strip_prefix("@every ") {
-            let every = duration(every.trim()).ok_or_else(|| format!("{every:?} is no duration"))?;
-            // Upstream rounds up to a second, too.
-            return Ok(Self::Every(Duration::from_secs(every.as_secs().max(1))));
+        let own = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
+        let (zone, text) = match own {
+            Some(named) => named.split_once(' ').map(|(zone, rest)| (Some(zone), rest.trim())).ok_or(NO_FIELDS)?,
+            None => (zone, text.trim()),
+        };
+        match carrack_schema::schedule::Schedule::parse(text)? {
+            carrack_schema::schedule::Schedule::Every(every) => Ok(Self::Every(every)),
+            carrack_schema::schedule::Schedule::Fields(fields) => {
+                let whole = format!("{} {}", fields.join(" "), zone.unwrap_or("UTC"));
+                cronexpr::parse_crontab(&whole).map(|c| Self::Cron(Box::new(c))).map_err(|e| e.to_string())
+            }
         }
-        let named = NAMED.iter().find(|(name, _)| *name == text).map(|(_, fields)| *fields);
-        let fields: Vec<String> = named
-            .unwrap_or(text)
-            .split_whitespace()
-            .map(|f| if f == "?" { "*".into() } else { f.to_owned() })
-            .collect();
-        if fields.len() != 5 {
-            return Err(format!("expected exactly 5 fields, found {}", fields.len()));
-        }
-        let whole = format!("{} {}", fields.join(" "), zone.unwrap_or("UTC"));
-        cronexpr::parse_crontab(&whole).map(|c| Self::Cron(Box::new(c))).map_err(|e| e.to_string())
     }
 
     /// The first time after this one; none if there is none in the next years.
@@ -106,27 +92,6 @@ impl Schedule {
     }
 }
 
-/// A duration as Go writes it, of hours, minutes and seconds.
-fn duration(text: &str) -> Option<Duration> {
-    let mut total_s = 0_u64;
-    let mut digits = String::new();
-    for c in text.chars() {
-        if c.is_ascii_digit() {
-            digits.push(c);
-            continue;
-        }
-        let unit_s = match c {
-            'h' => 3600,
-            'm' => 60,
-            's' => 1,
-            _ => return None,
-        };
-        let number: u64 = std::mem::take(&mut digits).parse().ok()?;
-        total_s = total_s.checked_add(number.checked_mul(unit_s)?)?;
-    }
-    (digits.is_empty() && total_s > 0).then(|| Duration::from_secs(total_s))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +109,15 @@ mod tests {
             ("0 9 * * *", Some("Europe/Berlin"), "2026-11-01T00:00:00Z", Some("2026-11-01T08:00:00Z")),
             ("0 9 * * *", Some("Europe/Berlin"), "2026-07-01T00:00:00Z", Some("2026-07-01T07:00:00Z")),
             ("@every 1h30m", None, "2026-11-01T00:00:00Z", Some("2026-11-01T01:30:00Z")),
+            ("@every 500ms", None, "2026-11-01T00:00:00Z", Some("2026-11-01T00:00:01Z")),
+            // A star with a step is none: a day of either kind will do. With one in a list, the other kind decides.
+            ("0 0 */10 * 5", None, "2026-11-02T00:00:00Z", Some("2026-11-06T00:00:00Z")),
+            ("0 0 */10 * 5", None, "2026-11-06T00:00:00Z", Some("2026-11-11T00:00:00Z")),
+            ("0 0 13 * */6", None, "2026-11-02T00:00:00Z", Some("2026-11-07T00:00:00Z")),
+            ("0 0 1,* * 5", None, "2026-11-06T00:00:00Z", Some("2026-11-13T00:00:00Z")),
+            ("0 0 13 * 3,*", None, "2026-11-02T00:00:00Z", Some("2026-11-13T00:00:00Z")),
+            ("TZ=Europe/Berlin 0 9 * * *", None, "2026-11-01T00:00:00Z", Some("2026-11-01T08:00:00Z")),
+            ("CRON_TZ=UTC 0 9 * * *", None, "2026-11-01T00:00:00Z", Some("2026-11-01T09:00:00Z")),
             ("0 0 30 2 *", None, "2026-11-01T00:00:00Z", None),
         ] {
             let schedule = Schedule::parse(text, zone).expect("a schedule");
@@ -155,6 +129,8 @@ mod tests {
             ("@every x", None),
             ("* * * * * UTC", None),
             ("@daily", Some("Mars")),
+            ("TZ=UTC", None),
+            ("TZ=Mars 0 9 * * *", None),
         ] {
             assert!(Schedule::parse(text, zone).is_err(), "{text}");
         }

@@ -10,7 +10,7 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 
 use super::super::{BURST, names, pods};
-use super::{Known, TRACKING, chooses, indexes, let_go, tally, verdict};
+use super::{Known, TRACKING, chooses, indexes, let_go, per_index, verdict};
 
 /// How long a pod waits that replaces one which failed: twice as long after each failure.
 const BACKOFF: Duration = Duration::from_secs(10);
@@ -132,7 +132,7 @@ fn create(plan: Plan, known: &Known<'_>, pod: Pod) -> Plan {
 }
 
 /// When a pod's containers ended.
-fn ended_at(pod: &Pod) -> Option<Time> {
+pub(super) fn ended_at(pod: &Pod) -> Option<Time> {
     let status = pod.status.as_ref()?;
     let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
     let times = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(Time::from));
@@ -174,7 +174,11 @@ fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(indexes::INDEX.to_owned(), text.clone());
     if known.spec.backoff_limit_per_index.is_some() {
-        annotations.insert(tally::FAILURES.to_owned(), tally::failures_of_index(known, index).to_string());
+        let failures = per_index::failures(known, index);
+        annotations.insert(per_index::FAILURES.to_owned(), failures.counted.to_string());
+        if failures.ignored > 0 {
+            annotations.insert(per_index::IGNORED.to_owned(), failures.ignored.to_string());
+        }
     }
     pod.metadata.labels.get_or_insert_default().insert(indexes::INDEX.to_owned(), text);
     let spec = pod.spec.get_or_insert_default();

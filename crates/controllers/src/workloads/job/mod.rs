@@ -14,8 +14,11 @@
 
 mod indexes;
 mod manage;
+mod per_index;
 mod policy;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod ttl;
 mod verdict;
 
@@ -83,6 +86,15 @@ impl Known<'_> {
     }
     pub fn terminating(&self) -> usize {
         self.pods.iter().filter(|p| p.is_deleting() && !pods::terminal(p)).count()
+    }
+    /// What the failure of a pod that has failed means.
+    fn meaning(&self, pod: &Pod) -> policy::Meaning {
+        let rules = self.spec.pod_failure_policy.as_ref().map_or(&[][..], |p| p.rules.as_slice());
+        policy::meaning(rules, pod)
+    }
+    /// Whether how it ends is decided, and only its last pods have to.
+    pub fn is_finishing(&self) -> bool {
+        self.condition(verdict::MET) || self.condition(verdict::TARGET)
     }
     pub fn condition(&self, kind: &str) -> bool {
         let conditions = self.job.status.as_ref().and_then(|s| s.conditions.as_ref());

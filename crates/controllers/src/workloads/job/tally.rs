@@ -1,6 +1,5 @@
 //! Counts ends of pods, each once.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use carrack_engine::{Plan, View};
@@ -9,8 +8,8 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus, UncountedTermina
 use k8s_openapi::api::core::v1::Pod;
 
 use super::super::conditions::{self, Condition as _};
-use super::policy::{self, Meaning};
-use super::{Known, indexes, let_go, tracked, verdict};
+use super::policy::Meaning;
+use super::{Known, indexes, let_go, per_index, tracked, verdict};
 
 /// The most UIDs in the status at a time, and so the most pods that are counted by one write.
 const BATCH: usize = 500;
@@ -61,10 +60,9 @@ fn count_released(known: &Known<'_>, view: &View<'_>, status: &mut JobStatus, un
 fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) -> Vec<Arc<Pod>> {
     let completions = known.spec.completions.unwrap_or(0);
     let mut completed = indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
-    let mut failed_indexes = status.failed_indexes.as_deref().map(|t| indexes::parse(t, completions));
-    let rules = known.spec.pod_failure_policy.as_ref().map_or(&[][..], |p| p.rules.as_slice());
+    let held = per_index::judge(known, &completed, status);
     let mut released = Vec::new();
-    for pod in known.pods.iter().filter(|p| tracked(p)) {
+    for pod in known.pods.iter().filter(|p| tracked(p) && !held.contains(p.uid())) {
         let Some(succeeded) = known.end_of(pod) else { continue };
         if released.len() >= BATCH {
             break;
@@ -85,24 +83,13 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
             }
             continue;
         }
-        let meaning = policy::meaning(rules, pod);
-        if meaning == Meaning::Ignored {
-            continue;
-        }
-        if let Some(limit) = known.spec.backoff_limit_per_index
-            && let Some(index) = indexes::of_pod(pod).filter(|i| *i < completions && !completed.contains(i))
-        {
-            let failures = failures_of_index(known, index);
-            let failed = failed_indexes.get_or_insert_default();
-            if meaning == Meaning::FailsIndex || i32::try_from(failures).unwrap_or(i32::MAX) > limit {
-                failed.insert(index);
+        match known.meaning(pod) {
+            Meaning::Ignored => continue,
+            Meaning::FailsJob(message) if !known.condition("FailureTarget") => {
+                let target = JobCondition::new("FailureTarget", "True", "PodFailurePolicy", message, known.now);
+                conditions::set(&mut status.conditions, target);
             }
-        }
-        if let Meaning::FailsJob(message) = meaning
-            && !known.condition("FailureTarget")
-        {
-            let target = JobCondition::new("FailureTarget", "True", "PodFailurePolicy", message, known.now);
-            conditions::set(&mut status.conditions, target);
+            _ => {}
         }
         uncounted.failed.get_or_insert_default().push(uid);
     }
@@ -113,25 +100,6 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         }
         let succeeded = i32::try_from(completed.len()).unwrap_or(i32::MAX);
         status.succeeded = Some(succeeded).filter(|n| *n > 0).or(status.succeeded.map(|_| 0));
-        status.failed_indexes = failed_indexes.map(|set| indexes::write(&set)).or(status.failed_indexes.take());
     }
     released
 }
-
-/// How often an index has failed, as its pods say: each tells how many failures there were before it.
-pub(super) fn failures_of_index(known: &Known<'_>, index: i32) -> usize {
-    let failed: BTreeSet<&str> = known
-        .pods
-        .iter()
-        .filter(|p| indexes::of_pod(p) == Some(index) && known.end_of(p) == Some(false))
-        .map(|p| p.uid())
-        .collect();
-    let told = known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index)).filter_map(|p| {
-        let before: usize = p.metadata.annotations.as_ref()?.get(FAILURES)?.parse().ok()?;
-        Some(before + usize::from(known.end_of(p) == Some(false)))
-    });
-    told.max().unwrap_or(0).max(failed.len())
-}
-
-/// Annotation with how often a pod's index had failed before it.
-pub(super) const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";

@@ -8,10 +8,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::conditions::{self, Condition as _};
 use super::super::pods;
-use super::{Known, indexes, manage, policy, tracked};
+use super::{Known, indexes, manage, per_index, policy, tracked};
 
-const MET: &str = "SuccessCriteriaMet";
-const TARGET: &str = "FailureTarget";
+pub(super) const MET: &str = "SuccessCriteriaMet";
+pub(super) const TARGET: &str = "FailureTarget";
+const COMPLETIONS_REACHED: &str = "CompletionsReached";
 
 fn condition(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Time) -> JobCondition {
     JobCondition::new(kind, status, reason, message.into(), now)
@@ -45,13 +46,13 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     if status.start_time.is_none() && !known.is_suspended() {
         status.start_time = Some(known.now.meta());
     }
-    let is_finishing = known.condition(MET) || known.condition(TARGET);
-    if !is_finishing {
+    if !known.is_finishing() {
         let (end, again) = judge(known, &status);
         if let Some(after) = again {
             plan = plan.requeue_after(after);
         }
         if let Some(end) = end {
+            plan = plan.then(too_many(known, &status, &end));
             conditions::set(&mut status.conditions, end);
         }
     }
@@ -109,6 +110,7 @@ fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option
     let spec = known.spec;
     let failed_for = |reason: &str, message: &str| Some(condition(TARGET, "True", reason, message, known.now));
     let (succeeded, failed) = totals(status);
+    let failed = failed.saturating_add(per_index::not_written(known, status));
     let limit = spec.backoff_limit.unwrap_or(6);
     if failed > limit || restarts_exceed(known, limit) {
         return (failed_for("BackoffLimitExceeded", "Job has reached the specified backoff limit"), None);
@@ -147,7 +149,25 @@ fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option
         Some(wanted) => succeeded >= wanted,
     };
     let message = "Reached expected number of succeeded pods";
-    (done.then(|| condition(MET, "True", "CompletionsReached", message, known.now)), again)
+    (done.then(|| condition(MET, "True", COMPLETIONS_REACHED, message, known.now)), again)
+}
+
+/// Tells of pods that a Job which has what it wanted has beyond that.
+fn too_many(known: &Known<'_>, status: &JobStatus, end: &JobCondition) -> Plan {
+    let Some(wanted) = known.spec.completions.filter(|_| end.reason() == COMPLETIONS_REACHED) else {
+        return Plan::none();
+    };
+    let warn = |reason: &str, which: &str| {
+        EventRecord::warning(known.job, reason, format!("Too many {which} pods running after completion count reached"))
+    };
+    let mut plan = Plan::none();
+    if known.active().next().is_some() {
+        plan = plan.event(warn("TooManyActivePods", "active"));
+    }
+    if totals(status).0 > wanted {
+        plan = plan.event(warn("TooManySucceededPods", "succeeded"));
+    }
+    plan
 }
 
 /// Whether containers that are restarted in place have failed too often.

@@ -237,6 +237,8 @@ fn cron_jobs() {
         &[
             ("/spec/schedule", json!("@hourly"), &[]),
             ("/spec/schedule", json!("@every 1h30m"), &[]),
+            ("/spec/schedule", json!("@every 1.5h"), &[]),
+            ("/spec/schedule", json!("@every 5 m"), &["Invalid spec.schedule"]),
             ("/spec/timeZone", json!("Mars/Olympus"), &["Invalid spec.timeZone"]),
             ("/spec/timeZone", json!("Local"), &["Invalid spec.timeZone"]),
             ("/spec/concurrencyPolicy", json!("Odd"), &["NotSupported spec.concurrencyPolicy"]),

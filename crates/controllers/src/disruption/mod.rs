@@ -4,6 +4,8 @@
 //! whose eviction was granted count as gone until they are, for two minutes at most.
 //! Behaviour follows kube-controller-manager's disruption controller (pkg/controller/disruption).
 
+mod scale;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,17 +15,25 @@ use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use crate::pods::is_ready;
+use scale::{Scales, Unknown};
 
 /// How long a pod may take to go after its eviction was granted.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How soon a budget is looked at again whose pods' owners are of a kind that is not read yet.
+const NOT_YET: Duration = Duration::from_secs(1);
+
 /// The disruption controller.
-pub struct DisruptionController;
+#[derive(Default)]
+pub struct DisruptionController {
+    scales: Scales,
+}
 
 fn budgets_of(pod: &Pod, view: &View<'_>) -> Vec<Key> {
     view.cache::<PodDisruptionBudget>()
@@ -52,63 +62,98 @@ fn scaled(value: &IntOrString, of: i64) -> Result<i64, String> {
     }
 }
 
-/// How many pods the controllers of these pods are asked for, all together.
-fn expected(pods: &[&Pod], view: &View<'_>) -> Result<i64, String> {
+/// How many pods the controllers of these are asked for, all together, and whether some have no controller.
+fn expected(pods: &[&Pod], scales: &Scales, view: &View<'_>) -> Result<(i64, bool), Why> {
     let mut by_controller: BTreeMap<String, i64> = BTreeMap::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut unmanaged = false;
     for pod in pods {
         let owners = pod.metadata.owner_references.iter().flatten();
-        let Some(owner) = owners.into_iter().find(|o| o.controller == Some(true)) else { continue };
-        if by_controller.contains_key(&owner.uid) {
+        let Some(owner) = owners.into_iter().find(|o| o.controller == Some(true)) else {
+            unmanaged = true;
+            continue;
+        };
+        if !seen.insert(&owner.uid) {
             continue;
         }
-        let namespace = pod.namespace();
-        let scale = match owner.kind.as_str() {
-            "ReplicaSet" => {
-                view.get::<ReplicaSet>(namespace, &owner.name).filter(|r| r.uid() == owner.uid).map(|set| {
-                    let parent = set.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
-                    let deployment = parent
-                        .filter(|o| o.kind == "Deployment")
-                        .and_then(|o| view.get::<Deployment>(namespace, &o.name).filter(|d| d.uid() == o.uid));
-                    match deployment {
-                        Some(d) => (d.uid().to_owned(), d.spec.as_ref().and_then(|s| s.replicas)),
-                        None => (set.uid().to_owned(), set.spec.as_ref().and_then(|s| s.replicas)),
-                    }
-                })
-            }
-            "StatefulSet" => view
-                .get::<StatefulSet>(namespace, &owner.name)
-                .filter(|s| s.uid() == owner.uid)
-                .map(|s| (s.uid().to_owned(), s.spec.as_ref().and_then(|s| s.replicas))),
-            "ReplicationController" => view
-                .get::<ReplicationController>(namespace, &owner.name)
-                .filter(|r| r.uid() == owner.uid)
-                .map(|r| (r.uid().to_owned(), r.spec.as_ref().and_then(|s| s.replicas))),
-            kind => return Err(format!("{} does not implement the scale subresource", kind.to_lowercase())),
-        };
-        let Some((uid, replicas)) = scale else {
-            return Err(format!("found no controllers for pod {:?}", pod.name()));
-        };
-        by_controller.insert(uid, i64::from(replicas.unwrap_or(1)));
+        let (uid, replicas) = scales.of(owner, pod.namespace(), view).map_err(|unknown| match unknown {
+            Unknown::NotYet => Why::NotYet,
+            Unknown::NoOwner => Why::Failed(format!("found no controllers for pod {:?}", pod.name())),
+            Unknown::Never(why) => Why::Failed(why),
+        })?;
+        by_controller.insert(uid, replicas);
     }
-    Ok(by_controller.into_values().sum())
+    Ok((by_controller.into_values().sum(), unmanaged))
 }
 
-/// (how many there ought to be, how many of them healthy).
-fn wanted(budget: &PodDisruptionBudget, pods: &[&Pod], view: &View<'_>) -> Result<(i64, i64), String> {
-    let Some(spec) = &budget.spec else { return Ok((0, 0)) };
+/// Why it cannot be said how many pods there ought to be.
+enum Why {
+    /// What is asked is not read yet.
+    NotYet,
+    Failed(String),
+}
+
+impl From<String> for Why {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// How many there ought to be.
+struct Wanted {
+    expected: i64,
+    healthy: i64,
+    /// Whether pods without a controller were left out.
+    unmanaged: bool,
+}
+
+fn wanted(budget: &PodDisruptionBudget, pods: &[&Pod], scales: &Scales, view: &View<'_>) -> Result<Wanted, Why> {
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
+    let all = |healthy| Wanted { expected: count, healthy, unmanaged: false };
+    let Some(spec) = &budget.spec else { return Ok(Wanted { expected: 0, ..all(0) }) };
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {
-            let expected = expected(pods, view)?;
-            Ok((expected, (expected - scaled(most, expected)?).max(0)))
+            let (expected, unmanaged) = expected(pods, scales, view)?;
+            Ok(Wanted { expected, healthy: (expected - scaled(most, expected)?).max(0), unmanaged })
         }
-        (None, Some(IntOrString::Int(least))) => Ok((count, i64::from(*least))),
+        (None, Some(IntOrString::Int(least))) => Ok(all(i64::from(*least))),
         (None, Some(least)) => {
-            let expected = expected(pods, view)?;
-            Ok((expected, scaled(least, expected)?))
+            let (expected, unmanaged) = expected(pods, scales, view)?;
+            Ok(Wanted { expected, healthy: scaled(least, expected)?, unmanaged })
         }
-        (None, None) => Ok((count, 0)),
+        (None, None) => Ok(all(0)),
     }
+}
+
+/// What is odd about the pods that a budget has.
+fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool, view: &View<'_>) -> Plan {
+    let mut plan = Plan::none();
+    if pods.is_empty() {
+        plan = plan.event(EventRecord::normal(budget, "NoPods", "No matching pods found"));
+    }
+    if unmanaged {
+        let why = "Some of the pods have no controller, and are missing in the number of pods that there ought to be. \
+                   Set \".spec.minAvailable\" to a number of pods to have them counted.";
+        plan = plan.event(EventRecord::warning(budget, "UnmanagedPods", why));
+    }
+    if view.cache::<PodDisruptionBudget>().in_namespace(budget.namespace()).nth(1).is_none() {
+        return plan;
+    }
+    for pod in pods {
+        // Told of by the first one only.
+        let all = budgets_of(pod, view);
+        if let [first, _, ..] = &all[..]
+            && first.name == budget.name()
+        {
+            let names: Vec<&str> = all.iter().map(|key| key.name.as_str()).collect();
+            let why = format!(
+                "The pod matches more than one PodDisruptionBudget: {}. Each counts it, and it cannot be evicted",
+                names.join(", ")
+            );
+            plan = plan.event(EventRecord::warning(*pod, "MultiplePodDisruptionBudgets", why));
+        }
+    }
+    plan
 }
 
 fn condition(budget: &PodDisruptionBudget, status: bool, reason: &str, message: &str, now: Time) -> Vec<Condition> {
@@ -158,6 +203,10 @@ impl Controller for DisruptionController {
                 .into_iter()
                 .collect()
         });
+        setup.read::<CustomResourceDefinition>();
+    }
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        self.scales.refresh(view, setup, |owner, view| of_owned(owner.namespace(), owner.uid(), view));
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(budget) = view.get::<PodDisruptionBudget>(&key.namespace, &key.name) else { return Plan::none() };
@@ -170,8 +219,11 @@ impl Controller for DisruptionController {
         let mut old = budget.status.clone().unwrap_or_default();
         old.disrupted_pods = old.disrupted_pods.filter(|d| !d.is_empty());
         let mut plan = Plan::none();
-        let new = match wanted(budget, &pods, view) {
-            Ok((expected, desired)) => {
+        let new = match wanted(budget, &pods, &self.scales, view) {
+            // What is said of it stays until it can be known.
+            Err(Why::NotYet) => return plan.requeue_after(NOT_YET),
+            Ok(Wanted { expected, healthy: desired, unmanaged }) => {
+                plan = plan.then(oddities(budget, &pods, unmanaged, view));
                 let (disrupted, again) = disrupted(budget, &pods, now, &mut plan);
                 if let Some(after) = again {
                     plan = plan.requeue_after(after);
@@ -194,7 +246,7 @@ impl Controller for DisruptionController {
                 }
             }
             // Whoever cannot count allows nothing.
-            Err(why) => {
+            Err(Why::Failed(why)) => {
                 plan = plan.event(EventRecord::warning(
                     budget.as_ref(),
                     "CalculateExpectedPodCountFailed",
@@ -257,8 +309,9 @@ fn disrupted(budget: &PodDisruptionBudget, pods: &[&Pod], now: Time, plan: &mut 
 
 #[cfg(test)]
 mod tests {
-    use carrack_engine::Write;
     use carrack_engine::testing::Caches;
+    use carrack_engine::{Source, Write};
+    use carrack_types::resource::Resource;
 
     use super::*;
     use crate::testing::of;
@@ -281,8 +334,15 @@ mod tests {
             .with::<ReplicaSet>([of(set)])
             .with::<Deployment>([of(deployment)])
             .with::<StatefulSet>([])
-            .with::<ReplicationController>([]);
-        let plan = DisruptionController.reconcile(&Key::new("ns", "b"), &caches.view(), Time::from_unix_s(now_s));
+            .with::<ReplicationController>([])
+            .with::<CustomResourceDefinition>([of(definition("fleets", "Fleet", true)), of(definition("crews", "Crew", false))])
+            .with_source::<scale::Scaled>(
+                Source { metadata_only: false, ..Source::metadata(fleets()) },
+                [of(json!({"metadata": {"namespace": "ns", "name": "rs", "uid": "rs"}, "spec": {"size": {"wanted": 6}}}))],
+            );
+        let mut controller = DisruptionController::default();
+        caches.refresh(&mut controller);
+        let plan = controller.reconcile(&Key::new("ns", "b"), &caches.view(), Time::from_unix_s(now_s));
         let status = match &plan.writes[..] {
             [Write::Patch { patch, .. }] => patch["status"].clone(),
             [] => Value::Null,
@@ -291,9 +351,29 @@ mod tests {
         (status, plan)
     }
 
+    fn definition(plural: &str, kind: &str, scaled: bool) -> Value {
+        let scale = json!({"scale": {"specReplicasPath": ".spec.size.wanted", "statusReplicasPath": ".status.is"}});
+        json!({"metadata": {"name": format!("{plural}.example.com"), "uid": plural},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "subresources": if scaled { scale } else { json!({}) }}]},
+            "status": {"conditions": [{"type": "Established", "status": "True"}]}})
+    }
+
+    fn fleets() -> Resource {
+        Resource {
+            group: "example.com".into(),
+            version: "v1".into(),
+            plural: "fleets".into(),
+            kind: "Fleet".into(),
+            namespaced: true,
+        }
+    }
+
     fn pod(name: &str, ready: bool, owner: &str) -> Value {
+        let (version, kind) = owner.rsplit_once('/').unwrap_or(("apps/v1", owner));
         json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "labels": {"app": "web"},
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "rs", "uid": "rs", "controller": true}]},
+                "ownerReferences": [{"apiVersion": version, "kind": kind, "name": "rs", "uid": "rs", "controller": true}]},
             "spec": {"containers": []},
             "status": {"conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}})
     }
@@ -308,6 +388,9 @@ mod tests {
             (json!({"minAvailable": "51%"}), 4, "ReplicaSet", (4, 3, 4, 1, "SufficientPods")),
             (json!({"maxUnavailable": 1}), 4, "ReplicaSet", (4, 3, 4, 1, "SufficientPods")),
             (json!({"maxUnavailable": "30%"}), 4, "ReplicaSet", (4, 2, 4, 2, "SufficientPods")),
+            // What a custom kind is asked for is where its definition says.
+            (json!({"maxUnavailable": 3}), 4, "example.com/v1/Fleet", (6, 3, 4, 1, "SufficientPods")),
+            (json!({"minAvailable": "50%"}), 4, "example.com/v1beta1/Fleet", (6, 3, 4, 1, "SufficientPods")),
             (json!({"maxUnavailable": "100%"}), 0, "ReplicaSet", (4, 0, 0, 0, "InsufficientPods")),
         ] {
             let pods = (0..4).map(|n| pod(&format!("p{n}"), n < ready, owner)).collect();
@@ -321,9 +404,21 @@ mod tests {
             assert_eq!(s["conditions"][0]["reason"], r, "{spec} {ready} {owner}");
         }
         // Who cannot count allows nothing, and says why.
-        let (s, plan) = look(json!({"maxUnavailable": 1}), Value::Null, vec![pod("p", true, "Thing")], 0);
-        assert_eq!((&s["disruptionsAllowed"], &s["conditions"][0]["reason"]), (&json!(0), &json!("SyncFailed")));
-        assert_eq!(plan.events.len(), 1);
+        for (owner, why) in [
+            ("batch/v1/Job", "jobs.batch does not implement the scale subresource"),
+            ("v1/Node", "nodes does not implement the scale subresource"),
+            ("example.com/v1/Crew", "crews.example.com does not implement the scale subresource"),
+            ("example.com/v1/Thing", "no matches for kind \"Thing\" in version \"example.com/v1\""),
+            // Of that name in another group.
+            ("example.com/v1/ReplicaSet", "no matches for kind \"ReplicaSet\" in version \"example.com/v1\""),
+            ("v1/ReplicationController", "found no controllers for pod \"p\""),
+        ] {
+            let (s, plan) = look(json!({"maxUnavailable": 1}), Value::Null, vec![pod("p", true, owner)], 0);
+            let condition = &s["conditions"][0];
+            assert_eq!((&s["disruptionsAllowed"], &condition["reason"]), (&json!(0), &json!("SyncFailed")), "{owner}");
+            assert_eq!(condition["message"], why, "{owner}");
+            assert_eq!(plan.events.len(), 1, "{owner}");
+        }
         let bad = json!({"maxUnavailable": "many"});
         let (s, _) = look(bad, Value::Null, vec![pod("p", true, "ReplicaSet")], 0);
         assert_eq!(s["conditions"][0]["reason"], "SyncFailed");
@@ -346,5 +441,40 @@ mod tests {
         let (mut s, _) = look(spec(), Value::Null, pods(), 0);
         s["disruptedPods"] = json!({});
         assert_eq!(look(spec(), s, pods(), 50).0, Value::Null);
+    }
+
+    #[test]
+    fn what_is_odd_about_a_budgets_pods_is_told() {
+        let lone = || {
+            let mut pod = pod("lone", true, "ReplicaSet");
+            pod["metadata"]["ownerReferences"] = Value::Null;
+            pod
+        };
+        let owned = || pod("p", true, "ReplicaSet");
+        for (spec, pods, expected) in [
+            (json!({"minAvailable": 1}), vec![], vec!["NoPods"]),
+            (json!({"minAvailable": 1}), vec![lone()], vec![]),
+            (json!({"maxUnavailable": 1}), vec![lone(), owned()], vec!["UnmanagedPods"]),
+            (json!({"minAvailable": "50%"}), vec![lone()], vec!["UnmanagedPods"]),
+            (json!({"maxUnavailable": 1}), vec![owned()], vec![]),
+        ] {
+            let (status, plan) = look(spec.clone(), Value::Null, pods.clone(), 0);
+            let reasons: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
+            assert_eq!(reasons, expected, "{spec}");
+            // It is told once.
+            let (_, plan) = look(spec.clone(), status, pods, 0);
+            assert!(plan.events.is_empty(), "{spec}: {:?}", plan.events);
+        }
+        let budget = |name: &str| {
+            of::<PodDisruptionBudget>(json!({"metadata": {"namespace": "ns", "name": name, "uid": name},
+                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}))
+        };
+        let caches = Caches::new().with([budget("a"), budget("b")]).with::<Pod>([of(owned())]);
+        for (name, expected) in [("a", vec!["MultiplePodDisruptionBudgets"]), ("b", vec![])] {
+            let plan =
+                DisruptionController::default().reconcile(&Key::new("ns", name), &caches.view(), Time::default());
+            let reasons: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
+            assert_eq!(reasons, expected, "{name}");
+        }
     }
 }

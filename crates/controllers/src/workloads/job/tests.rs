@@ -1,0 +1,177 @@
+//! What single reconciles of a Job plan: counts of indexes, and how Jobs end.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller as _, Key, Plan, Time, Write};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::super::claim::index;
+use super::{BY_JOB, JobController, TRACKING, by_job};
+use crate::testing::of;
+
+/// What is planned for a Job that started at midnight, an hour later.
+fn look(spec: Value, status: Value, pods: &[Value]) -> Plan {
+    let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1"},
+        "spec": {"template": {"spec": {"containers": [], "restartPolicy": "Never"}}},
+        "status": {"startTime": "2026-01-01T00:00:00Z"}});
+    for (part, more) in [("spec", spec), ("status", status)] {
+        for (key, value) in more.as_object().into_iter().flatten() {
+            job[part][key] = value.clone();
+        }
+    }
+    let caches = Caches::new()
+        .with_index("controller", index::<Pod>)
+        .with_index(BY_JOB, by_job)
+        .with::<Pod>(pods.iter().cloned().map(of))
+        .with::<Job>([of(job)]);
+    let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
+    JobController::default().reconcile(&Key::new("ns", "j"), &caches.view(), now)
+}
+
+fn pod(name: &str, phase: &str, annotations: Value) -> Value {
+    json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1", "annotations": annotations,
+            "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": [TRACKING], "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": true}]},
+        "spec": {"nodeName": "n", "containers": []}, "status": {"phase": phase}})
+}
+
+/// A pod of an index, with how often that had failed before.
+fn of_index(name: &str, index: i32, phase: &str, before: (u32, u32)) -> Value {
+    let annotations = json!({"batch.kubernetes.io/job-completion-index": index.to_string(),
+        "batch.kubernetes.io/job-index-failure-count": before.0.to_string(),
+        "batch.kubernetes.io/job-index-ignored-failure-count": before.1.to_string()});
+    pod(name, phase, annotations)
+}
+
+fn disrupted(mut pod: Value) -> Value {
+    pod["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    pod
+}
+
+/// A plan in short: what is made with which counts, what lets go, and what the status says of failures.
+fn words(plan: &Plan) -> Vec<String> {
+    let text = |v: &Value| v.as_str().unwrap_or("-").to_owned();
+    let writes = plan.writes.iter().filter_map(|write| match write {
+        Write::Create { object, .. } => {
+            let told = &object["metadata"]["annotations"];
+            let [counted, ignored] = ["failure", "ignored-failure"]
+                .map(|kind| text(&told[format!("batch.kubernetes.io/job-index-{kind}-count")]));
+            Some(format!("make {} {counted} {ignored}", text(&told["batch.kubernetes.io/job-completion-index"])))
+        }
+        Write::Update { object, .. } => {
+            let status = &object["status"];
+            Some(format!(
+                "failed indexes {}, list {}",
+                text(&status["failedIndexes"]),
+                status["uncountedTerminatedPods"]["failed"]
+            ))
+        }
+        Write::Patch { key, .. } => Some(format!("let go {}", key.name)),
+        Write::Delete { key, .. } => Some(format!("delete {}", key.name)),
+        _ => None,
+    });
+    writes.collect()
+}
+
+fn check_indexes(limit: i32, pods: &[Value], expected: &[&str]) {
+    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": i32::MAX,
+        "backoffLimitPerIndex": limit, "podReplacementPolicy": "Failed", "podFailurePolicy": {"rules": [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}});
+    let status = json!({"active": 1, "ready": 0, "terminating": 0, "failedIndexes": ""});
+    let found: Vec<String> = words(&look(spec, status, pods));
+    assert_eq!(found, expected, "{limit} {pods:?}");
+}
+
+#[test]
+fn an_index_remembers_how_often_it_failed() {
+    let other = || of_index("b", 1, "Running", (0, 0));
+    let failed = |before| of_index("a", 0, "Failed", before);
+    // What failed last stays until the next one is there, and says what it knows.
+    check_indexes(1, &[failed((0, 0)), other()], &["make 0 1 -"]);
+    check_indexes(9, &[failed((3, 2)), other()], &["make 0 4 2"]);
+    // What the policy ignores counts apart, and uses up nothing.
+    check_indexes(0, &[disrupted(failed((0, 0))), other()], &["make 0 0 1"]);
+    check_indexes(1, &[disrupted(failed((1, 5))), other()], &["make 0 1 6"]);
+    let earlier = || of_index("z", 0, "Failed", (0, 0));
+    check_indexes(5, &[earlier(), disrupted(failed((1, 0))), other()], &["failed indexes , list [\"z\"]", "let go z"]);
+    // Then it goes.
+    let next = |before| of_index("c", 0, "Running", before);
+    check_indexes(1, &[failed((0, 0)), next((1, 0)), other()], &["failed indexes , list [\"a\"]", "let go a"]);
+    check_indexes(0, &[disrupted(failed((0, 0))), next((0, 1)), other()], &["let go a"]);
+    // One failure too many.
+    check_indexes(1, &[failed((1, 7)), other()], &["failed indexes 0, list [\"a\"]", "let go a"]);
+    check_indexes(0, &[failed((0, 0)), other()], &["failed indexes 0, list [\"a\"]", "let go a"]);
+}
+
+/// The reason for which a Job comes to its end, or `goes on`.
+fn check_end(spec: Value, status: Value, pods: &[Value], expected: &str) {
+    let plan = look(spec.clone(), status, pods);
+    let status = plan.writes.iter().find_map(|write| match write {
+        Write::Update { object, .. } => Some(object["status"].clone()),
+        _ => None,
+    });
+    let conditions = status.unwrap_or_default()["conditions"].as_array().cloned().unwrap_or_default();
+    // With no pods left, a Job comes to its end at once.
+    let last = conditions.last().map(|c| format!("{} {}", c["type"], c["reason"]).replace('"', ""));
+    assert_eq!(last.as_deref().unwrap_or("goes on"), expected, "{spec}");
+}
+
+#[test]
+fn jobs_end_for_a_reason() {
+    let indexed = |more: Value| {
+        let mut spec = json!({"completions": 3, "parallelism": 1, "completionMode": "Indexed"});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| spec[key] = value.clone());
+        spec
+    };
+    let target = |reason: &str, status: Value| {
+        let mut status = status;
+        status["conditions"] = json!([{"type": "FailureTarget", "status": "True", "reason": reason, "message": ""}]);
+        status
+    };
+    let none = || json!({});
+    let running = || vec![pod("p", "Running", none())];
+    for (spec, status, pods, expected) in [
+        (json!({"completions": 1, "parallelism": 1}), none(), running(), "goes on"),
+        (json!({"completions": 2, "backoffLimit": 1}), json!({"failed": 1}), running(), "goes on"),
+        (
+            json!({"completions": 2, "backoffLimit": 1}),
+            json!({"failed": 2}),
+            running(),
+            "FailureTarget BackoffLimitExceeded",
+        ),
+        (json!({"completions": 1, "activeDeadlineSeconds": 3600}), none(), running(), "FailureTarget DeadlineExceeded"),
+        (json!({"completions": 1, "activeDeadlineSeconds": 3601}), none(), running(), "goes on"),
+        (
+            indexed(json!({"backoffLimitPerIndex": 0, "maxFailedIndexes": 1})),
+            json!({"failedIndexes": "0,1", "failed": 2}),
+            vec![],
+            "Failed MaxFailedIndexesExceeded",
+        ),
+        (
+            indexed(json!({"backoffLimitPerIndex": 0})),
+            json!({"failedIndexes": "0", "completedIndexes": "1,2", "failed": 1, "succeeded": 2}),
+            vec![],
+            "Failed FailedIndexes",
+        ),
+        (
+            indexed(json!({"successPolicy": {"rules": [{"succeededIndexes": "1"}]}})),
+            json!({"completedIndexes": "1", "succeeded": 1}),
+            vec![],
+            "Complete SuccessPolicy",
+        ),
+        (json!({"completions": 1}), json!({"succeeded": 1}), vec![], "Complete CompletionsReached"),
+        (json!({"completions": 1, "suspend": true}), none(), vec![], "Suspended JobSuspended"),
+        (
+            json!({"completions": 1, "suspend": false}),
+            json!({"conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended"}]}),
+            vec![],
+            "Suspended JobResumed",
+        ),
+        // The reason stays when the last pod has ended.
+        (json!({"completions": 1}), target("DeadlineExceeded", none()), vec![], "Failed DeadlineExceeded"),
+        (json!({"completions": 1}), target("PodFailurePolicy", none()), vec![], "Failed PodFailurePolicy"),
+    ] {
+        check_end(spec, status, &pods, expected);
+    }
+}
