@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::fs;
+use std::process::Command;
 
 use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
 use serde_json::Value;
@@ -163,6 +164,16 @@ fn a_disk_that_a_pod_brings_is_attached_by_the_control_plane() {
         if said.contains("FailedAttachVolume") && said.contains("told to fail") { Ok(()) } else { Err(said) }
     });
     assert_eq!(count(&disks, "waitforattach"), 0, "the node waits");
+    for mode in ["garbage attach", "twice attach"] {
+        disks.mode(mode);
+        let before = count(&disks, "attach");
+        eventually_true("it is tried again", 60, || count(&disks, "attach") > before + 1);
+        assert!(!status(&kubectl, "volumesAttached").contains("own"), "{mode}: that is no answer");
+    }
+    eventually("what it prints shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "bringer"]);
+        if said.contains("no answer in JSON") { Ok(()) } else { Err(said) }
+    });
     disks.mode("");
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=90s"]);
     let unique = "flexvolume-carrack/loopdisk/own";
@@ -202,6 +213,40 @@ fn a_disk_that_a_pod_brings_is_attached_by_the_control_plane() {
     kubectl.ok(&["delete", "pod", "other", "--timeout=60s"]);
     eventually_true("the attachment ends", 60, || attachments(&kubectl).is_empty() && !disks.attached());
     assert!(!status(&kubectl, "volumesAttached").contains(unique));
+}
+
+#[test]
+fn a_disk_that_is_lost_comes_back_under_another_name() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    disks.mode("fail waitforattach");
+    bringer(&kubectl, "bringer", "first");
+    let told = || status(&kubectl, "volumesAttached");
+    eventually_true("it is attached, and not mounted", 90, || {
+        told().contains("/dev/loop") && count(&disks, "waitforattach") > 0
+    });
+    let before = disks.devices()[0].display().to_string();
+    // It is taken away behind everybody's back, and another disk gets its name.
+    let squatter = sandbox.home().join("squatter.img");
+    fs::write(&squatter, vec![0; 1 << 20]).expect("written");
+    losetup(&["-d", &before]);
+    losetup(&[&before, &squatter.to_string_lossy()]);
+    eventually_true("the node is told of the new name", 150, || {
+        let told = told();
+        told.contains("/dev/loop") && !told.contains(&format!("{before}\""))
+    });
+    disks.mode("");
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=150s"]);
+    losetup(&["-d", &before]);
+    assert_eq!(fs::read(&squatter).expect("read"), vec![0; 1 << 20], "another's disk is untouched");
+    kubectl.ok(&["delete", "pod", "bringer", "--timeout=60s"]);
+    eventually_true("it is detached", 60, || attachments(&kubectl).is_empty() && !disks.attached());
+}
+
+fn losetup(args: &[&str]) {
+    let done = Command::new("losetup").args(args).status().expect("losetup runs");
+    assert!(done.success(), "{args:?}");
 }
 
 #[test]

@@ -370,6 +370,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
         fs::write(path("file"), "").unwrap();
+        let _listens = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
         for (name, kind, ok) in [
             ("missing", "", true),
             ("missing", "Directory", false),
@@ -381,6 +382,15 @@ mod tests {
             ("file", "FileOrCreate", true),
             ("file", "Socket", false),
             ("file", "CharDevice", false),
+            ("file", "BlockDevice", false),
+            ("new", "FileOrCreate", true),
+            ("new", "File", true),
+            ("made", "FileOrCreate", false),
+            ("file", "DirectoryOrCreate", false),
+            ("socket", "Socket", true),
+            ("socket", "File", false),
+            ("/dev/null", "CharDevice", true),
+            ("/dev/null", "BlockDevice", false),
             ("file", "nonsense", false),
         ] {
             assert_eq!(host_path(&path(name), kind).is_ok(), ok, "{name} {kind}");

@@ -426,7 +426,8 @@ impl KubeletCore {
         }
         self.volume_actions(uid, actions, fx);
         if let Some(at) = self.volumes.next_republish(uid) {
-            self.wake_pod(at, uid);
+            // What is due already waits for something that is being read.
+            self.wake_pod(at.max(now + Duration::from_secs(1)), uid);
         }
         self.start_growth(now, uid, grown, fx);
         // Volumes that were resolved just now are recorded before anything is done about them.
