@@ -494,8 +494,8 @@ pub const PLANTS: &[Plant] = &[
     Plant {
         name: "careless-inline-detach",
         what: "a FlexVolume that a pod brought itself is detached without asking whether its node uses it",
-        found_by: "disk-in-use-stays",
-        also: &[],
+        found_by: "one-node-a-disk",
+        also: &["disk-in-use-stays"],
         bug: Bug::CarelessInlineDetach,
     },
     Plant {
