@@ -705,6 +705,11 @@ fn drivers_part(
     let inputs = match driver::inputs(pod, &published, config, sources) {
         // The record and the disk are enough to go on with what was there before a restart.
         Err(_) if state.actual != Actual::Absent && !state.is_ready() => driver::Inputs::confirm_only(),
+        // It is there, and its driver is called again as soon as what lacks has been read: that is no failure to back off from.
+        Err(_) if state.is_ready() => {
+            state.error = None;
+            return Ok(Some(Part::Unready));
+        }
         inputs => inputs?,
     };
     let mut staging = None;
