@@ -1,6 +1,6 @@
 #!/bin/bash
 # A FlexVolume driver over loop devices: it attaches, mounts, enlarges and detaches for real, and writes down each call.
-# DIR/mode may hold "fail CALL", "garbage CALL" or "hang CALL".
+# DIR/mode may hold "fail CALL", "garbage CALL", "hang CALL" or "twice CALL": it says its answer two times.
 DIR=@DIR@
 call=$1
 echo "$*" >>"$DIR/calls"
@@ -11,7 +11,10 @@ while [ "$(mode)" = "hang $call" ]; do sleep 0.1; done
 # A call of an agent that died goes on, and another one comes.
 exec 9>>"$DIR/lock"
 flock 9
-say() { printf '{"status": "%s", "message": "%s", "device": "%s"}\n' "$1" "$2" "$3"; }
+say() {
+  printf '{"status": "%s", "message": "%s", "device": "%s"}\n' "$1" "$2" "$3"
+  [ "$(mode)" != "twice $call" ] || printf '{"status": "%s", "message": "%s", "device": "%s"}\n' "$1" "$2" "$3"
+}
 option() { printf '%s' "$2" | sed -n "s|.*\"$1\":\"\([^\"]*\)\".*|\1|p"; }
 image() { echo "$DIR/$(option kubernetes.io/pvOrVolumeName "$1").img"; }
 attached() { losetup -n -O NAME -j "$1" | head -n 1 | tr -d ' '; }

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::fs;
+use std::process::Command;
 
 use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
 use serde_json::Value;
@@ -138,6 +139,114 @@ fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
     assert!(!disks.attached());
     assert_contains(&disks.undone().join(" "), &["unmountdevice", "detach"]);
     assert!(!status(&kubectl, "volumesAttached").contains("pv-data"));
+}
+
+/// A pod that brings its disk itself, with an option.
+fn bringer(kubectl: &Kubectl<'_>, name: &str, kind: &str) {
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"exec 3>>/data/log; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.1; done\"]\n    \
+         volumeMounts: [{{name: own, mountPath: /data}}]\n  volumes:\n  - name: own\n    \
+         flexVolume: {{driver: carrack/loopdisk, fsType: ext4, options: {{kind: {kind}}}}}\n"
+    ));
+}
+
+#[test]
+fn a_disk_that_a_pod_brings_is_attached_by_the_control_plane() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    disks.mode("fail attach");
+    bringer(&kubectl, "bringer", "first");
+    eventually("the driver's failure shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "bringer"]);
+        if said.contains("FailedAttachVolume") && said.contains("told to fail") { Ok(()) } else { Err(said) }
+    });
+    assert_eq!(count(&disks, "waitforattach"), 0, "the node waits");
+    for mode in ["garbage attach", "twice attach"] {
+        disks.mode(mode);
+        let before = count(&disks, "attach");
+        eventually_true("it is tried again", 60, || count(&disks, "attach") > before + 1);
+        assert!(!status(&kubectl, "volumesAttached").contains("own"), "{mode}: that is no answer");
+    }
+    eventually("what it prints shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "bringer"]);
+        if said.contains("no answer in JSON") { Ok(()) } else { Err(said) }
+    });
+    disks.mode("");
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=90s"]);
+    let unique = "flexvolume-carrack/loopdisk/own";
+    let device = disks.devices()[0].display().to_string();
+    assert_contains(&status(&kubectl, "volumesAttached"), &[unique, &device]);
+    assert_contains(&status(&kubectl, "volumesInUse"), &[unique]);
+    let found = attachments(&kubectl);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let inline = &found[0]["spec"]["source"]["inlineVolumeSpec"]["csi"];
+    assert_eq!((&inline["volumeHandle"], &inline["volumeAttributes"]["kind"]), (&unique.into(), &"first".into()));
+
+    // What is called the same on this node, and is not the same, waits.
+    bringer(&kubectl, "other", "second");
+    eventually("the other is told why it waits", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "other"]);
+        if said.contains("another volume is called") { Ok(()) } else { Err(said) }
+    });
+
+    // Agents come and go; the disk stays.
+    let devices = disks.devices();
+    sandbox.kill_9();
+    sandbox.start(&[]);
+    eventually_true("the attacher has looked at it", 60, || count(&disks, "isattached") > 0);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=60s"]);
+    assert_eq!((disks.devices(), disks.undone()), (devices, Vec::new()));
+    assert_eq!(count(&disks, "waitforattach"), 1, "a restart mounts nothing");
+    assert_eq!(kubectl.field("pod", "bringer", "/status/containerStatuses/0/restartCount"), 0);
+
+    // It goes with its pod, and then the other has one of its own.
+    kubectl.ok(&["delete", "pod", "bringer", "--timeout=60s"]);
+    eventually_true("it is detached", 60, || count(&disks, "detach") == 1);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/other", "--timeout=150s"]);
+    assert_eq!(
+        attachments(&kubectl)[0]["spec"]["source"]["inlineVolumeSpec"]["csi"]["volumeAttributes"]["kind"],
+        "second"
+    );
+    kubectl.ok(&["delete", "pod", "other", "--timeout=60s"]);
+    eventually_true("the attachment ends", 60, || attachments(&kubectl).is_empty() && !disks.attached());
+    assert!(!status(&kubectl, "volumesAttached").contains(unique));
+}
+
+#[test]
+fn a_disk_that_is_lost_comes_back_under_another_name() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let disks = Disks::install(&sandbox);
+    let kubectl = sandbox.kubectl();
+    disks.mode("fail waitforattach");
+    bringer(&kubectl, "bringer", "first");
+    let told = || status(&kubectl, "volumesAttached");
+    eventually_true("it is attached, and not mounted", 90, || {
+        told().contains("/dev/loop") && count(&disks, "waitforattach") > 0
+    });
+    let before = disks.devices()[0].display().to_string();
+    // It is taken away behind everybody's back, and another disk gets its name.
+    let squatter = sandbox.home().join("squatter.img");
+    fs::write(&squatter, vec![0; 1 << 20]).expect("written");
+    losetup(&["-d", &before]);
+    losetup(&[&before, &squatter.to_string_lossy()]);
+    eventually_true("the node is told of the new name", 150, || {
+        let told = told();
+        told.contains("/dev/loop") && !told.contains(&format!("{before}\""))
+    });
+    disks.mode("");
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=150s"]);
+    losetup(&["-d", &before]);
+    assert_eq!(fs::read(&squatter).expect("read"), vec![0; 1 << 20], "another's disk is untouched");
+    kubectl.ok(&["delete", "pod", "bringer", "--timeout=60s"]);
+    eventually_true("it is detached", 60, || attachments(&kubectl).is_empty() && !disks.attached());
+}
+
+fn losetup(args: &[&str]) {
+    let done = Command::new("losetup").args(args).status().expect("losetup runs");
+    assert!(done.success(), "{args:?}");
 }
 
 #[test]

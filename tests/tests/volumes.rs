@@ -112,7 +112,8 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     eventually("a device is not mounted as files", 60, || {
         let said = kubectl.ok(&["describe", "pod", "mistaken"]);
         let wanted = "volume v has volumeMode Block, but is specified in volumeMounts";
-        if said.contains(wanted) { Ok(()) } else { Err(said) }
+        let of_claim = kubectl.ok(&["describe", "pvc", "raw"]);
+        if said.contains(wanted) && of_claim.contains(wanted) { Ok(()) } else { Err(said + &of_claim) }
     });
     kubectl.ok(&["delete", "pod", "mistaken", "--timeout=60s"]);
 

@@ -14,7 +14,7 @@
 //! - [`CertificateCleaner`]: certificate requests that nobody waits for any more.
 //! - [`PolicyStatus`]: what is odd about the expressions of admission policies.
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
-//!   [`AttachDetach`]: claims and volumes.
+//!   [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
 
 #[cfg(test)]
 mod barrier;
@@ -53,7 +53,8 @@ pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 pub use stale_disruption::StaleDisruption;
 pub use volumes::{
-    AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, PersistentVolumeBinder, VolumeProtection,
+    AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, InlineAttachDetach, PersistentVolumeBinder,
+    VolumeProtection,
 };
 
 /// What the controllers need to be told.
@@ -83,6 +84,8 @@ pub enum Planted {
     Deafness,
     /// A disk is taken from its node without asking whether that uses it.
     CarelessDetach,
+    /// The same of one that its pod brings itself.
+    CarelessInlineDetach,
     /// Pods of a node that is gone are given up at once.
     HastyOrphans,
     /// A volume that names a claim is given to whoever has that name.
@@ -121,6 +124,10 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(match config.planted {
             Some(Planted::CarelessDetach) => AttachDetach::with_planted_carelessness(),
             _ => AttachDetach::default(),
+        }),
+        Box::new(match config.planted {
+            Some(Planted::CarelessInlineDetach) => InlineAttachDetach::with_planted_carelessness(),
+            _ => InlineAttachDetach::default(),
         }),
     ];
     cluster.into_iter().chain(workloads::all(config.planted)).collect()

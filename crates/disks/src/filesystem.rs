@@ -167,3 +167,31 @@ pub fn prove_closed(device: &str) -> Result<(), DiskError> {
         Err(e) => failed(format!("opening {device}: {e}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_system_that_needs_repair_by_hand_is_not_mounted_and_a_blank_one_is_made_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let (image, at) = (path("image"), path("at"));
+        std::fs::create_dir(&at).expect("a directory");
+        std::fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("an image");
+        assert_eq!(probe(&image).await.expect("blank"), None);
+        let blank = format_and_mount(&image, &at, "ext4", true, &[]).await.expect_err("blank, and for reading alone");
+        assert!(blank.to_string().contains("blank"), "{blank}");
+        system("mkfs.ext4", &["-q", "-F", &image]).await.expect("made");
+        assert_eq!(probe(&image).await.expect("found").as_deref(), Some("ext4"));
+        let other = format_and_mount(&image, &at, "xfs", false, &[]).await.expect_err("it holds another");
+        assert!(other.to_string().contains("holds ext4, and xfs is asked for"), "{other}");
+        // Its root is gone, and it says that it has errors.
+        for wrong in ["clri <2>", "ssv state 2"] {
+            system("debugfs", &["-w", "-R", wrong, &image]).await.expect("broken");
+        }
+        let broken = format_and_mount(&image, &at, "ext4", false, &[]).await.expect_err("it needs repair");
+        assert!(broken.to_string().contains("needs repair by hand"), "{broken}");
+        assert!(crate::mounted(&at).expect("read").is_none());
+    }
+}

@@ -209,6 +209,16 @@ pub fn tmpfs(path: &str, size_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Mounts huge pages of a size in bytes.
+///
+/// # Errors
+/// What the kernel says: it has no pages of that size, for one.
+pub fn hugetlbfs(path: &str, page_bytes: u64) -> io::Result<()> {
+    let options = CString::new(format!("pagesize={page_bytes},mode=0777"))?;
+    rustix::mount::mount("hugetlbfs", path, "hugetlbfs", MountFlags::empty(), options.as_c_str())?;
+    Ok(())
+}
+
 /// Binds what a file descriptor is open on to a path.
 ///
 /// # Errors

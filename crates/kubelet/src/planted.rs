@@ -30,4 +30,10 @@ pub enum Planted {
     UnreadIsAbsent,
     /// What the records say to be mounted counts as mounted, whatever the disk shows.
     RecordsAreMounts,
+    /// A token is kept for its service account, whichever pod it was asked for.
+    SharedTokens,
+    /// A token that has expired is handed out all the same.
+    ExpiredTokens,
+    /// A driver that wants to be called again from time to time is called once.
+    PublishedOnce,
 }

@@ -1,7 +1,8 @@
 //! A FlexVolume driver whose disks are those of the rack: what the control plane's calls to its program do.
 //!
 //! Calls take their time, fail before or after their effect, and go on when their caller has died. A node that is switched
-//! off loses its disks of this driver, and they come back under other names.
+//! off loses its disks of this driver, and they come back under other names. Some are volumes of claims, others are brought by
+//! pods themselves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,12 +24,24 @@ pub(crate) const DRIVER: &str = "sim/rack";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::GuessedLoss))
+    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach))
 }
 
-/// Makes about half of the disks this driver's.
+/// Makes about half of the disks this driver's, and of those that pods bring.
 pub(crate) fn provide(rng: &mut Rng, acts: &mut [Act]) {
+    let mut brought = rng.fork("brought");
     for act in acts {
+        if let What::Create { object, .. } = &mut act.what
+            && object["kind"] == "Pod"
+        {
+            for volume in object["spec"]["volumes"].as_array_mut().into_iter().flatten() {
+                // Called otherwise than the disks of claims: which disk it is, is its name.
+                let name = volume["name"].as_str().unwrap_or_default().replace("disk", "drive");
+                if volume["flexVolume"].is_object() && brought.one_in(2) {
+                    *volume = json!({"name": name, "flexVolume": {"driver": DRIVER}});
+                }
+            }
+        }
         if let What::Create { object, .. } = &mut act.what
             && object["kind"] == "PersistentVolume"
             && object["spec"]["csi"]["driver"] == attacher::DRIVER
@@ -112,7 +125,7 @@ impl Runs {
 
 fn make(call: &Call, rack: &Rack) -> Answer {
     match call {
-        Call::Init(_) => Answer::Can(Capabilities::default()),
+        Call::Init(driver) => Answer::Can(Capabilities { attach: driver == DRIVER, ..Capabilities::default() }),
         Call::Attach { disk, node, .. } => Answer::Attached(rack.attach_until_off(&disk.volume, node)),
         Call::IsAttached { disk, node, .. } => Answer::IsAttached(Some(rack.is_attached(&disk.volume, node))),
         Call::Detach { disk, node } => {

@@ -142,6 +142,7 @@ impl Hosted {
                     Some(Bug::ClaimsGo) => Some(Planted::ClaimsGo),
                     Some(Bug::ClaimsByName) => Some(Planted::ClaimsByName),
                     Some(Bug::CarelessDetach) => Some(Planted::CarelessDetach),
+                    Some(Bug::CarelessInlineDetach) => Some(Planted::CarelessInlineDetach),
                     Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,

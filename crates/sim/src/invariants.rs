@@ -99,6 +99,14 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "The files of a config map are those of one of its versions, all of them, whatever could not be read.",
     },
     Invariant {
+        name: "tokens-are-the-pods-own",
+        sentence: "A driver that wants tokens gets such as are of the very pod that it is called for and have not expired.",
+    },
+    Invariant {
+        name: "drivers-are-called-again",
+        sentence: "Once nothing fails any more, a driver that wants to be called again is, for each of its volumes, within two minutes.",
+    },
+    Invariant {
         name: "settings-reach-their-files",
         sentence: "What a config map has become is in the volumes of its pods soon, once nothing fails any more.",
     },

@@ -42,6 +42,7 @@ mod role;
 mod server;
 mod settings;
 mod storage;
+mod tokens;
 mod trace;
 mod wants;
 mod webhook;

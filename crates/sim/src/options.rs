@@ -465,6 +465,10 @@ impl Swarm {
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
                 | Bug::CarelessDetach
+                | Bug::CarelessInlineDetach
+                | Bug::SharedTokens
+                | Bug::ExpiredTokens
+                | Bug::PublishedOnce
                 | Bug::DeafQueue
                 | Bug::ChosenBefore
                 | Bug::Traceless

@@ -75,6 +75,10 @@ pub(crate) enum Bug {
     Echo,
     LeaseIsLife,
     GuessedLoss,
+    CarelessInlineDetach,
+    SharedTokens,
+    ExpiredTokens,
+    PublishedOnce,
 }
 
 /// All planted bugs.
@@ -487,6 +491,34 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::GuessedLoss,
     },
+    Plant {
+        name: "careless-inline-detach",
+        what: "a FlexVolume that a pod brought itself is detached without asking whether its node uses it",
+        found_by: "one-node-a-disk",
+        also: &["disk-in-use-stays"],
+        bug: Bug::CarelessInlineDetach,
+    },
+    Plant {
+        name: "shared-tokens",
+        what: "a kubelet keeps one token for all pods of a service account",
+        found_by: "tokens-are-the-pods-own",
+        also: &[],
+        bug: Bug::SharedTokens,
+    },
+    Plant {
+        name: "expired-tokens",
+        what: "a kubelet hands out a token that has expired when it cannot get another",
+        found_by: "tokens-are-the-pods-own",
+        also: &[],
+        bug: Bug::ExpiredTokens,
+    },
+    Plant {
+        name: "published-once",
+        what: "a kubelet does not call a driver again that wants to be",
+        found_by: "drivers-are-called-again",
+        also: &[],
+        bug: Bug::PublishedOnce,
+    },
 ];
 
 /// The planted bug of a name.
@@ -513,6 +545,9 @@ impl Bug {
             Self::ReadOnce => Planted::ReadOnce,
             Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
             Self::RecordsAreMounts => Planted::RecordsAreMounts,
+            Self::SharedTokens => Planted::SharedTokens,
+            Self::ExpiredTokens => Planted::ExpiredTokens,
+            Self::PublishedOnce => Planted::PublishedOnce,
             _ => return None,
         })
     }

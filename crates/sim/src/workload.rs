@@ -101,6 +101,9 @@ impl User {
         if crate::settings::are_there(options.plant.map(|plant| plant.bug)) && parts.has("settings") {
             crate::settings::acts(&mut rng.fork("settings"), options.safety, &mut acts);
         }
+        if crate::tokens::are_there(options.plant.map(|plant| plant.bug)) && parts.has("tokens") {
+            crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
+        }
         if crate::flex::is_there(options.plant.map(|plant| plant.bug)) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);
         }

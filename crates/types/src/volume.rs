@@ -40,12 +40,19 @@ pub fn flex_attachment_name(unique: &str, node: &str) -> String {
 const FLEX_PREFIX: &str = "flexvolume-";
 /// The attacher of all FlexVolumes.
 pub const FLEX_ATTACHER: &str = "flexvolume.carrack.io";
-/// Annotation of PersistentVolumes: whether their FlexVolume driver attaches, as it says.
+/// Annotation of PersistentVolumes: whether their FlexVolume driver attaches, as it says. Of pods: which drivers of
+/// FlexVolumes that they bring themselves do, with commas between.
 pub const FLEX_ATTACHES: &str = "flexvolume.carrack.io/attach";
 /// Annotation of VolumeAttachments: how nodes report the volume.
 pub const UNIQUE_NAME: &str = "carrack.io/volume";
 /// In an attachment's metadata: the device, for the node's `volumesAttached`.
 pub const DEVICE_PATH: &str = "devicePath";
+
+/// Whether a pod's annotation [`FLEX_ATTACHES`] names a driver.
+#[must_use]
+pub fn lists_driver(list: &str, driver: &str) -> bool {
+    list.split(',').any(|one| one == driver)
+}
 
 /// SHA-256 in hexadecimal digits.
 #[must_use]
@@ -68,6 +75,7 @@ mod tests {
         let flex = flex_unique_name("v/d", "pv");
         assert_eq!((flex.as_str(), flex_of_unique_name(&flex)), ("flexvolume-v/d/pv", Some(("v/d", "pv"))));
         assert_eq!(flex_of_unique_name("kubernetes.io/csi/d.example^h"), None);
+        assert!(lists_driver("v/d,v/e", "v/e") && !lists_driver("v/d,v/e", "v") && !lists_driver("", "v/d"));
         // printf '%s' hdn | sha256sum
         let digest = "9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d";
         assert_eq!(attachment_name("d", "h", "n"), format!("csi-{digest}"));

@@ -242,6 +242,8 @@ fn volumes() -> Table {
             "flexvolume-attacher",
             vec![
                 rule("list watch patch", CORE, "persistentvolumes"),
+                // What drivers can is written on the pods that bring volumes of theirs.
+                rule("list watch patch", CORE, "pods"),
                 rule("list watch", CORE, "persistentvolumeclaims"),
                 rule("patch", CORE, "persistentvolumeclaims/status"),
                 rule("list watch patch", STORAGE, "volumeattachments"),

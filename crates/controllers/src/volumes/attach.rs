@@ -23,46 +23,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
-use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{
-    DEVICE_PATH, FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME, attachment_name, csi_unique_name, flex_attachment_name,
-    flex_unique_name,
+    FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME, attachment_name, csi_unique_name, flex_attachment_name, flex_unique_name,
 };
-use k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::is_bound_to;
-use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
+use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to};
 use crate::pods::{self, BY_CLAIM, BY_NODE};
 
-/// Nodes with this annotation leave attaching to this controller.
-const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Annotation of a volume that one node may have at a time: the node that it was given to last.
 const LAST_NODE: &str = "carrack.io/attached-to";
-/// How long a node must have been gone before what it had is taken from it.
-const NODE_GONE: Duration = Duration::from_secs(360);
-/// How soon to look again at what nothing will tell of.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// The attach and detach controller.
 #[derive(Default)]
-pub struct AttachDetach {
-    /// Since when nodes that have attachments have been missing.
-    missing: BTreeMap<String, Time>,
-    careless: bool,
-}
+pub struct AttachDetach(Detaching);
 
 impl AttachDetach {
     /// Plants the bug that a detach does not ask whether the disk is in use. For tests, which must find it.
     #[must_use]
     pub fn with_planted_carelessness() -> Self {
-        Self { careless: true, ..Self::default() }
+        Self(Detaching::careless())
     }
 }
 
@@ -122,112 +109,23 @@ fn wanted<'a>(volume: &PersistentVolume, view: &'a View<'_>) -> BTreeMap<String,
     let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return BTreeMap::new() };
     let (namespace, name) = (reference.namespace.as_deref(), reference.name.as_deref());
     let named = format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
-    let mut nodes = BTreeMap::new();
-    for pod in view.cache::<Pod>().by_index(BY_CLAIM, &named) {
-        let node = pods::node_of(pod);
-        if !node.is_empty() && !is_terminal(pod) {
-            // Of several, one that stays speaks for the node.
-            let entry = nodes.entry(node.to_owned()).or_insert(pod);
-            if entry.is_deleting() {
-                *entry = pod;
-            }
-        }
-    }
-    nodes
-}
-
-fn reports_in_use(node: &Node, unique: &str) -> bool {
-    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| u == unique)
-}
-
-fn attached(node: &Node) -> &[AttachedVolume] {
-    node.status.as_ref().and_then(|s| s.volumes_attached.as_deref()).unwrap_or_default()
-}
-
-fn is_out_of_service(node: &Node) -> bool {
-    let mut taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
-    !is_ready(node) && taints.any(|t| t.key == OUT_OF_SERVICE_TAINT)
-}
-
-/// The node is told that it has the volume, or that it has not.
-fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
-    let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
-    if let Some(path) = device {
-        list.push(AttachedVolume { name: unique.to_owned(), device_path: path.to_owned() });
-    }
-    Plan::none().patch_status(node, json!({"status": {"volumesAttached": list}}))
+    by_node(view.cache::<Pod>().by_index(BY_CLAIM, &named))
 }
 
 impl AttachDetach {
-    /// Ends an attachment that no pod on its node needs, if that is safe.
-    fn detach(&mut self, attachment: &VolumeAttachment, unique: &str, view: &View<'_>, now: Time) -> Plan {
-        if attachment.is_deleting() {
-            return Plan::none();
-        }
-        let name = &attachment.spec.node_name;
-        let Some(node) = view.get::<Node>("", name) else {
-            let since = *self.missing.entry(name.clone()).or_insert(now);
-            let left = NODE_GONE.saturating_sub(now.since(since));
-            if !left.is_zero() {
-                return Plan::none().requeue_after(left);
-            }
-            let gone = Premise::absent(&Node::resource(), Key::new("", name.clone()));
-            let plan = Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "");
-            return plan.delete(attachment).resting_on(&gone);
-        };
-        self.missing.remove(name);
-        if reports_in_use(node, unique) && !is_out_of_service(node) && !self.careless {
-            // The node says when it is done.
-            return Plan::none();
-        }
-        if attached(node).iter().any(|a| a.name == unique) {
-            return tell(node, unique, None);
-        }
-        // It was told before. That nobody has told it otherwise since must be true when the attachment ends.
-        let told = Premise::unchanged(node.as_ref());
-        Plan::none().confirm_unchanged(node.as_ref()).delete(attachment).resting_on(&told)
-    }
-
     /// Ends what is attached of a volume that was removed by force. Nobody can begin to use it without its volume, and a
     /// node that does tells so.
     fn bereft(&mut self, there: &[&Arc<VolumeAttachment>], volume: &Key, view: &View<'_>, now: Time) -> Plan {
         let mut plan = Plan::none();
         for attachment in there {
             let Some(unique) = attachment.annotation(UNIQUE_NAME) else { continue };
-            let more = self.detach(attachment, unique, view, now);
+            let more = self.0.detach(attachment, unique, view, now);
             if !more.writes.is_empty() {
                 plan = plan.confirm_absent(&PersistentVolume::resource(), volume.clone(), "");
             }
             plan = plan.then(more);
         }
         plan
-    }
-
-    /// Says to the node what is so, and to the pod what is wrong.
-    fn follow(attachment: &VolumeAttachment, volume: &PersistentVolume, unique: &str, node: &Node, pod: &Pod) -> Plan {
-        let status = attachment.status.clone().unwrap_or_default();
-        let known = attached(node).iter().find(|a| a.name == unique);
-        if status.attached && !attachment.is_deleting() {
-            let device = status.attachment_metadata.as_ref().and_then(|m| m.get(DEVICE_PATH)).map(String::as_str);
-            // A disk that was lost and attached again may be another device.
-            let device = device.unwrap_or_default();
-            if known.is_some_and(|known| known.device_path == device) {
-                return Plan::none();
-            }
-            let done = format!("AttachVolume.Attach succeeded for volume {:?} ", volume.name());
-            // Nobody may have ended the attachment meanwhile.
-            let plan = tell(node, unique, Some(device));
-            let plan = plan.resting_on(&Premise::unchanged(attachment));
-            return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
-        }
-        match status.attach_error.and_then(|e| e.message) {
-            Some(why) => Plan::none().event(EventRecord::warning(
-                pod,
-                "FailedAttachVolume",
-                format!("AttachVolume.Attach failed for volume {:?} : {why}", volume.name()),
-            )),
-            None => Plan::none(),
-        }
     }
 }
 
@@ -240,8 +138,7 @@ fn attach(disk: &Disk<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, vi
     let bound = claim.is_some_and(|c| {
         is_bound_to(volume, c) && c.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume.name())
     });
-    let managed = node.annotation(MANAGED) == Some("true");
-    if !bound || !managed || pod.is_deleting() || volume.is_deleting() || is_out_of_service(node) {
+    if !bound || volume.is_deleting() || !may_attach_to(node, pod) {
         return Plan::none();
     }
     let attachment = VolumeAttachment {
@@ -331,9 +228,9 @@ impl Controller for AttachDetach {
         for attachment in &there {
             let node = &attachment.spec.node_name;
             plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => Self::follow(attachment, volume, unique, found, pod),
+                (Some(pod), Some(found)) => follow(attachment, volume.name(), unique, found, pod),
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
-                (None, _) => self.detach(attachment, unique, view, now),
+                (None, _) => self.0.detach(attachment, unique, view, now),
             });
         }
         let mut busy: BTreeSet<&str> = there.iter().map(|a| a.spec.node_name.as_str()).collect();

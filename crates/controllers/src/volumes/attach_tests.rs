@@ -5,7 +5,9 @@ use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Rng, Write};
 use serde_json::{Value, json};
 
+use super::super::told::MANAGED;
 use super::*;
+use crate::node::OUT_OF_SERVICE_TAINT;
 use crate::testing::{of, words};
 
 const UNIQUE: &str = "kubernetes.io/csi/d^h";

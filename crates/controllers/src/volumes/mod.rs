@@ -2,16 +2,18 @@
 //!
 //! ```text
 //!   PersistentVolumeClaim ◀── Binder ──▶ PersistentVolume ──▶ AttachDetach ──▶ VolumeAttachment (attachers act on it)
-//!        ▲   ▲                                ▲                    │
-//!   EphemeralVolumes  Expansion         Protection            node.status.volumesAttached
+//!        ▲   ▲                                ▲                    │         ▲
+//!   EphemeralVolumes  Expansion         Protection  node.status.volumesAttached  InlineAttachDetach ◀── Pod (FlexVolumes)
 //! ```
 
 mod attach;
 mod binder;
 mod ephemeral;
 mod expansion;
+mod inline;
 mod matching;
 mod protection;
+mod told;
 
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
@@ -21,6 +23,7 @@ pub use attach::AttachDetach;
 pub use binder::PersistentVolumeBinder;
 pub use ephemeral::EphemeralVolumes;
 pub use expansion::Expansion;
+pub use inline::InlineAttachDetach;
 pub use protection::{ClaimProtection, VolumeProtection};
 
 /// The annotation that named a class before there was a field for it.

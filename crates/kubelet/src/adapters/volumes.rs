@@ -29,8 +29,16 @@ fn is_mounted(path: &str) -> Result<bool, OpError> {
 pub fn set_up(v: &VolumeSetup) -> Result<(), OpError> {
     match &v.kind {
         VolumeKind::HostPath { path_type } => return host_path(&v.path, path_type),
-        VolumeKind::EmptyDir { tmpfs, size_bytes } => {
-            make_dir(&v.path, *tmpfs, *size_bytes)?;
+        VolumeKind::EmptyDir { tmpfs, size_bytes, page_bytes } => {
+            if *page_bytes > 0 {
+                fs::create_dir_all(&v.path).map_err(io_error(what("creating", &v.path)))?;
+                if !is_mounted(&v.path)? {
+                    let doing = format!("mounting huge pages of {page_bytes} bytes at {}", v.path);
+                    mounts::hugetlbfs(&v.path, *page_bytes).map_err(io_error(doing))?;
+                }
+            } else {
+                make_dir(&v.path, *tmpfs, *size_bytes)?;
+            }
             if let Some(group) = v.fs_group {
                 own(Path::new(&v.path), group, 0o2770).map_err(io_error(what("owning", &v.path)))?;
             }
@@ -362,6 +370,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
         fs::write(path("file"), "").unwrap();
+        let _listens = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
         for (name, kind, ok) in [
             ("missing", "", true),
             ("missing", "Directory", false),
@@ -373,6 +382,15 @@ mod tests {
             ("file", "FileOrCreate", true),
             ("file", "Socket", false),
             ("file", "CharDevice", false),
+            ("file", "BlockDevice", false),
+            ("new", "FileOrCreate", true),
+            ("new", "File", true),
+            ("made", "FileOrCreate", false),
+            ("file", "DirectoryOrCreate", false),
+            ("socket", "Socket", true),
+            ("socket", "File", false),
+            ("/dev/null", "CharDevice", true),
+            ("/dev/null", "BlockDevice", false),
             ("file", "nonsense", false),
         ] {
             assert_eq!(host_path(&path(name), kind).is_ok(), ok, "{name} {kind}");
@@ -407,13 +425,38 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_mounted_once_where_the_kernel_has_them() {
+        let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        let may = rustix::process::geteuid().is_root()
+            && fs::read_to_string("/proc/filesystems").unwrap().contains("hugetlbfs");
+        if !may || !Path::new(pages).exists() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let of = |page_bytes| VolumeSetup {
+            kind: VolumeKind::EmptyDir { tmpfs: true, size_bytes: 0, page_bytes },
+            fs_group: Some(1234),
+            ..setup(dir.path(), vec![])
+        };
+        let v = of(2 << 20);
+        assert!(set_up(&of(3 << 20)).is_err(), "no pages have that size");
+        set_up(&v).unwrap();
+        set_up(&v).unwrap();
+        assert_eq!(mounts::at_or_below(&v.path).unwrap().len(), 1);
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|line| line.contains(&v.path)).unwrap();
+        assert!(line.contains("hugetlbfs") && line.contains("pagesize=2M"), "{line}");
+        tear_down(&v.path).unwrap();
+    }
+
+    #[test]
     fn memory_is_mounted_once_and_its_mount_is_proof_against_removal() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let v = VolumeSetup {
-            kind: VolumeKind::EmptyDir { tmpfs: true, size_bytes: 1 << 20 },
+            kind: VolumeKind::EmptyDir { tmpfs: true, size_bytes: 1 << 20, page_bytes: 0 },
             fs_group: Some(1234),
             ..setup(dir.path(), vec![])
         };

@@ -129,7 +129,7 @@ impl KubeletCore {
     ) -> Option<Result<Vec<(String, String)>, String>> {
         let place = self.place(self.pod_ips(uid, w));
         let services = self.service_env(w);
-        let view = SourceView::new(&self.sources);
+        let view = SourceView::new(&self.sources, now);
         let result = env::environment(&w.pod, c, &place, &services, &view);
         let (wanted, lacking) = view.finish();
         if let Some(at) = self.sources.want(now, uid, wanted, fx)
@@ -342,7 +342,7 @@ impl KubeletCore {
     fn pull_auths(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<Vec<Arc<Secret>>> {
         let pod = w.pod.clone();
         let names = pod::spec(&pod).image_pull_secrets.iter().flatten().map(|r| r.name.as_str());
-        let view = SourceView::new(&self.sources);
+        let view = SourceView::new(&self.sources, now);
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names.filter(|n| !n.is_empty()) {
             match PayloadSources::secret(&view, pod.metadata.namespace.as_deref().unwrap_or_default(), name) {

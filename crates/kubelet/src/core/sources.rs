@@ -64,7 +64,8 @@ enum Value {
     CsiDriver(Option<Arc<CSIDriver>>),
     Attachment(Option<Arc<VolumeAttachment>>),
     FlexAttaches(bool),
-    Token(Token),
+    /// With when it expires.
+    Token(Token, Time),
 }
 
 #[derive(Debug, Default)]
@@ -95,13 +96,14 @@ pub(super) struct SourceCache {
 /// A look at the cache on behalf of one pod.
 pub(super) struct SourceView<'a> {
     cache: &'a SourceCache,
+    now: Time,
     wanted: RefCell<BTreeSet<SourceKey>>,
     lacking: RefCell<bool>,
 }
 
 impl<'a> SourceView<'a> {
-    pub fn new(cache: &'a SourceCache) -> Self {
-        Self { cache, wanted: RefCell::default(), lacking: RefCell::new(false) }
+    pub fn new(cache: &'a SourceCache, now: Time) -> Self {
+        Self { cache, now, wanted: RefCell::default(), lacking: RefCell::new(false) }
     }
     /// What was asked for, and whether something of it has not been read at all yet.
     pub fn finish(self) -> (BTreeSet<SourceKey>, bool) {
@@ -155,6 +157,7 @@ impl PayloadSources for SourceView<'_> {
     }
     fn csi_driver(&self, name: &str) -> Result<Option<Arc<CSIDriver>>, NotReady> {
         match self.get(SourceKey::CsiDriver(name.into()))? {
+            Value::CsiDriver(v) if self.cache.planted == Some(Planted::PublishedOnce) => Ok(v.map(called_once)),
             Value::CsiDriver(v) => Ok(v),
             _ => Ok(None),
         }
@@ -183,9 +186,17 @@ impl PayloadSources for SourceView<'_> {
             audience: projection.audience.clone().unwrap_or_default(),
             expiration_s: projection.expiration_seconds.unwrap_or(3600),
         };
-        match self.get(key)? {
-            Value::Token(t) => Ok(t),
-            _ => Err(NotReady::Pending),
+        let planted = self.cache.planted;
+        let shared = (planted == Some(Planted::SharedTokens)).then(|| self.cache.token_of_account(&key)).flatten();
+        match self.get(key.clone())? {
+            Value::Token(own, until) if self.now < until || planted == Some(Planted::ExpiredTokens) => {
+                Ok(shared.unwrap_or(own))
+            }
+            // It has expired, and another one could not be had, or not yet (upstream's token manager hands out none then).
+            _ => Err(match self.cache.entries.get(&key).and_then(|e| e.error.clone()) {
+                Some(error) => NotReady::Failed(format!("the token has expired, and there is no other: {error}")),
+                None => NotReady::Pending,
+            }),
         }
     }
 }
@@ -211,6 +222,32 @@ impl SourceCache {
     pub fn new(detection: ChangeDetection, rng: Rng) -> Self {
         let watches = Watches::new(rng);
         Self { entries: BTreeMap::new(), calls: BTreeMap::new(), detection, watches, planted: None }
+    }
+
+    /// As a planted bug has it: a token of the same account, whichever pod it is of.
+    fn token_of_account(&self, key: &SourceKey) -> Option<Token> {
+        let SourceKey::Token { namespace, account, audience, .. } = key else { return None };
+        self.entries.iter().find_map(|(other, entry)| match (other, &entry.value) {
+            (SourceKey::Token { namespace: n, account: a, audience: u, .. }, Some(Value::Token(token, _))) => {
+                (n == namespace && a == account && u == audience).then(|| token.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The claim that a pod's volume is of, as far as it has been read.
+    pub fn claim_of(&self, pod: &Pod, volume: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        let volume = pod::spec(pod).volumes.iter().flatten().find(|v| v.name == volume)?;
+        let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => claim.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pod.name(), volume.name),
+            (None, None) => return None,
+        };
+        let key = SourceKey::Claim { namespace: pod.namespace().to_owned(), name };
+        match self.entries.get(&key)?.value.as_ref()? {
+            Value::Claim(claim) => claim.clone(),
+            _ => None,
+        }
     }
 
     /// Reads what is wanted and not fresh. Returns when to look again.
@@ -292,11 +329,15 @@ impl SourceCache {
                     s.token.map(|t| (t, s.expiration_timestamp)).ok_or_else(|| "no token was given".to_owned())
                 })
                 .map(|(token, expires)| {
-                    let life = expires.as_ref().map(Time::from).unwrap_or_default().since(now);
+                    let asked = Duration::from_secs(u64::try_from(*expiration_s).unwrap_or(3600));
+                    let until = expires.as_ref().map_or(now + asked, Time::from);
                     // Renewed at four fifths of its life, and at least daily, as upstream does.
-                    let life = life.min(Duration::from_secs(u64::try_from(*expiration_s).unwrap_or(3600)));
+                    let life = until.since(now).min(asked);
                     let told = expires.map(|t| t.0.to_string()).unwrap_or_default();
-                    (Value::Token(Token { token, expires: told }), (life * 4 / 5).min(Duration::from_secs(86_400)))
+                    (
+                        Value::Token(Token { token, expires: told }, until),
+                        (life * 4 / 5).min(Duration::from_secs(86_400)),
+                    )
                 }),
         };
         self.known(now, &key, parsed)
@@ -382,6 +423,12 @@ impl SourceCache {
             self.watches.end(&key, fx);
         }
     }
+}
+
+/// A driver as a planted bug has it: it does not want to be called again.
+fn called_once(mut driver: Arc<CSIDriver>) -> Arc<CSIDriver> {
+    Arc::make_mut(&mut driver).spec.requires_republish = None;
+    driver
 }
 
 /// An object that is not there.

@@ -390,7 +390,7 @@ impl KubeletCore {
         let Some(name) = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty()) else {
             return Some(String::new());
         };
-        let view = SourceView::new(&self.sources);
+        let view = SourceView::new(&self.sources, now);
         let handler = view.runtime_handler(&name);
         let (wanted, _) = view.finish();
         let again = self.sources.want(now, uid, wanted, fx);
@@ -414,7 +414,7 @@ impl KubeletCore {
     fn want_volumes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
         let pod_ips = self.pod_ips(uid, w);
         let place = self.place(pod_ips);
-        let view = SourceView::new(&self.sources);
+        let view = SourceView::new(&self.sources, now);
         let mut actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
         let grown = self.volumes.grown(uid, &view);
         let (wanted, lacking) = view.finish();
@@ -426,7 +426,8 @@ impl KubeletCore {
         }
         self.volume_actions(uid, actions, fx);
         if let Some(at) = self.volumes.next_republish(uid) {
-            self.wake_pod(at, uid);
+            // What is due already waits for something that is being read.
+            self.wake_pod(at.max(now + Duration::from_secs(1)), uid);
         }
         self.start_growth(now, uid, grown, fx);
         // Volumes that were resolved just now are recorded before anything is done about them.
@@ -455,6 +456,11 @@ impl KubeletCore {
         w.mount_said_at = now + Duration::from_secs(30);
         for (name, error) in errors {
             let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
+            // Whoever looks at the claim finds it too.
+            if let Some(claim) = self.sources.claim_of(&w.pod, name) {
+                let message = format!("pod {}/{}: {message}", w.pod.namespace(), w.pod.name());
+                self.event(now, EventRecord::warning(claim.as_ref(), "FailedMount", message), fx);
+            }
             self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedMount", message), fx);
         }
     }

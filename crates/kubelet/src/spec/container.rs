@@ -355,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn mounts_in_a_volume_go_the_ways_that_are_asked_for() {
+        for (asked, expected) in [
+            (json!(null), Propagation::Private),
+            (json!("None"), Propagation::Private),
+            (json!("HostToContainer"), Propagation::HostToContainer),
+            (json!("Bidirectional"), Propagation::Bidirectional),
+        ] {
+            let c = build(json!({"containers": [{"name": "c", "image": "busybox",
+                "volumeMounts": [{"name": "v", "mountPath": "/data", "mountPropagation": asked}]}]}))
+            .unwrap();
+            assert_eq!(c.mounts[0].propagation, expected, "{asked}");
+        }
+    }
+
+    #[test]
     fn hosts_of_a_pod() {
         let config = NodeConfig::default();
         let v4 = "10.0.0.2";

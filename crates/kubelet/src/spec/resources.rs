@@ -1,11 +1,12 @@
 //! CPU, memory and hugepage limits as the kernel takes them
 //! (kubernetes pkg/kubelet/cm/helpers_linux.go, pkg/kubelet/qos/policy.go for the values).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::pod::{self, ContainerKind};
+use super::pod::{self, ContainerKind, spec};
 use crate::amount::{self, Amounts};
 use crate::runtime::{PodCgroup, Resources};
 
@@ -72,6 +73,35 @@ fn hugepages(limits: &Amounts) -> BTreeMap<String, u64> {
             Some((hugepage_name(u64::try_from(size).ok()?), u64::try_from(m / 1000).ok()?))
         })
         .collect()
+}
+
+/// The size in bytes of the pages of an emptyDir of a medium (upstream's `getPageSizeMountOption`): what its name says, if a
+/// container asks for such pages; else the one size that containers ask for.
+///
+/// # Errors
+/// What is wrong with the medium, for the pod's events.
+pub fn volume_page(pod: &Pod, medium: &str) -> Result<u64, String> {
+    let Some(rest) = medium.strip_prefix("HugePages") else {
+        return Err(format!("has an unsupported medium {medium}"));
+    };
+    let size = |text: &str| u64::try_from(amount::units(&Quantity(text.to_owned()))).ok().filter(|size| *size > 0);
+    let containers = spec(pod).containers.iter().chain(spec(pod).init_containers.iter().flatten());
+    let resources = containers.filter_map(|c| c.resources.as_ref());
+    let lists = resources.flat_map(|r| r.requests.iter().chain(&r.limits));
+    let asked: BTreeSet<u64> =
+        lists.flat_map(BTreeMap::keys).filter_map(|name| size(name.strip_prefix("hugepages-")?)).collect();
+    match (rest.strip_prefix('-').map(size), asked.iter().next()) {
+        (Some(Some(named)), _) if asked.contains(&named) => Ok(named),
+        (Some(_), _) => Err(format!("has the medium {medium}, and no container asks for pages of that size")),
+        (None, Some(only)) if rest.is_empty() && asked.len() == 1 => Ok(*only),
+        (None, None) if rest.is_empty() => {
+            Err(format!("has the medium {medium}, and no container asks for huge pages"))
+        }
+        (None, _) if rest.is_empty() => {
+            Err(format!("has the medium {medium}, and containers ask for pages of several sizes"))
+        }
+        (None, _) => Err(format!("has an unsupported medium {medium}")),
+    }
 }
 
 /// A page size in the notation of the hugetlb cgroup: `2MB`, `1GB`.
@@ -156,6 +186,32 @@ mod tests {
                 expected,
                 "{resources}"
             );
+        }
+    }
+
+    #[test]
+    fn a_volume_has_pages_of_the_size_that_is_asked_for() {
+        let pod = |limits: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"spec": {"containers": [{"name": "a", "resources": {"limits": limits}}]}}))
+                .unwrap()
+        };
+        let both = json!({"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"});
+        for (limits, medium, expected) in [
+            (json!({"hugepages-2Mi": "4Mi"}), "HugePages", Ok(2 << 20)),
+            (json!({"hugepages-2Mi": "4Mi"}), "HugePages-2Mi", Ok(2 << 20)),
+            (both.clone(), "HugePages-1Gi", Ok(1 << 30)),
+            (both, "HugePages", Err("several sizes")),
+            (json!({}), "HugePages", Err("no container asks for huge pages")),
+            (json!({"hugepages-2Mi": "4Mi"}), "HugePages-1Gi", Err("no container asks for pages of that size")),
+            (json!({"hugepages-2Mi": "4Mi"}), "HugePages-x", Err("no container asks for pages of that size")),
+            (json!({"hugepages-2Mi": "4Mi"}), "HugePagesX", Err("unsupported medium")),
+            (json!({}), "Disk", Err("unsupported medium")),
+        ] {
+            match (volume_page(&pod(limits), medium), expected) {
+                (Ok(size), Ok(wanted)) => assert_eq!(size, wanted, "{medium}"),
+                (Err(text), Err(wanted)) => assert!(text.contains(wanted), "{medium}: {text}"),
+                other => panic!("{medium}: {other:?}"),
+            }
         }
     }
 

@@ -59,8 +59,7 @@ pub(super) fn inputs(
         Driver::Local { .. } => out.group_policy = by_pod,
         Driver::HostPath { .. } | Driver::Nfs { .. } => {}
         Driver::Flex { driver, secret: name, .. } => {
-            // What a pod brings itself is attached by its node.
-            if config.controller_attach && origin.claim.is_some() && sources.flex_attaches(driver)? {
+            if config.controller_attach && sources.flex_attaches(driver)? {
                 out.stage.attached = Attached::ByNode;
             }
             // Whether the driver takes groups is known once it was asked; the adapter knows.

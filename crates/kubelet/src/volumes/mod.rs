@@ -44,6 +44,7 @@ use crate::effects::{OpError, OpId, Reply};
 use crate::runtime::Uid;
 use crate::spec::env::Place;
 use crate::spec::pod::{self, spec};
+use crate::spec::resources;
 
 /// What to make of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub enum VolumeKind {
         tmpfs: bool,
         /// Largest size in bytes; 0 for none.
         size_bytes: u64,
+        /// Size of its pages in bytes; 0 for ordinary memory, or none.
+        page_bytes: u64,
     },
     /// A path of the node. Only checked, or made where its type says so.
     HostPath {
@@ -352,18 +355,17 @@ fn setup_of(
         NotReady::Failed(format!("volume \"{}\" is of a type that this kubelet does not mount", volume.name))
     })?;
     let kind = if let Some(e) = &volume.empty_dir {
-        let tmpfs = match e.medium.as_deref() {
-            None | Some("") => false,
-            Some("Memory") => true,
-            Some(other) => {
-                return Err(NotReady::Failed(format!(
-                    "emptyDir volume \"{}\" has an unsupported medium {other}",
-                    volume.name
-                )));
+        let (tmpfs, page_bytes) = match e.medium.as_deref().unwrap_or_default() {
+            "" => (false, 0),
+            "Memory" => (true, 0),
+            medium => {
+                let page = resources::volume_page(pod, medium);
+                let failed = |e| NotReady::Failed(format!("emptyDir volume \"{}\" {e}", volume.name));
+                (true, page.map_err(failed)?)
             }
         };
         let size = e.size_limit.as_ref().map_or(0, amount::units);
-        VolumeKind::EmptyDir { tmpfs, size_bytes: u64::try_from(size).unwrap_or(0) }
+        VolumeKind::EmptyDir { tmpfs, size_bytes: u64::try_from(size).unwrap_or(0), page_bytes }
     } else if let Some(h) = &volume.host_path {
         VolumeKind::HostPath { path_type: h.type_.clone().unwrap_or_default() }
     } else {
@@ -434,6 +436,21 @@ impl Volumes {
         uses
     }
 
+    /// FlexVolumes of pods, as far as they may be mistaken for one that this pod has and that is not known yet.
+    fn named(&self, uid: &str, pod: &Pod) -> Vec<(String, Origin)> {
+        let of_pod = self.pods.get(uid);
+        let is_new = |v: &Volume| {
+            (v.flex_volume.is_some() || v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
+                && of_pod.and_then(|of| of.get(&v.name)).is_none_or(|s| s.published.is_none())
+        };
+        if !spec(pod).volumes.iter().flatten().any(is_new) {
+            return Vec::new();
+        }
+        let published = self.pods.values().flat_map(BTreeMap::values).filter_map(|s| s.published.as_ref());
+        let flex = published.filter(|p| matches!(p.origin.driver, Driver::Flex { .. }));
+        flex.filter_map(|p| Some((p.id.clone()?, p.origin.clone()))).collect()
+    }
+
     /// Pods with a part in a volume of the node.
     pub fn users(&self, id: &str) -> Vec<Uid> {
         let part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
@@ -451,6 +468,7 @@ impl Volumes {
     ) -> Vec<VolumeAction> {
         let uid = pod::uid(pod);
         let mut out = Vec::new();
+        let named = self.named(&uid, pod);
         let volumes = self.pods.entry(uid.clone()).or_default();
         for v in spec(pod).volumes.iter().flatten() {
             let state = volumes.entry(v.name.clone()).or_default();
@@ -462,7 +480,7 @@ impl Volumes {
             // From here on it waits for something else, or fails anew: a time that has passed wakes nobody.
             state.retry_at = Time::default();
             let journal = self.journals.entry(uid.clone()).or_default();
-            match drivers_part(now, pod, v, config, sources, state, journal, &mut self.node) {
+            match drivers_part(now, pod, v, config, sources, state, journal, &named, &mut self.node) {
                 Ok(None) => {}
                 Ok(Some(Part::Unready)) => continue,
                 Ok(Some(Part::SetUp(setup))) => {
@@ -653,11 +671,20 @@ fn drivers_part(
     sources: &dyn PayloadSources,
     state: &mut State,
     journal: &mut (u32, u32),
+    named: &[(String, Origin)],
     node: &mut StagedVolumes,
 ) -> Result<Option<Part>, NotReady> {
     if state.published.is_none() {
         let Some(origin) = origin::resolve(pod, volume, sources)? else { return Ok(None) };
         let published = Published { id: origin.unique_name(), stage_path: stage_path(&origin, config), origin };
+        if let Some(id) = &published.id {
+            let staged = node.get(id).map(|s| &s.origin);
+            let others = named.iter().filter(|(name, _)| name == id).map(|(_, origin)| origin).chain(staged);
+            if others.into_iter().any(|other| published.origin.is_another(other)) {
+                let text = format!("another volume is called {id} on this node, with other options or by a claim");
+                return Err(NotReady::Failed(text));
+            }
+        }
         state.path = publish_path(pod, &published, config);
         state.owned = !matches!(published.origin.driver, Driver::HostPath { .. });
         // Nothing was done for it in any life of this kubelet: else the record would name it.
@@ -678,6 +705,11 @@ fn drivers_part(
     let inputs = match driver::inputs(pod, &published, config, sources) {
         // The record and the disk are enough to go on with what was there before a restart.
         Err(_) if state.actual != Actual::Absent && !state.is_ready() => driver::Inputs::confirm_only(),
+        // It is there, and its driver is called again as soon as what lacks has been read: that is no failure to back off from.
+        Err(_) if state.is_ready() => {
+            state.error = None;
+            return Ok(Some(Part::Unready));
+        }
         inputs => inputs?,
     };
     let mut staging = None;

@@ -117,6 +117,17 @@ impl Origin {
         }
     }
 
+    /// Whether two volumes that nodes report under one name are surely not the same. A FlexVolume that a pod brings itself is
+    /// called as its pod calls it, so any two pods' may be: upstream's kubelet hands out what was mounted first.
+    #[must_use]
+    pub fn is_another(&self, other: &Self) -> bool {
+        let (Driver::Flex { options, .. }, Driver::Flex { options: others, .. }) = (&self.driver, &other.driver) else {
+            return false;
+        };
+        let claimed = (self.claim.is_some(), other.claim.is_some());
+        claimed != (true, true) && (claimed != (false, false) || options != others || self.fs_type != other.fs_type)
+    }
+
     /// Whether a control plane may attach it to the node and detach it, and so has to be told that it
     /// is in use.
     #[must_use]

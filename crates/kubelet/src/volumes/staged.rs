@@ -131,6 +131,9 @@ struct State {
     failures: u32,
     /// Since when the control plane has been bound to leave it where it is.
     held_since: Option<Time>,
+    /// Nothing of it is here any more, and the control plane has not detached it yet: another volume of its name would be
+    /// taken for it.
+    left: bool,
 }
 
 /// What the Node says about a volume, in one revision that no write of this kubelet can still come after unseen.
@@ -200,6 +203,7 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            left: false,
         };
         self.volumes.entry(staging.id).or_insert(state);
     }
@@ -223,8 +227,10 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            left: false,
         });
         v.inputs = inputs;
+        v.left = false;
         match (&v.actual, &v.error, &v.inputs.attached) {
             (Actual::Staged, ..) if !matches!(v.op, Some((_, Doing::Unstaging | Doing::Dropping))) => {
                 Progress::Staged(Box::new(v.staging.clone()))
@@ -240,7 +246,7 @@ impl StagedVolumes {
 
     /// Names that are to be told to the control plane as in use: whatever is or may be there.
     pub fn in_use(&self) -> impl Iterator<Item = &str> {
-        self.volumes.values().filter(|v| v.staging.origin.attachable()).map(|v| v.staging.id.as_str())
+        self.volumes.values().filter(|v| v.staging.origin.attachable() && !v.left).map(|v| v.staging.id.as_str())
     }
 
     /// Its record, if it is known.
@@ -268,6 +274,7 @@ impl StagedVolumes {
             }
             let behind = v.recorded.as_ref() != Some(&v.staging);
             if wanted(id) {
+                v.left = false;
                 let ready = v.actual == Actual::Staged;
                 if behind {
                     actions.push(StageAction::Record(Box::new(v.staging.clone())));
@@ -280,7 +287,10 @@ impl StagedVolumes {
                 return true;
             }
             match (v.actual, &v.recorded) {
-                (Actual::Absent, None) => return false,
+                (Actual::Absent, None) => {
+                    v.left = v.staging.by_control_plane && said.attached.is_some();
+                    return v.left;
+                }
                 (Actual::Absent, Some(_)) => actions.push(StageAction::Drop(id.clone())),
                 _ => actions.push(StageAction::Unstage(Box::new(v.staging.clone()))),
             }

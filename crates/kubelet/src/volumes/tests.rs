@@ -263,7 +263,10 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
         (&p, true, true, Some(""), Ok((true, Some("")))),
         (&p, false, true, None, Ok((false, None))),
         (&p, true, false, None, Ok((false, None))),
-        (&own, true, true, None, Ok((false, None))),
+        (&own, true, true, None, Err("volume \"v\" is not attached to the node yet")),
+        (&own, true, true, Some("/dev/x"), Ok((true, Some("/dev/x")))),
+        (&own, false, true, None, Ok((false, None))),
+        (&own, true, false, None, Ok((false, None))),
     ] {
         let case = format!("{flex_attaches} {controller_attach} {device:?}");
         let sources = Fixed { flex_attaches, ..claimed() };
@@ -296,6 +299,62 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
             }
             (next, _) => panic!("{case}: {next:?}"),
         }
+    }
+}
+
+#[test]
+fn a_volume_is_not_mistaken_for_another_of_its_name() {
+    let brought =
+        |size: &str| pod(json!([{"name": "pv1", "flexVolume": {"driver": "v/d", "options": {"size": size}}}]));
+    let of_claim = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
+    let as_other = |mut pod: Pod| {
+        pod.metadata.uid = Some("u2".into());
+        pod
+    };
+    for (first, second, refused) in [
+        (brought("1"), brought("1"), false),
+        (brought("1"), brought("2"), true),
+        (brought("1"), of_claim.clone(), true),
+        (of_claim.clone(), brought("1"), true),
+        (of_claim.clone(), of_claim.clone(), false),
+    ] {
+        let second = as_other(second);
+        let mut v = Volumes::default();
+        let mut look = |pod: &Pod| {
+            v.wanted(Time(0), pod, &NodeConfig::default(), &Place::default(), &sources);
+            v.ready(pod).expect_err("nothing is there yet").remove(0).1.unwrap_or_default()
+        };
+        assert_eq!(look(&first), "");
+        assert_eq!(look(&second).contains("another volume is called flexvolume-v/d/pv1"), refused, "{second:?}");
+        // Who is refused holds nothing back.
+        assert_eq!(v.users("flexvolume-v/d/pv1").len(), if refused { 1 } else { 2 });
+        // What was mounted for one that is gone is another's still, until it is taken down.
+        let mut node = std::mem::take(&mut v.node);
+        let origin = origin::resolve(&first, &spec(&first).volumes.as_ref().unwrap()[0], &sources).unwrap().unwrap();
+        node.want("flexvolume-v/d/pv1", &origin, "/staged".into(), staged::StageInputs::default());
+        let mut later = Volumes { node, ..Volumes::default() };
+        later.wanted(Time(0), &second, &NodeConfig::default(), &Place::default(), &sources);
+        assert_eq!(later.users("flexvolume-v/d/pv1").is_empty(), refused, "{second:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_left_holds_its_name_until_it_is_detached() {
+    let own = pod(json!([{"name": "v", "flexVolume": {"driver": "v/d"}}]));
+    let origin = origin::resolve(&own, &spec(&own).volumes.as_ref().unwrap()[0], &Fixed::default()).unwrap().unwrap();
+    let id = "flexvolume-v/d/v";
+    for by_control_plane in [true, false] {
+        let attached = if by_control_plane { staged::Attached::ByNode } else { staged::Attached::NotNeeded };
+        let mut node = StagedVolumes::default();
+        let inputs = staged::StageInputs { attached, ..staged::StageInputs::default() };
+        node.want(id, &origin, "/staged".into(), inputs);
+        assert_eq!(node.in_use().count(), 1);
+        let told = |attached: bool| move |_: &str| Told { in_use: true, attached: attached.then(String::new) };
+        assert_eq!(node.step(Time(0), true, |_| false, |_| false, told(true)), vec![]);
+        assert_eq!((node.get(id).is_some(), node.in_use().count()), (by_control_plane, 0));
+        assert_eq!(node.step(Time(0), true, |_| false, |_| false, told(false)), vec![]);
+        assert!(node.get(id).is_none());
     }
 }
 

@@ -224,24 +224,30 @@ fn list<'a>(node: &'a Value, pointer: &str) -> BTreeSet<&'a str> {
     list.filter_map(|v| v.as_str().or_else(|| v["name"].as_str())).collect()
 }
 
-/// A volume and a node that an attachment is about.
-fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(&'a Value, String, &'a str)> {
+/// What an attachment is about, as nodes report it, and for which node.
+fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(String, &'a str)> {
+    let node = text(attachment, "/spec/nodeName");
+    let brought = text(attachment, "/spec/source/inlineVolumeSpec/csi/volumeHandle");
+    if !brought.is_empty() {
+        return Some((brought.to_owned(), node));
+    }
     let name = text(attachment, "/spec/source/persistentVolumeName");
     let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name)?;
     let unique = match volume.pointer("/spec/flexVolume/driver").and_then(Value::as_str) {
         Some(driver) => flex_unique_name(driver, name),
         None => csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle")),
     };
-    Some((volume, unique, text(attachment, "/spec/nodeName")))
+    Some((unique, node))
 }
 
 /// No second attachment; and none ends while its node is told that it has the volume.
 fn attachment(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let attachment = change.object();
     let mut breach = |what: String| breaches.push(Breach::new("one-node-a-disk", what));
-    let Some((_, unique, name)) = about(attachment, observer) else { return };
-    if change.before.is_none() {
-        let volume = text(attachment, "/spec/source/persistentVolumeName");
+    let Some((unique, name)) = about(attachment, observer) else { return };
+    let volume = text(attachment, "/spec/source/persistentVolumeName");
+    // What pods bring themselves, several nodes may have.
+    if change.before.is_none() && !volume.is_empty() {
         let all: Vec<&str> = observer
             .all("attachment")
             .filter(|a| text(a, "/spec/source/persistentVolumeName") == volume)
@@ -267,7 +273,7 @@ fn node(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let mut breach = |what: String| breaches.push(Breach::new("one-node-a-disk", what));
     for unique in has.difference(&had) {
         let stays = |a: &Value| {
-            let same = about(a, observer).is_some_and(|(_, u, node)| u == **unique && node == name);
+            let same = about(a, observer).is_some_and(|(u, node)| u == **unique && node == name);
             same && !deleting(a) && a.pointer("/status/attached") == Some(&Value::Bool(true))
         };
         if !observer.all("attachment").any(stays) {

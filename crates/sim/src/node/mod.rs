@@ -90,6 +90,8 @@ pub(crate) struct Node {
     pub runtime: Runtime,
     pub plugins: Plugins,
     pub storage: Storage,
+    /// A driver that wants tokens.
+    pub tokens: crate::tokens::Driver,
     pub guests: Guests,
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
@@ -112,6 +114,7 @@ impl Node {
             runtime: Runtime::new(number),
             plugins: Plugins::default(),
             storage: Storage::default(),
+            tokens: crate::tokens::Driver::new(rng.fork("tokens")),
             guests: Guests::default(),
             faults,
             blind: false,
@@ -385,7 +388,10 @@ impl Node {
             Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
-            Op::SetUpVolume(setup) => self.disk.mount(&setup, breaches),
+            Op::SetUpVolume(setup) => {
+                self.tokens.publish(&setup, now, self.faults.fail_one_in > 0, breaches)?;
+                self.disk.mount(&setup, breaches)
+            }
             Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
                 self.storage.stage(&staging)?;
@@ -423,6 +429,7 @@ impl Node {
             let what = format!("{path} of pod {uid} is unmounted while its container {container} runs");
             breaches.push(Breach::new("volume-in-use-stays", what));
         }
+        self.tokens.unpublish(uid, path);
         self.disk.unmount(uid, path)
     }
 
@@ -434,6 +441,7 @@ impl Node {
         self.guests.power_off();
         self.runtime.power_off(now);
         self.storage.power_off();
+        self.tokens.power_off();
         self.disk.power_off();
     }
 

@@ -59,6 +59,7 @@ impl World {
         let Some(healed) = self.healed else { return };
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
         self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
+        crate::tokens::look(now, healed, &self.observer, &self.nodes, &mut self.breaches);
         let none = BTreeMap::new();
         let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
             Some(Hosted::User(user, _)) => user.wants(),
@@ -101,6 +102,7 @@ impl World {
         let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking
             .or_else(|| self.settings.lack())
+            .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
             .unwrap_or_default()

@@ -318,6 +318,7 @@ impl World {
         self.net.heal();
         self.gpus.heal();
         self.flex.heal();
+        self.issuer.heal();
         self.server.pace.set(0, self.swarm.store_delay);
         self.server.webhook.set(0, self.swarm.webhook_delay);
         for node in self.nodes.values_mut() {

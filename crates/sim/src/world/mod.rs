@@ -217,6 +217,7 @@ struct World {
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
     flex: crate::flex::Runs,
+    issuer: crate::tokens::Issuer,
     gpus: crate::gpu::Link,
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
@@ -348,6 +349,11 @@ impl World {
                 root.fork("flex"),
                 swarm.node,
                 options.plant.is_some_and(|plant| plant.bug == Bug::GuessedLoss),
+            ),
+            issuer: crate::tokens::Issuer::new(
+                root.fork("tokens"),
+                options.faults,
+                options.plant.map(|plant| plant.bug),
             ),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),

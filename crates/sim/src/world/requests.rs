@@ -56,6 +56,9 @@ impl World {
                 passage.reply = Reply::Lost(LOST_AFTER);
             }
         }
+        if crate::tokens::Issuer::is_asked(&request) {
+            return self.issue(role, life, asked, &label, &request, passage);
+        }
         let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
         let request = match to_http(request, "") {
             Ok(request) => request,
@@ -83,6 +86,19 @@ impl World {
                     self.lost(role, life, asked, &label, seen);
                 }
             }
+        }
+    }
+
+    /// A request for a token, which is answered here: what a token says is the simulator's own.
+    fn issue(&mut self, role: Role, life: u32, asked: Asked, label: &str, request: &ApiRequest, passage: Passage) {
+        let issued = passage.arrives.map(|delay| {
+            let (result, takes) = self.issuer.issue(self.queue.now(), request, &self.observer);
+            (result, delay + takes)
+        });
+        match (issued, passage.reply) {
+            (Some((result, delay)), Reply::After(back)) => self.reply(role, life, asked, result, delay + back),
+            (_, Reply::Lost(seen)) => self.lost(role, life, asked, label, seen),
+            (None, Reply::After(_)) => {}
         }
     }
 

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 use serde_json::json;
 
-use super::calls::{Answer, Call, Calls, Disk, told};
+use super::calls::{Answer, Call, Calls, Disk, told, told_inline};
 use crate::asking::ANOTHER_ANSWER;
 
 const NAME: &str = "flexvolume-attacher";
@@ -154,10 +154,11 @@ impl Controller for Attacher {
             let disk = Disk { driver: driver.to_owned(), volume: volume.to_owned() };
             return self.detach(key, attachment, disk, now);
         }
-        let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
-        let Some((disk, options)) = view.get::<PersistentVolume>("", volume).and_then(|v| told(v)) else {
-            return Plan::none();
+        let told = match attachment.spec.source.persistent_volume_name.as_deref() {
+            Some(volume) => view.get::<PersistentVolume>("", volume).and_then(|v| told(v)),
+            None => told_inline(attachment),
         };
+        let Some((disk, options)) = told else { return Plan::none() };
         if !held {
             return Plan::none().with_finalizer(attachment.as_ref(), FINALIZER);
         }

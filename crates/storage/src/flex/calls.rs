@@ -1,8 +1,12 @@
 //! Calls to FlexVolume drivers, and their answers.
 
+use std::collections::BTreeMap;
+
 use carrack_flexvolume::{Capabilities, Volume};
 use carrack_types::resource::Object as _;
+use carrack_types::volume::flex_of_unique_name;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use super::source;
 use crate::asking;
@@ -12,7 +16,7 @@ use crate::asking;
 pub struct Disk {
     /// `vendor/driver`.
     pub driver: String,
-    /// Name of the PersistentVolume. The driver's own (`getvolumename`) is not used, nor does upstream use it.
+    /// Name of the PersistentVolume, or of the pod's volume where there is none. The driver's own (`getvolumename`) is not used, nor does upstream use it.
     pub volume: String,
 }
 
@@ -103,9 +107,29 @@ pub type Calls = asking::Calls<Call>;
 /// How a volume's driver is told about it; none where its driver is another one. Secrets are for mounting alone.
 pub(super) fn told(volume: &PersistentVolume) -> Option<(Disk, String)> {
     let source = source(volume)?;
-    let users = source.options.clone().unwrap_or_default();
-    let fs_type = source.fs_type.as_deref().unwrap_or_default();
-    let read_only = source.read_only == Some(true);
-    let options = Volume { name: volume.name(), fs_type, read_only, options: &users }.options([]);
-    Some((Disk { driver: source.driver.clone(), volume: volume.name().to_owned() }, options))
+    let disk = Disk { driver: source.driver.clone(), volume: volume.name().to_owned() };
+    let told = options(&disk, source.fs_type.as_deref(), source.read_only, source.options.as_ref());
+    Some((disk, told))
+}
+
+/// The same of a volume that a pod brings itself, by what its attachment says of it.
+pub(super) fn told_inline(attachment: &VolumeAttachment) -> Option<(Disk, String)> {
+    let csi = attachment.spec.source.inline_volume_spec.as_ref()?.csi.as_ref()?;
+    let (driver, volume) = flex_of_unique_name(&csi.volume_handle)?;
+    let disk = Disk { driver: driver.to_owned(), volume: volume.to_owned() };
+    let told = options(&disk, csi.fs_type.as_deref(), csi.read_only, csi.volume_attributes.as_ref());
+    Some((disk, told))
+}
+
+fn options(
+    disk: &Disk,
+    fs_type: Option<&str>,
+    read_only: Option<bool>,
+    users: Option<&BTreeMap<String, String>>,
+) -> String {
+    let none = BTreeMap::new();
+    let read_only = read_only == Some(true);
+    let volume =
+        Volume { name: &disk.volume, fs_type: fs_type.unwrap_or_default(), read_only, options: users.unwrap_or(&none) };
+    volume.options([])
 }

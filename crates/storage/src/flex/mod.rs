@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   PersistentVolume ─▶ init ─▶ annotation: whether its driver attaches ─▶ AttachDetach ─▶ VolumeAttachment
+//!   pod with a FlexVolume ─▶ init ─▶ annotation: which drivers attach ─▶ InlineAttachDetach ─▶ VolumeAttachment
 //!   VolumeAttachment ─▶ finalizer ─▶ attach ─▶ attached, with the device ─▶ isattached, now and then
 //!   VolumeAttachment, going ─▶ detach ─▶ no finalizer
 //!   claim larger than its volume ─▶ expandvolume ─▶ volume's capacity ─▶ expandfs, by the kubelet
@@ -10,8 +11,6 @@
 //! Upstream's controller keeps in memory what it has attached, and learns it again from what nodes report. Here a
 //! VolumeAttachment stands for it, as for CSI: the same proofs begin and end it, and a controller that is killed in the
 //! middle of a call has lost nothing. Nodes are told as upstream's are, by `volumesAttached` alone.
-//!
-//! Volumes of pods themselves, without a PersistentVolume, are attached by their node.
 
 mod attacher;
 pub mod calls;
@@ -31,6 +30,7 @@ pub use calls::Calls;
 pub fn controllers(calls: &Calls) -> Vec<Box<dyn Controller>> {
     vec![
         Box::new(drivers::Drivers::new(calls.clone())),
+        Box::new(drivers::DriversOfPods::new(calls.clone())),
         Box::new(attacher::Attacher::new(calls.clone())),
         Box::new(crate::resize::Resize(resize::Flex(calls.clone()))),
     ]
@@ -41,7 +41,11 @@ pub fn controllers(calls: &Calls) -> Vec<Box<dyn Controller>> {
 #[must_use]
 pub fn with_planted_guess(calls: &Calls) -> Vec<Box<dyn Controller>> {
     let attacher = attacher::Attacher::new(calls.clone()).guessing();
-    vec![Box::new(drivers::Drivers::new(calls.clone())), Box::new(attacher)]
+    vec![
+        Box::new(drivers::Drivers::new(calls.clone())),
+        Box::new(drivers::DriversOfPods::new(calls.clone())),
+        Box::new(attacher),
+    ]
 }
 
 /// What a volume says of its driver, if that is one.

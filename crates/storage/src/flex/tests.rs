@@ -7,14 +7,14 @@ use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use carrack_flexvolume::Capabilities;
 use carrack_types::volume::{DEVICE_PATH, FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::attacher::{Attacher, FINALIZER};
 use super::calls::{Answer, Call, Calls, Disk, Outcome};
-use super::drivers::Drivers;
+use super::drivers::{Drivers, DriversOfPods};
 use super::{resize, shell};
 use crate::resize::Resize;
 
@@ -111,6 +111,56 @@ fn what_a_driver_can_is_written_on_its_volumes() {
 }
 
 #[test]
+fn what_drivers_can_is_written_on_pods_that_bring_volumes() {
+    let noted = |attaches: &str| vec![json!({"metadata": {"annotations": {FLEX_ATTACHES: attaches}}})];
+    let pod = |says: Option<&str>, phase: &str| -> Pod {
+        let volume = |name: &str| json!({"name": name, "flexVolume": {"driver": format!("v/{name}")}});
+        let mut pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u", "annotations": {}},
+            "spec": {"containers": [], "volumes": [volume("d"), volume("e"), {"name": "x", "emptyDir": {}}]},
+            "status": {"phase": phase}});
+        if let Some(says) = says {
+            pod["metadata"]["annotations"] = json!({FLEX_ATTACHES: says});
+        }
+        of(pod)
+    };
+    let no = || Err("it is not installed".to_owned());
+    type Case = (Option<&'static str>, Outcome, Outcome, Vec<Value>);
+    let cases: Vec<Case> = vec![
+        (None, can(true, true), can(true, true), noted("v/d,v/e")),
+        (None, can(true, true), can(false, true), noted("v/d")),
+        (None, can(false, true), can(false, true), vec![]),
+        (None, no(), can(true, true), noted("v/e")),
+        (Some("v/d"), can(false, true), can(false, true), noted("")),
+        (Some("v/d,v/e"), can(true, true), can(true, true), vec![]),
+        // Until it can be asked, what it said last holds.
+        (Some("v/d,v/e"), no(), no(), vec![]),
+        (Some("v/d"), can(true, true), no(), vec![]),
+    ];
+    for (says, first, second, expected) in cases {
+        let calls = Calls::default();
+        let mut c = DriversOfPods::new(calls.clone());
+        let caches = Caches::new().with([pod(says, "Running")]);
+        let key = Key::new("ns", "p");
+        let mut look = || c.reconcile(&key, &caches.view(), Time::from_unix_s(1000));
+        let mut plan = look();
+        while let [(id, call)] = &calls.take()[..] {
+            assert!(plan.is_none(), "it waits for the answer: {plan:?}");
+            let answer = if *call == Call::Init("v/d".into()) { &first } else { &second };
+            calls.answered(*id, answer.clone());
+            plan = look();
+        }
+        assert_eq!(patches(&plan), expected, "{says:?} {first:?} {second:?}");
+        let failed = first.is_err() || second.is_err();
+        assert_eq!((plan.error.is_some(), !plan.events.is_empty()), (failed, failed), "{says:?} {first:?} {second:?}");
+    }
+    let calls = Calls::default();
+    let ended = Caches::new().with([pod(None, "Succeeded")]);
+    let plan =
+        DriversOfPods::new(calls.clone()).reconcile(&Key::new("ns", "p"), &ended.view(), Time::from_unix_s(1000));
+    assert!(plan.is_none() && calls.take().is_empty());
+}
+
+#[test]
 fn attachments_are_done_and_undone() {
     let attachment = |change: &dyn Fn(&mut Value)| -> VolumeAttachment {
         let mut a = json!({"metadata": {"name": "va", "uid": "a", "annotations": {UNIQUE_NAME: "flexvolume-v/d/pv"},
@@ -159,6 +209,18 @@ fn attachments_are_done_and_undone() {
         ),
         ("another answer", attachment(&|_| ()), true, Ok(Answer::Detached), vec![attach()], vec![]),
         ("no volume", attachment(&|_| ()), false, no(), vec![], vec![]),
+        (
+            "what a pod brings itself",
+            attachment(&|a| {
+                let csi = json!({"driver": FLEX_ATTACHER, "volumeHandle": "flexvolume-v/d/pv", "fsType": "ext4",
+                    "volumeAttributes": {"o": "1"}});
+                a["spec"]["source"] = json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"], "csi": csi}});
+            }),
+            false,
+            Ok(Answer::Attached("/dev/x".into())),
+            vec![attach()],
+            vec![is("/dev/x")],
+        ),
         ("there", attachment(&attached), true, Ok(Answer::IsAttached(Some(true))), vec![look_at()], vec![]),
         ("not told", attachment(&attached), true, Ok(Answer::IsAttached(None)), vec![look_at()], vec![]),
         ("not known", attachment(&attached), true, no(), vec![look_at()], vec![]),

@@ -2,7 +2,8 @@
 //! disk.
 //!
 //! The kubelet's requests pass a relay. It lets reads of PersistentVolumeClaims and PersistentVolumes time out, and all else
-//! through, which is what upstream's kubelet takes for "not wanted": it unmounts the disk under the running container.
+//! through, which is what upstream's kubelet takes for "not wanted": it unmounts the disk under the running container. Then
+//! other combinations follow, a restart for each ([`OUTAGES`]).
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,6 +54,51 @@ fn claims_and_volumes(path: &str) -> Option<Fault> {
     about.then_some(Fault::TimesOut)
 }
 
+fn claims(path: &str) -> Option<Fault> {
+    path.contains("/persistentvolumeclaims").then_some(Fault::TimesOut)
+}
+
+fn volumes(path: &str) -> Option<Fault> {
+    let path = path.split('?').next().unwrap_or(path);
+    path.contains("/persistentvolumes").then_some(Fault::TimesOut)
+}
+
+fn pods(path: &str) -> Option<Fault> {
+    path.contains("/pods").then_some(Fault::TimesOut)
+}
+
+fn all_but_the_node(path: &str) -> Option<Fault> {
+    let about_the_node = path.contains("/nodes") || path.contains("/leases");
+    (!about_the_node).then_some(Fault::TimesOut)
+}
+
+fn all_but_pods(path: &str) -> Option<Fault> {
+    (!path.contains("/pods")).then_some(Fault::TimesOut)
+}
+
+fn everything(_: &str) -> Option<Fault> {
+    Some(Fault::TimesOut)
+}
+
+fn everything_is_late(_: &str) -> Option<Fault> {
+    Some(Fault::Late(Duration::from_secs(2)))
+}
+
+/// What becomes of a request.
+type Choice = fn(&str) -> Option<Fault>;
+
+/// What goes wrong in each round. Each is had at least once.
+const OUTAGES: &[(&str, Choice)] = &[
+    ("reads of claims and volumes time out", claims_and_volumes),
+    ("reads of claims time out", claims),
+    ("reads of volumes time out", volumes),
+    ("reads and writes of pods time out", pods),
+    ("all but the node's own requests times out", all_but_the_node),
+    ("all but requests about pods times out", all_but_pods),
+    ("everything times out", everything),
+    ("every answer is late", everything_is_late),
+];
+
 fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting the cluster, each role a process of its own");
     let cluster = Cluster::new(stage, &json!([]))?;
@@ -88,11 +134,14 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let watch = disk.watch(stage, &shell)?;
     let same = looks::same(stage, &rules::CONTAINERS_STAY, vec![("the pod".to_owned(), shell.clone())])?;
 
-    for round in 1..=stage.options.rounds {
-        stage.step(format!("round {round}: kill -9 kubelet; from now on reads of claims and volumes time out"));
+    let least = u32::try_from(OUTAGES.len()).unwrap_or(u32::MAX);
+    // What is planted shows in the first.
+    let rounds = if stage.planted("unmount") { stage.options.rounds } else { stage.options.rounds.max(least) };
+    for (round, (what, outage)) in (1..=rounds).zip(OUTAGES.iter().cycle()) {
+        stage.step(format!("round {round}: kill -9 kubelet; from now on {what}"));
         cluster.kill_9(Role::Kubelet)?;
-        relay.choose(claims_and_volumes);
-        stage.journal.state("reads of claims", "time out", Tone::Bad);
+        relay.choose(*outage);
+        stage.journal.state("the API server", what, Tone::Bad);
         let before = counter(&shell).map_err(anyhow::Error::msg)?;
         cluster.start_against(Role::Kubelet, Some(&relay.url()))?;
         if stage.planted("unmount") {
@@ -106,9 +155,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
             so(now > before, || format!("it stands at {now}"))
         })?;
     }
-    stage.journal.note(&format!("the kubelet asked for claims and volumes {} times, and was refused", relay.refused()));
+    stage.journal.note(&format!("the kubelet asked {} times, and was refused", relay.refused()));
 
-    stage.step("the pod is deleted while reads still fail: its volume goes nevertheless");
+    relay.choose(claims_and_volumes);
+    stage.journal.state("the API server", OUTAGES[0].0, Tone::Bad);
+    stage.step("the pod is deleted while reads of claims and volumes fail: its volume goes nevertheless");
     let counted_at_the_end = counter(&shell).map_err(anyhow::Error::msg)?;
     drop((watch, same));
     cluster.api.delete(&format!("{}/writer", api::PODS))?;
@@ -121,7 +172,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
 
     stage.step("claims can be read again; another pod finds on the disk what the first one wrote");
     relay.choose(|_| None);
-    stage.journal.gone("reads of claims");
+    stage.journal.gone("the API server");
     let mut reader = objects::counting_pod("reader", &json!({"persistentVolumeClaim": {"claimName": "data"}}));
     reader["metadata"]["labels"] = json!({});
     cluster.create(api::PODS, &reader)?;

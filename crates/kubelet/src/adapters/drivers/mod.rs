@@ -36,6 +36,11 @@ pub struct Drivers {
     pub usages: usage::Usages,
 }
 
+/// Whether a kernel's list of file systems has NFS.
+fn has_nfs(filesystems: &str) -> bool {
+    filesystems.lines().any(|line| line.split_whitespace().next_back().is_some_and(|name| name.starts_with("nfs")))
+}
+
 fn failed<T>(text: impl Into<String>) -> Result<T, OpError> {
     Err(OpError::Failed(text.into()))
 }
@@ -169,8 +174,15 @@ impl Drivers {
                 make_dir(path)?;
                 let mut options = origin.mount_options.clone();
                 options.push(if origin.read_only { "ro".into() } else { "rw".into() });
-                system("mount", &["-t", "nfs", "-o", &options.join(","), &format!("{server}:{exported}"), path])
-                    .await?;
+                let from = format!("{server}:{exported}");
+                if let Err(error) = system("mount", &["-t", "nfs", "-o", &options.join(","), &from, path]).await {
+                    // Mounting loads the kernel's part where that is a module: what lacks then is not there at all.
+                    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+                    return match has_nfs(&known) {
+                        true => Err(error.into()),
+                        false => failed(format!("this node's kernel cannot mount NFS ({from}): {error}")),
+                    };
+                }
             }
             Driver::Local { path: local } => {
                 let staged = &p.published.stage_path;

@@ -83,4 +83,9 @@ fn a_failed_call_leaves_what_is_there() {
     let actions = v.wanted(later + REPUBLISH, &pod, &NodeConfig::default(), &Place::default(), &broken);
     assert_eq!(actions, Vec::new());
     assert!(v.ready(&pod).is_ok(), "nor does an API that is away take it");
+    assert_eq!(
+        (v.next_republish("u"), v.next_retry("u")),
+        (Some(Time(0) + REPUBLISH), None),
+        "and it is looked at again"
+    );
 }

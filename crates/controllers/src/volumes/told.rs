@@ -1,0 +1,138 @@
+//! What nodes are told of what is attached to them, and what they say of what they use: common to all that attach.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use carrack_engine::{EventRecord, Key, Plan, Premise, Time, View};
+use carrack_types::pod::is_terminal;
+use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::DEVICE_PATH;
+use k8s_openapi::api::core::v1::{AttachedVolume, Node, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde_json::json;
+
+use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
+use crate::pods;
+
+/// Nodes with this annotation leave attaching to the control plane.
+pub(super) const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// How long a node must have been gone before what it had is taken from it.
+const NODE_GONE: Duration = Duration::from_secs(360);
+/// How soon to look again at what nothing will tell of.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Of pods that have a volume, one for each node. Deleted ones have it until they have ended.
+pub(super) fn by_node<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<String, &'a Arc<Pod>> {
+    let mut nodes = BTreeMap::new();
+    for pod in pods {
+        let node = pods::node_of(pod);
+        if !node.is_empty() && !is_terminal(pod) {
+            // Of several, one that stays speaks for the node.
+            let entry = nodes.entry(node.to_owned()).or_insert(pod);
+            if entry.is_deleting() {
+                *entry = pod;
+            }
+        }
+    }
+    nodes
+}
+
+/// Whether something is to be attached to a node for a pod.
+pub(super) fn may_attach_to(node: &Node, pod: &Pod) -> bool {
+    node.annotation(MANAGED) == Some("true") && !pod.is_deleting() && !is_out_of_service(node)
+}
+
+fn reports_in_use(node: &Node, unique: &str) -> bool {
+    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| u == unique)
+}
+
+fn attached(node: &Node) -> &[AttachedVolume] {
+    node.status.as_ref().and_then(|s| s.volumes_attached.as_deref()).unwrap_or_default()
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    !is_ready(node) && taints.any(|t| t.key == OUT_OF_SERVICE_TAINT)
+}
+
+/// The node is told that it has the volume, or that it has not.
+fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
+    let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
+    if let Some(path) = device {
+        list.push(AttachedVolume { name: unique.to_owned(), device_path: path.to_owned() });
+    }
+    Plan::none().patch_status(node, json!({"status": {"volumesAttached": list}}))
+}
+
+/// Who ends attachments.
+#[derive(Default)]
+pub(super) struct Detaching {
+    /// Since when nodes that have attachments have been missing.
+    missing: BTreeMap<String, Time>,
+    /// A planted bug: nobody asks whether the disk is in use.
+    careless: bool,
+}
+
+impl Detaching {
+    /// With the planted bug that a detach does not ask whether the disk is in use.
+    pub(super) fn careless() -> Self {
+        Self { careless: true, ..Self::default() }
+    }
+
+    /// Ends an attachment that no pod on its node needs, if that is safe.
+    pub(super) fn detach(&mut self, attachment: &VolumeAttachment, unique: &str, view: &View<'_>, now: Time) -> Plan {
+        if attachment.is_deleting() {
+            return Plan::none();
+        }
+        let name = &attachment.spec.node_name;
+        let Some(node) = view.get::<Node>("", name) else {
+            let since = *self.missing.entry(name.clone()).or_insert(now);
+            let left = NODE_GONE.saturating_sub(now.since(since));
+            if !left.is_zero() {
+                return Plan::none().requeue_after(left);
+            }
+            let gone = Premise::absent(&Node::resource(), Key::new("", name.clone()));
+            let plan = Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "");
+            return plan.delete(attachment).resting_on(&gone);
+        };
+        self.missing.remove(name);
+        if reports_in_use(node, unique) && !is_out_of_service(node) && !self.careless {
+            // The node says when it is done.
+            return Plan::none();
+        }
+        if attached(node).iter().any(|a| a.name == unique) {
+            return tell(node, unique, None);
+        }
+        // It was told before. That nobody has told it otherwise since must be true when the attachment ends.
+        let told = Premise::unchanged(node.as_ref());
+        Plan::none().confirm_unchanged(node.as_ref()).delete(attachment).resting_on(&told)
+    }
+}
+
+/// Says to the node what is so, and to the pod what is wrong.
+pub(super) fn follow(attachment: &VolumeAttachment, volume: &str, unique: &str, node: &Node, pod: &Pod) -> Plan {
+    let status = attachment.status.clone().unwrap_or_default();
+    let known = attached(node).iter().find(|a| a.name == unique);
+    if status.attached && !attachment.is_deleting() {
+        let device = status.attachment_metadata.as_ref().and_then(|m| m.get(DEVICE_PATH)).map(String::as_str);
+        // A disk that was lost and attached again may be another device.
+        let device = device.unwrap_or_default();
+        if known.is_some_and(|known| known.device_path == device) {
+            return Plan::none();
+        }
+        let done = format!("AttachVolume.Attach succeeded for volume {volume:?} ");
+        // Nobody may have ended the attachment meanwhile.
+        let plan = tell(node, unique, Some(device));
+        let plan = plan.resting_on(&Premise::unchanged(attachment));
+        return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
+    }
+    match status.attach_error.and_then(|e| e.message) {
+        Some(why) => Plan::none().event(EventRecord::warning(
+            pod,
+            "FailedAttachVolume",
+            format!("AttachVolume.Attach failed for volume {volume:?} : {why}"),
+        )),
+        None => Plan::none(),
+    }
+}
