@@ -35,6 +35,8 @@ struct World {
     child: Option<Value>,
     classes: Vec<Value>,
     defined: bool,
+    /// What makes the volumes of the storage class.
+    provisioner: &'static str,
     now: Time,
 }
 
@@ -123,6 +125,7 @@ impl World {
             child: None,
             classes: vec![class("snap", json!({}))],
             defined: true,
+            provisioner: "driver",
             now: NOW,
         }
     }
@@ -144,7 +147,7 @@ impl World {
             .with(self.pod.clone().map(of::<Pod>))
             .with([of::<ControllerRevision>(revision)])
             .with([of::<StorageClass>(json!({"metadata": {"name": "local", "resourceVersion": "100"},
-                "provisioner": "driver"}))]);
+                "provisioner": self.provisioner}))]);
         let mut names = Vec::new();
         if self.defined {
             names = vec!["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotclasses.snapshot.storage.k8s.io"];
@@ -670,8 +673,19 @@ fn machines_say_which_volumes_can_be_snapshotted() {
     check(|_| {}, json!([{"name": "disk", "enabled": true}, cloud()]));
     check(|world| world.claim = None, disk("PVC not found"));
     let none = "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [local] [disk]";
-    check(|world| world.classes = vec![class("x", json!({"driver": "another"}))], disk(none));
-    check(|world| world.defined = false, disk(none));
+    let copied = || {
+        json!([{"name": "disk", "enabled": true,
+        "reason": format!("{none}; it is copied while the machine is stopped")}, cloud()])
+    };
+    check(|world| world.classes = vec![class("x", json!({"driver": "another"}))], copied());
+    check(|world| world.defined = false, copied());
+    check(
+        |world| {
+            world.defined = false;
+            world.provisioner = "kubernetes.io/no-provisioner";
+        },
+        disk(none),
+    );
     check(
         |world| world.classes = vec![class("a", json!({})), class("b", json!({}))],
         disk("2 matching VolumeSnapshotClasses for local"),
