@@ -332,6 +332,7 @@ fn volumes_without_a_class_are_left_out_on_proof() {
     let absent = "absent customresourcedefinitions/volumesnapshotclasses.snapshot.storage.k8s.io".to_owned();
     assert_eq!(made(&world), (absent, Some(0)));
     world.defined = true;
+    world.provisioner = "driver";
     // Several classes: the default one counts, and without one nothing is decided.
     let default = json!({"metadata": {"annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}}});
     world.classes = vec![class("a", json!({})), class("b", default)];
