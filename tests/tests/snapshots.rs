@@ -27,10 +27,19 @@ fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
     kubectl.holds_in_guest(name, &format!("{PAGES}; head -c {} $dev | grep -q '^{text}$'", text.len() + 1));
 }
 
-fn start(kubectl: &Kubectl<'_>, name: &str) {
-    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/start");
+fn ask(kubectl: &Kubectl<'_>, name: &str, what: &str) {
+    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/{what}");
     kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input("{}").done();
+}
+
+fn start(kubectl: &Kubectl<'_>, name: &str) {
+    ask(kubectl, name, "start");
     kubectl.wait_agent(name);
+}
+
+fn stop(kubectl: &Kubectl<'_>, name: &str) {
+    ask(kubectl, name, "stop");
+    eventually_true("it is off", 90, || kubectl.get("vmi", name).is_none());
 }
 
 fn restore(kubectl: &Kubectl<'_>, name: &str, manifest: &str) {
@@ -133,6 +142,73 @@ fn a_machine_becomes_what_it_was_and_another_does() {
         names(&kubectl, "pv").is_empty() && files(&sandbox, "volumes").is_empty()
     });
     assert_eq!(files(&sandbox, "snapshots"), Vec::<PathBuf>::new());
+}
+
+/// Storage that takes no snapshots: the disk is copied while the machine is off, and machines are made of the copy.
+#[test]
+fn what_storage_cannot_snapshot_is_copied() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let text = example("vm-snapshot.yaml");
+    let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
+    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
+    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+    kubectl.apply(machine);
+    kubectl.wait_agent("diary");
+    write(&kubectl, "diary", "before");
+    kubectl.apply(snapshot);
+    eventually("it says that the machine is to be stopped", 30, || {
+        let now = status(&kubectl, "vmsnapshot", "diary-first");
+        let said = now["error"]["message"].as_str().unwrap_or_default();
+        if said.contains("stop the machine, or give the class a VolumeSnapshotClass") {
+            Ok(())
+        } else {
+            Err(now.to_string())
+        }
+    });
+    assert!(kubectl.field("vm", "diary", "/status/snapshotInProgress").is_null(), "it can be stopped");
+    stop(&kubectl, "diary");
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-first", "--timeout=120s"]);
+    let taken = status(&kubectl, "vmsnapshot", "diary-first");
+    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages"], "excludedVolumes": ["root"]}));
+    assert_eq!((&taken["phase"], &taken["error"]), (&json!("Succeeded"), &json!(null)), "{taken}");
+    let copy = format!("{}-copy-pages", taken["virtualMachineSnapshotContentName"].as_str().expect("a name"));
+    assert_eq!(kubectl.field("pvc", &copy, "/status/phase"), "Bound");
+    assert_eq!(names(&kubectl, "volumesnapshots"), Vec::<String>::new());
+
+    start(&kubectl, "diary");
+    assert_eq!(kubectl.get("pod", &copying_pod(&kubectl)), None, "what copied it is gone, else it had not started");
+    reads(&kubectl, "diary", "before");
+    write(&kubectl, "diary", "after");
+
+    // The machine itself, and another.
+    let other = example("vm-restore.yaml");
+    let itself = other
+        .replace("name: diary-again", "name: back")
+        .replace("name: diary-copy", "name: diary")
+        .replace("  patches:\n", "  targetReadinessPolicy: StopTarget\n  patches:\n");
+    restore(&kubectl, "back", &itself);
+    start(&kubectl, "diary");
+    reads(&kubectl, "diary", "before");
+    write(&kubectl, "diary", "later");
+    restore(&kubectl, "diary-again", &other);
+    start(&kubectl, "diary-copy");
+    reads(&kubectl, "diary-copy", "before");
+    reads(&kubectl, "diary", "later");
+
+    kubectl.ok(&["delete", "vm", "--all", "--timeout=120s"]);
+    kubectl.ok(&["delete", "vmrestore", "--all", "--timeout=60s"]);
+    kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
+    assert_eq!(names(&kubectl, "vmsnapshotcontents"), Vec::<String>::new());
+    kubectl.ok(&["delete", "pvc", "--all", "--timeout=90s"]);
+    eventually_true("nothing is left", 90, || {
+        names(&kubectl, "pv").is_empty() && names(&kubectl, "pod").is_empty() && files(&sandbox, "volumes").is_empty()
+    });
+}
+
+/// The pod that would copy the diary's disks.
+fn copying_pod(kubectl: &Kubectl<'_>) -> String {
+    format!("virt-copying-{}", kubectl.field("vm", "diary", "/metadata/uid").as_str().expect("a UID"))
 }
 
 /// A machine that is off, its disk, and a snapshot of it.

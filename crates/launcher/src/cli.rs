@@ -3,6 +3,7 @@
 
 use crate::agent::Agent;
 use crate::client::{self, ClientError, Watch};
+use crate::copy::{self, Direction};
 use crate::domain::{EndReason, Phase};
 use crate::layout::Layout;
 use crate::monitor::{self, MonitorError, Start};
@@ -60,6 +61,15 @@ enum LauncherCommand {
     Shutdown,
     /// Copy what the guest writes to its serial console until it has ended
     Tail,
+    /// Keep disks as qcow2 files, or make disks of such files (in a pod of its own, with no machine)
+    Copy {
+        /// What is to be done
+        #[arg(value_enum)]
+        direction: Direction,
+        /// Pairs of paths: from, to
+        #[arg(required = true, num_args = 2..)]
+        paths: Vec<PathBuf>,
+    },
     /// Ask the guest agent: whether it is there, or for a command's exit status (for probes)
     Probe {
         /// How long the answer may take, in seconds
@@ -80,12 +90,17 @@ const MONITOR_DEADLINE: Duration = Duration::from_secs(10);
 /// Runs `carrack virt-launcher` with `args`; `prefix` is what stands before them on the command line, such as
 /// `["virt-launcher"]`. Logs must not go to the standard output.
 pub fn run(prefix: &[&str], args: LauncherArgs) -> ExitCode {
+    if let Some(LauncherCommand::Copy { direction, paths }) = &args.command {
+        return report(copy::run(*direction, paths).map_err(|error| error.to_string()));
+    }
     let places = args.places;
     if places.uid.is_empty() || places.uid.contains('/') {
         tracing::error!("--uid is needed, and names a directory");
         return ExitCode::FAILURE;
     }
     match args.command {
+        // Done above: it is about no machine.
+        Some(LauncherCommand::Copy { .. }) => ExitCode::SUCCESS,
         None => crate::entry::run(&places.monitor(prefix, &["--fresh"])),
         Some(LauncherCommand::Monitor { fresh: true, .. }) => monitor(&places, Start::Fresh),
         Some(LauncherCommand::Monitor { detach: true, .. }) => report(detach(prefix, &places)),

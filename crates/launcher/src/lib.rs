@@ -24,6 +24,7 @@ pub mod argv;
 pub mod board;
 pub mod cli;
 pub mod client;
+pub mod copy;
 pub mod dhcp;
 pub mod domain;
 mod entry;

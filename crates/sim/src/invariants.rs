@@ -221,6 +221,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "clones-fail-on-proof",
         sentence: "A clone fails only when the API says why, whatever caches show.",
     },
+    Invariant {
+        name: "copies-are-whole",
+        sentence: "What a snapshot that can be used has copied is what was on the machine's disks.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

@@ -62,7 +62,7 @@ impl Options {
         let planted = self.plant.map(|plant| plant.bug);
         own.workloads |= planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
-        own.clones |= planted.is_some_and(|bug| bug.of_clones().is_some());
+        own.clones |= planted.is_some_and(Bug::is_of_clones);
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -475,6 +475,7 @@ impl Swarm {
                 | Bug::AdoptsAnything
                 | Bug::RestoreNotCreatedYet
                 | Bug::CacheMissIsTerminal
+                | Bug::CopiesUnread
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack
@@ -491,7 +492,7 @@ impl Swarm {
         let apart = own.one_in(2) || planted == Some(Bug::CacheMissIsTerminal);
         let cloner_apart = options.clones && options.cloner_apart.unwrap_or(apart);
         // Elections make many watch events, and have nothing to do with most bugs of clones.
-        let plain = options.scene.is_some() || planted.is_some_and(|bug| bug.of_clones().is_some());
+        let plain = options.scene.is_some() || planted.is_some_and(Bug::is_of_clones);
         let elects = !options.clones || !plain && own.one_in(2);
         let (elect, standby) = (elect && elects, standby && elects);
         Self {

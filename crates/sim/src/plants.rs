@@ -57,6 +57,7 @@ pub(crate) enum Bug {
     NamesClearedEarly,
     RestoreNotCreatedYet,
     CacheMissIsTerminal,
+    CopiesUnread,
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
@@ -345,6 +346,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::CacheMissIsTerminal,
     },
     Plant {
+        name: "copies-unread",
+        what: "disks count as copied as soon as there is a pod that copies them",
+        found_by: "copies-are-whole",
+        also: &["liveness"],
+        bug: Bug::CopiesUnread,
+    },
+    Plant {
         name: "adopts-anything",
         what: "a clone takes what has the name of its snapshot for its snapshot, whoever made it",
         found_by: "clones-name-their-own",
@@ -578,12 +586,17 @@ impl Bug {
             _ => return None,
         })
     }
+    /// Whether it shows in clones, and in nothing else.
+    pub(crate) fn is_of_clones(self) -> bool {
+        self.of_clones().is_some() || self == Self::CopiesUnread
+    }
     /// What it is for the controllers of machines.
     pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
         use carrack_virt::controllers::Planted;
         Some(match self {
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
             Self::VanishedNode => Planted::VanishedNode,
+            Self::CopiesUnread => Planted::CopiesUnread,
             _ => return None,
         })
     }

@@ -35,8 +35,8 @@ pub(crate) fn left<K: Object>(object: &K, takes: Duration, now: Time) -> Duratio
 
 /// The provisioner.
 pub(crate) struct Provisioner {
-    /// What its classes call it.
-    pub driver: &'static str,
+    /// What its classes call it, each of them.
+    pub drivers: &'static [&'static str],
     /// Whether there are snapshots to make volumes from; else nobody knows these kinds.
     pub snapshots: bool,
 }
@@ -98,7 +98,8 @@ impl Provisioner {
         let Some(spec) = &claim.spec else { return Plan::none() };
         let class = view.get::<StorageClass>("", spec.storage_class_name.as_deref().unwrap_or_default());
         let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
-        let called = claim.annotation(PROVISIONER) == Some(self.driver) && class.is_some();
+        let driver = claim.annotation(PROVISIONER).unwrap_or_default();
+        let called = self.drivers.contains(&driver) && class.is_some();
         let name = format!("pvc-{}", claim.uid());
         if !called
             || spec.volume_name.is_some()
@@ -113,9 +114,9 @@ impl Provisioner {
             return Plan::none().requeue_after(left);
         }
         let storage = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage").cloned());
-        let volume = json!({"metadata": {"name": name, "annotations": {PROVISIONED_BY: self.driver, DATA: data}},
+        let volume = json!({"metadata": {"name": name, "annotations": {PROVISIONED_BY: driver, DATA: data}},
             "spec": {"capacity": {"storage": storage}, "accessModes": spec.access_modes, "storageClassName": spec.storage_class_name,
-                "persistentVolumeReclaimPolicy": "Delete", "csi": {"driver": self.driver, "volumeHandle": claim.uid()},
+                "persistentVolumeReclaimPolicy": "Delete", "csi": {"driver": driver, "volumeHandle": claim.uid()},
                 "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(),
                     "name": claim.name(), "uid": claim.uid()}}});
         match serde_json::from_value::<PersistentVolume>(volume) {
@@ -126,7 +127,7 @@ impl Provisioner {
 
     /// Deletes a volume of its own that was given back and is nowhere attached.
     fn delete(&self, volume: &PersistentVolume, view: &View<'_>) -> Plan {
-        let own = volume.annotation(PROVISIONED_BY) == Some(self.driver);
+        let own = volume.annotation(PROVISIONED_BY).is_some_and(|driver| self.drivers.contains(&driver));
         let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
         let mut attachments = view.cache::<VolumeAttachment>().iter();
         let attached = attachments.any(|a| a.spec.source.persistent_volume_name.as_deref() == Some(volume.name()));

@@ -97,6 +97,12 @@ fn a_clone_of_a_snapshot_survives_crashes() {
 }
 
 #[test]
+fn a_clone_by_copies_survives_crashes() {
+    crashes(Scene::Copied, true, 7);
+    crashes(Scene::Copied, false, 9);
+}
+
+#[test]
 fn a_clone_without_hope_survives_crashes() {
     crashes(Scene::Hopeless, true, 5);
 }
@@ -108,7 +114,7 @@ fn a_clone_goes_after_its_target_after_crashes() {
 
 #[test]
 fn every_delete_may_fail() {
-    for scene in [Scene::OfMachine, Scene::OfSnapshot, Scene::Hopeless, Scene::Forsaken] {
+    for scene in [Scene::OfMachine, Scene::Copied, Scene::OfSnapshot, Scene::Hopeless, Scene::Forsaken] {
         deletes(scene);
     }
 }

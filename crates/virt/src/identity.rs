@@ -1,6 +1,7 @@
 //! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
 
 use carrack_engine::{derived_suffix, fnv1a};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 /// Longest name of a pod that its host name and labels still take whole.
@@ -48,6 +49,13 @@ pub fn hashed_network(name: &str) -> String {
         .chars()
         .take(11)
         .collect()
+}
+
+/// A digest of what a child is to be. Keys are in their order, whatever order the fields of its type are in.
+pub(crate) fn digest<S: Serialize>(spec: &S) -> String {
+    // Specs serialise: their keys are texts.
+    let spec = serde_json::to_value(spec).unwrap_or_default();
+    Sha256::digest(spec.to_string().as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Name of the ControllerRevision that keeps the spec which a machine was started from.

@@ -11,7 +11,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
 use super::squatter;
-use super::storage::DRIVER;
+use super::storage::{DRIVER, PLAIN};
 use crate::chance::{below, between};
 use crate::plants::Bug;
 use crate::wants::Want;
@@ -22,6 +22,8 @@ use crate::workload::{Act, What, delete};
 pub enum Scene {
     /// A clone of a machine with two disks.
     OfMachine,
+    /// A clone of a machine two of whose disks storage cannot snapshot.
+    Copied,
     /// A clone of a snapshot, to a target without a name.
     OfSnapshot,
     /// A clone of a machine whose disk cannot be snapshotted, which is given up after a while.
@@ -72,15 +74,18 @@ impl People {
         let at = Duration::from_millis(1);
         let class = json!({"metadata": {"name": "shelf"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
+        let class = json!({"metadata": {"name": "plain"}, "provisioner": PLAIN, "volumeBindingMode": "Immediate"});
+        self.create(at, StorageClass::resource(), class, None);
         let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
         let class = json!({"metadata": {"name": "shelf", "annotations": default}, "driver": DRIVER, "deletionPolicy": "Delete"});
         self.create(at, VolumeSnapshotClass::resource(), class, None);
     }
 
-    /// A machine that is stopped, with a disk for each of these claims.
+    /// A machine that is stopped, with a disk for each of these claims. Of those that begin with `plain` there are no snapshots.
     fn machine(&mut self, at: Duration, name: &str, claims: &[&str], want: Want) {
         for claim in claims {
-            let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "shelf",
+            let class = if claim.starts_with("plain") { "plain" } else { "shelf" };
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class,
                 "resources": {"requests": {"storage": "1Gi"}}});
             let claim = json!({"metadata": {"namespace": "default", "name": claim}, "spec": spec});
             self.create(at, PersistentVolumeClaim::resource(), claim, Some(("claim", Want::Claim)));
@@ -121,11 +126,15 @@ impl People {
     }
 
     fn play(&mut self, scene: Scene) {
-        let claims = if scene == Scene::Hopeless { ["bad-disk", "data"] } else { ["root", "data"] };
-        self.machine(SECOND, "golden", &claims, Want::Down);
+        let claims: &[&str] = match scene {
+            Scene::Hopeless => &["bad-disk", "data"],
+            Scene::Copied => &["plain-root", "data", "plain-data"],
+            _ => &["root", "data"],
+        };
+        self.machine(SECOND, "golden", claims, Want::Down);
         let (machine, at) = (("VirtualMachine", "golden"), SECOND * 8);
         match scene {
-            Scene::OfMachine => self.clone(at, "copying", machine, Some("copy"), SUCCEEDS),
+            Scene::OfMachine | Scene::Copied => self.clone(at, "copying", machine, Some("copy"), SUCCEEDS),
             Scene::OfSnapshot => {
                 self.snapshot(SECOND * 4, "before", "golden");
                 self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, SUCCEEDS);
@@ -149,6 +158,9 @@ impl People {
         let (safety, soon) = (self.safety, SECOND * 3);
         // This one stays, and can be cloned.
         self.machine(SECOND, "golden0", &["root0", "slow0"], Want::Down);
+        // This one, too: its disks are copied.
+        self.machine(SECOND, "golden2", &["plain2", "root2"], Want::Down);
+        self.snapshot(between(rng, SECOND * 2, safety / 2), "before2", "golden2");
         let comes = between(rng, SECOND, safety / 3);
         let claim = if rng.one_in(4) { "bad1" } else { "root1" };
         self.machine(comes, "golden1", &[claim], Want::Down);
@@ -178,10 +190,12 @@ impl People {
             ("VirtualMachine", "golden1"),
             ("VirtualMachine", "nobody"),
             ("VirtualMachineSnapshot", "before0"),
+            ("VirtualMachine", "golden2"),
+            ("VirtualMachineSnapshot", "before2"),
         ];
         for n in 0..3 + rng.below(5) {
             let at = between(rng, soon, safety * 2 / 3);
-            let source = sources[usize::try_from(rng.below(4)).unwrap_or(0)];
+            let source = sources[usize::try_from(rng.below(6)).unwrap_or(0)];
             let (name, own) = (format!("clone{n}"), format!("copy{n}"));
             let target = match rng.below(4) {
                 0 => None,
@@ -191,7 +205,7 @@ impl People {
             let target = target.filter(|_| bug != Some(Bug::TargetDrawnLate));
             let alone = target.is_none_or(|target| target == own);
             let squatted = rng.one_in(5) || bug == Some(Bug::AdoptsAnything);
-            let sure = alone && !squatted && matches!(source.1, "golden0" | "before0");
+            let sure = alone && !squatted && matches!(source.1, "golden0" | "before0" | "golden2" | "before2");
             let fate = rng.below(5);
             let mut want = if sure { SUCCEEDS } else { MAY_FAIL };
             if fate == 0 && target == Some(own.as_str()) {

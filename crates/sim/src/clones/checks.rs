@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
+use carrack_types::kubevirt::snapshot::copy_name;
 use serde_json::Value;
 
+use super::ends::data;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, controller, key_of, text, uid};
 
@@ -69,6 +71,9 @@ impl Clones {
                 self.reasons.insert(uid(clone).to_owned(), now);
             }
         }
+        for change in changes.iter().filter(|change| change.resource == "vmcontent") {
+            copies(change, observer, breaches);
+        }
         for change in changes.iter().filter(|change| change.resource == "clone") {
             self.clone(now, change, observer, breaches);
         }
@@ -129,6 +134,29 @@ impl Clones {
         let restored = |claim: &&Value| claim.pointer("/metadata/annotations/restore.kubevirt.io~1name").is_some();
         let stray = observer.all("claim").filter(restored).find(|claim| !self.used.contains(&key_of(claim)));
         stray.map(|claim| format!("claim {} was restored for a machine that never came", key_of(claim)))
+    }
+}
+
+/// A content that says it can be used has copies that hold what their sources do, which nobody writes to meanwhile.
+fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let is_ready = |content: &Value| content.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+    let Some(content) = change.after.as_ref().filter(|content| is_ready(content)) else { return };
+    if change.before.as_ref().is_some_and(is_ready) {
+        return;
+    }
+    let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
+    for backup in backups.into_iter().flatten() {
+        let volume = text(backup, "/volumeName");
+        let name = copy_name(text(content, "/metadata/name"), volume);
+        if text(backup, "/volumeSnapshotName") != name {
+            continue;
+        }
+        let holds = |claim: &str| observer.get("claim", &place(content, claim)).and_then(|claim| data(claim, observer));
+        let (copy, source) = (holds(&name), holds(text(backup, "/persistentVolumeClaim/metadata/name")));
+        if copy.is_none() || copy != source {
+            let what = format!("{} is ready, and its copy of {volume} holds {copy:?}, not {source:?}", key_of(content));
+            breaches.push(Breach::new("copies-are-whole", what));
+        }
     }
 }
 

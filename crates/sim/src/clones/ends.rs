@@ -9,7 +9,7 @@ use crate::observer::{Observer, controller, deleting, key_of, text, uid};
 use crate::provisioner::DATA;
 
 /// What a claim's volume holds; none while it has none.
-fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {
+pub(super) fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {
     let volume = observer.get("volume", text(claim, "/spec/volumeName"))?;
     let bound = text(claim, "/status/phase") == "Bound" && text(volume, "/spec/claimRef/uid") == uid(claim);
     bound.then(|| volume.pointer("/metadata/annotations")?.get(DATA)?.as_str()).flatten()
@@ -86,6 +86,18 @@ pub(crate) fn debris(observer: &Observer) -> Option<String> {
         return Some(format!("content {} has outlived its snapshot", key_of(content)));
     }
     let orphan = |s: &&Value| !controller(s).is_empty() && !is_there("vmcontent", controller(s));
+    let is_copy = |claim: &&Value| {
+        let owners = claim.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        owners.into_iter().flatten().any(|owner| owner["kind"] == "VirtualMachineSnapshotContent")
+    };
+    if let Some(copy) = observer.all("claim").filter(is_copy).find(orphan) {
+        return Some(format!("claim {} with a copy has outlived its content", key_of(copy)));
+    }
+    if let Some(pod) =
+        observer.all("pod").find(|pod| !text(pod, "/metadata/labels/snapshot.kubevirt.io~1copying").is_empty())
+    {
+        return Some(format!("pod {} that copies disks is still there", key_of(pod)));
+    }
     if let Some(snapshot) = observer.all("volumesnapshot").find(orphan) {
         return Some(format!("volume snapshot {} has outlived its content", key_of(snapshot)));
     }
@@ -149,7 +161,8 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
             "locked": [machine["status"]["snapshotInProgress"], machine["status"]["restoreInProgress"]]});
         end.insert(format!("vm {}", plain(text(machine, "/metadata/name"))), what);
     }
-    let kinds = ["claim", "volume", "vmsnapshot", "vmcontent", "vmrestore", "volumesnapshot", "volumesnapshotcontent"];
+    let kinds =
+        ["pod", "claim", "volume", "vmsnapshot", "vmcontent", "vmrestore", "volumesnapshot", "volumesnapshotcontent"];
     for kind in kinds {
         end.insert(format!("{kind}s"), observer.all(kind).count().into());
     }

@@ -1,22 +1,80 @@
-//! What stands beside a storage system that takes snapshots: a provisioner, and a snapshot controller.
+//! What stands beside a storage system that takes snapshots, and one that does not: a provisioner, a snapshot controller, and
+//! a node that runs the pods which copy disks.
 //!
 //! Of a claim whose name begins with `bad` no snapshot is ever taken.
 
-use carrack_engine::{Controller, Key, Manager, Plan, Rng, Setup, Time, View};
+use carrack_engine::{Controller, Key, Manager, Plan, Rng, Setup, Time, View, fnv1a};
+use carrack_types::kubevirt::snapshot::names::COPYING_LABEL;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
-use crate::provisioner::{DATA, Provisioner, left, takes};
+use crate::provisioner::{DATA, Provisioner, TAKES, left, takes};
 
 /// The driver, and what its classes call it.
 pub(super) const DRIVER: &str = "shelf.carrack.io";
+/// A driver that takes no snapshots.
+pub(super) const PLAIN: &str = "plain.carrack.io";
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
 
-/// Both.
+/// All three.
 pub(crate) fn manager(rng: Rng) -> Manager {
-    Manager::new("storage", rng).with(Provisioner { driver: DRIVER, snapshots: true }).with(Snapshotter)
+    let provisioner = Provisioner { drivers: &[DRIVER, PLAIN], snapshots: true };
+    Manager::new("storage", rng).with(provisioner).with(Snapshotter).with(Copier)
+}
+
+/// Runs pods that copy disks, as a node would: what a source holds is written to its target, and then the pod has succeeded.
+/// Every fourth pod fails.
+struct Copier;
+
+impl Controller for Copier {
+    fn name(&self) -> &'static str {
+        "copier"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<Pod>();
+        let of_namespace = |namespace: &str, view: &View<'_>| {
+            view.cache::<Pod>().in_namespace(namespace).map(|pod| Key::of(pod.as_ref())).collect()
+        };
+        setup.watch::<PersistentVolumeClaim>(move |claim, view| of_namespace(claim.namespace(), view));
+        setup.watch::<PersistentVolume>(move |volume, view| {
+            let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.namespace.as_deref());
+            of_namespace(of.unwrap_or_default(), view)
+        });
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(pod) = view.get::<Pod>(&key.namespace, &key.name) else { return Plan::none() };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+        if pod.label(COPYING_LABEL).is_none() || pod.is_deleting() || is_over {
+            return Plan::none();
+        }
+        let left = left(pod.as_ref(), TAKES, now);
+        if !left.is_zero() {
+            return Plan::none().requeue_after(left);
+        }
+        let ends = |phase: &str| Plan::none().patch_status(pod.as_ref(), json!({"status": {"phase": phase}}));
+        if fnv1a(pod.uid().as_bytes()).is_multiple_of(4) {
+            return ends("Failed");
+        }
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let volume = |name: &str| {
+            let claim = volumes.clone().find(|volume| volume.name == name)?.persistent_volume_claim.as_ref()?;
+            let claim = view.get::<PersistentVolumeClaim>(&key.namespace, &claim.claim_name)?;
+            view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
+        };
+        let mut plan = Plan::none();
+        for number in 0..volumes.clone().count() / 2 {
+            let pair = (volume(&format!("source-{number}")), volume(&format!("target-{number}")));
+            let (Some(source), Some(target)) = pair else { return Plan::none() };
+            let data = source.annotation(DATA);
+            if target.annotation(DATA) != data {
+                plan = plan.patch(target.as_ref(), json!({"metadata": {"annotations": {DATA: data}}}));
+            }
+        }
+        if plan.is_none() { ends("Succeeded") } else { plan }
+    }
 }
 
 struct Snapshotter;

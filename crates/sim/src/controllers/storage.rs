@@ -13,7 +13,7 @@ const FINALIZER: &str = "external-attacher/sim-carrack-io";
 
 /// Both.
 pub(crate) fn manager(rng: Rng) -> Manager {
-    Manager::new("storage", rng).with(Provisioner { driver: DRIVER, snapshots: false }).with(Attacher)
+    Manager::new("storage", rng).with(Provisioner { drivers: &[DRIVER], snapshots: false }).with(Attacher)
 }
 
 struct Attacher;

@@ -396,6 +396,12 @@ pub mod names {
     pub const LAST_RESTORE_ANNOTATION: &str = "restore.kubevirt.io/lastRestoreUID";
     /// Annotation of a claim that was restored before its machine: the machine is to own it.
     pub const RESTORE_OWNED_BY_VM_ANNOTATION: &str = "restore.kubevirt.io/owned-by-vm";
+    /// Annotation of a claim with a copy, and of a pod that copies: what it was made to be. Our own.
+    pub const SPEC_DIGEST_ANNOTATION: &str = "snapshot.kubevirt.io/spec-digest";
+    /// Annotation of a claim with a copy: how large the volume was that it is a copy of. Our own.
+    pub const VOLUME_SIZE_ANNOTATION: &str = "snapshot.kubevirt.io/volume-size";
+    /// Label of a pod that copies: what for, `keep` or `restore`. Our own.
+    pub const COPYING_LABEL: &str = "snapshot.kubevirt.io/copying";
 }
 
 /// Name of a snapshot's content.
@@ -408,6 +414,20 @@ pub fn content_name(snapshot_uid: &str) -> String {
 #[must_use]
 pub fn volume_snapshot_name(snapshot_uid: &str, volume: &str) -> String {
     format!("vmsnapshot-{snapshot_uid}-volume-{volume}")
+}
+
+/// Name of the claim with the copy of one of the machine's volumes, where storage can take no snapshot. It stands where the name
+/// of a VolumeSnapshot would; no VolumeSnapshot of a content has a name like this.
+#[must_use]
+pub fn copy_name(content: &str, volume: &str) -> String {
+    format!("{content}-copy-{volume}")
+}
+
+/// Name of the pod that copies a machine's disks, by the machine's UID; for a machine that is yet to come, by the UID of the
+/// restore that makes it. While it is there, the machine does not start.
+#[must_use]
+pub fn copying_pod_name(uid: &str) -> String {
+    format!("virt-copying-{uid}")
 }
 
 /// Schemas of spec and status of a snapshot.

@@ -10,9 +10,10 @@
 //! Scheduling, Scheduled); from then on the node's handler owns it, until it is final and `vmi` clears up. `node` stops
 //! placement on nodes whose handler has fallen silent, and `node::recovery` fails instances whose node is proven dead.
 //! `replicaset` keeps numbers of equal instances. `snapshot` keeps what a machine is, `restore` makes it so again, and `clone`
-//! makes another one of it. `installation` says that all this is there. `metrics` counts, and writes nothing.
+//! makes another one of it; `copies` is how the first two do it where storage takes no snapshots. `installation` says that all this is there. `metrics` counts, and writes nothing.
 
 pub mod clone;
+pub(crate) mod copies;
 pub mod installation;
 pub mod metrics;
 pub mod node;
@@ -66,7 +67,7 @@ pub fn without_clones(config: &Config, rng: Rng) -> Manager {
         .with(node::NodeController::new(config.planted))
         .with(node::recovery::RecoveryController)
         .with(snapshot::SnapshotController::default())
-        .with(snapshot::ContentController::default())
-        .with(restore::RestoreController::default())
+        .with(snapshot::ContentController::new(config))
+        .with(restore::RestoreController::new(config))
         .with(installation::InstallationController)
 }

@@ -7,4 +7,6 @@ pub enum Planted {
     MissingHeartbeat,
     /// Nobody looks at instances of a node of which neither an object nor a Lease is left.
     VanishedNode,
+    /// Disks count as copied as soon as a pod is there that copies them.
+    CopiesUnread,
 }

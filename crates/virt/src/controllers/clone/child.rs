@@ -6,9 +6,9 @@ use carrack_types::kubevirt::clone::names::SPEC_DIGEST_ANNOTATION;
 use carrack_types::resource::{Kind, Object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
 use super::{Planted, World};
+use crate::identity::digest;
 
 /// What is found under a child's name.
 pub(super) enum Child<'a, K> {
@@ -29,13 +29,6 @@ impl<'a, K: Kind> Child<'a, K> {
             Some(found) => Self::Foreign(found),
         }
     }
-}
-
-/// A digest of what a child is to be. Keys are in their order, whatever order the fields of its type are in.
-pub(super) fn digest<S: Serialize>(spec: &S) -> String {
-    // Specs serialise: their keys are texts.
-    let spec = serde_json::to_value(spec).unwrap_or_default();
-    Sha256::digest(spec.to_string().as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Metadata of a child.

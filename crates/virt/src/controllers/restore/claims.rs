@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_engine::{DeleteOptions, Key, Plan, Premise, controller_ref};
 use carrack_types::kubevirt::snapshot::names::{
     LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
-    RESTORE_SOURCE_NAMESPACE_LABEL,
+    RESTORE_SOURCE_NAMESPACE_LABEL, VOLUME_SIZE_ANNOTATION,
 };
 use carrack_types::kubevirt::snapshot::{
     SourceVirtualMachine, VolumeBackup, VolumeRestore, volume_ownership, volume_restore,
@@ -22,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Held, Stop, World, is_by, mark, off, under_way};
+use crate::controllers::copies;
 use crate::controllers::snapshot::classes::{self, VOLUME_SNAPSHOT_GROUP};
 use crate::identity::label_value;
 
@@ -131,8 +132,14 @@ pub(super) fn prepare(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>
     if writes.is_none() {
         return Ok(if waiting { waits(writes) } else { None });
     }
+    let plan = while_off(world, writes);
+    Ok(waits(plan))
+}
+
+/// Writes that rest on the restore, and on the target being off, or not there.
+pub(super) fn while_off(world: &World<'_>, writes: Plan) -> Plan {
     let restore = Premise::present(world.restore);
-    let plan = match world.vm {
+    match world.vm {
         Some(vm) => {
             let (proof, premise) = off(vm);
             proof.then(writes.resting_on(&premise).resting_on(&Premise::present(vm)).resting_on(&restore))
@@ -142,8 +149,7 @@ pub(super) fn prepare(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>
             let premise = Premise::absent(&resource, key.clone());
             Plan::none().confirm_absent(&resource, key, "").then(writes.resting_on(&premise).resting_on(&restore))
         }
-    };
-    Ok(waits(plan))
+    }
 }
 
 /// The target, by name.
@@ -183,21 +189,41 @@ fn make_room(
         let (claim, vm) = (claim.name(), other.name());
         return Err(Stop::ForNow(format!("PersistentVolumeClaim {claim} is used by VirtualMachine {vm}")));
     }
-    let snapshot = volume_snapshot(world, held, volume)?;
+    let alive = match origin(world, held, volume)? {
+        Origin::Snapshot(snapshot) => Plan::none().confirm_alive(snapshot),
+        Origin::Copy(copy) => Plan::none().confirm_alive(copy),
+    };
     let options = DeleteOptions { resource_version: claim.metadata.resource_version.clone(), ..Default::default() };
-    Ok(Plan::none().confirm_alive(snapshot).delete_with(&PersistentVolumeClaim::resource(), claim, options))
+    Ok(alive.delete_with(&PersistentVolumeClaim::resource(), claim, options))
 }
 
-/// The snapshot that a claim is made from.
-fn volume_snapshot<'a>(world: &World<'a>, held: &Held<'_>, volume: &VolumeRestore) -> Result<&'a VolumeSnapshot, Stop> {
+/// What a claim is made from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Snapshot(&'a VolumeSnapshot),
+    /// A claim with a copy.
+    Copy(&'a PersistentVolumeClaim),
+}
+
+/// What the claim of a volume is made from.
+pub(super) fn origin<'a>(world: &World<'a>, held: &Held<'a>, volume: &VolumeRestore) -> Result<Origin<'a>, Stop> {
     let name = &volume.volume_snapshot_name;
+    let content = held.content;
+    if let Some(copy) = copies::of(content, world.view).into_iter().find(|copy| copy.name == name) {
+        let found = copy.claim.filter(|claim| !claim.is_deleting());
+        let found = found.ok_or_else(|| Stop::ForNow(format!("missing copy {name}")))?;
+        if !copy.is_own(content) {
+            return Err(Stop::ForNow(format!("copy {name} does not belong to {}", content.name())));
+        }
+        return Ok(Origin::Copy(found));
+    }
     let found = classes::volume_snapshot(world.view, world.restore.namespace(), name)
         .filter(|snapshot| !snapshot.is_deleting())
         .ok_or_else(|| Stop::ForNow(format!("missing volumeSnapshot {name}")))?;
-    if found.controller_uid() != Some(held.content.uid()) {
-        return Err(Stop::ForNow(format!("volumeSnapshot {name} does not belong to {}", held.content.name())));
+    if found.controller_uid() != Some(content.uid()) {
+        return Err(Stop::ForNow(format!("volumeSnapshot {name} does not belong to {}", content.name())));
     }
-    Ok(found)
+    Ok(Origin::Snapshot(found))
 }
 
 /// The claim of a volume, as it is to be made.
@@ -207,7 +233,7 @@ fn new_claim(world: &World<'_>, held: &Held<'_>, volume: &VolumeRestore) -> Resu
     let backup = backups.iter().find(|backup| backup.volume_name == volume.volume_name);
     let missing = || Stop::for_good(format!("volume backup for volume {} not found", volume.volume_name));
     let backup = backup.ok_or_else(missing)?;
-    let snapshot = volume_snapshot(world, held, volume)?;
+    let origin = origin(world, held, volume)?;
     let vm = machine(held)?;
     let mut metadata = metadata(restore, backup, vm);
     metadata.name = Some(volume.persistent_volume_claim_name.clone());
@@ -223,7 +249,7 @@ fn new_claim(world: &World<'_>, held: &Held<'_>, volume: &VolumeRestore) -> Resu
             None => {}
         }
     }
-    Ok(PersistentVolumeClaim { metadata, spec: Some(spec(backup, snapshot, volume)), status: None })
+    Ok(PersistentVolumeClaim { metadata, spec: Some(spec(backup, origin)), status: None })
 }
 
 fn was_owned(backup: &VolumeBackup, vm: &SourceVirtualMachine) -> bool {
@@ -253,10 +279,13 @@ fn metadata(restore: &VirtualMachineRestore, backup: &VolumeBackup, vm: &SourceV
     ObjectMeta { labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() }
 }
 
-fn spec(backup: &VolumeBackup, snapshot: &VolumeSnapshot, volume: &VolumeRestore) -> PersistentVolumeClaimSpec {
+fn spec(backup: &VolumeBackup, origin: Origin<'_>) -> PersistentVolumeClaimSpec {
     let source = backup.persistent_volume_claim.spec.clone();
     let mut resources = source.resources.unwrap_or_default();
-    let least = snapshot.status.as_ref().and_then(|status| status.restore_size.as_deref());
+    let least = match origin {
+        Origin::Snapshot(snapshot) => snapshot.status.as_ref().and_then(|status| status.restore_size.as_deref()),
+        Origin::Copy(copy) => copy.annotation(VOLUME_SIZE_ANNOTATION),
+    };
     if let Some((text, least)) = least.and_then(|text| Some((text, Quantity::parse(text).ok()?))) {
         let requests = resources.requests.get_or_insert_default();
         let asked = requests.get("storage").and_then(|asked| Quantity::parse(&asked.0).ok());
@@ -264,21 +293,28 @@ fn spec(backup: &VolumeBackup, snapshot: &VolumeSnapshot, volume: &VolumeRestore
             requests.insert("storage".to_owned(), ApiQuantity(text.to_owned()));
         }
     }
-    let (group, kind, name) =
-        (VOLUME_SNAPSHOT_GROUP.to_owned(), "VolumeSnapshot".to_owned(), volume.volume_snapshot_name.clone());
-    PersistentVolumeClaimSpec {
+    let mut spec = PersistentVolumeClaimSpec {
         access_modes: source.access_modes,
         resources: Some(resources),
         storage_class_name: source.storage_class_name,
         volume_mode: source.volume_mode,
-        data_source: Some(TypedLocalObjectReference {
-            api_group: Some(group.clone()),
-            kind: kind.clone(),
-            name: name.clone(),
-        }),
-        data_source_ref: Some(TypedObjectReference { api_group: Some(group), kind, name, namespace: None }),
         ..PersistentVolumeClaimSpec::default()
+    };
+    match origin {
+        Origin::Snapshot(snapshot) => {
+            let (group, kind, name) =
+                (VOLUME_SNAPSHOT_GROUP.to_owned(), "VolumeSnapshot".to_owned(), snapshot.name().to_owned());
+            spec.data_source = Some(TypedLocalObjectReference {
+                api_group: Some(group.clone()),
+                kind: kind.clone(),
+                name: name.clone(),
+            });
+            spec.data_source_ref = Some(TypedObjectReference { api_group: Some(group), kind, name, namespace: None });
+        }
+        // The source's class may make no volumes; that of the copy does.
+        Origin::Copy(copy) => spec.storage_class_name = classes::storage_class(copy).map(str::to_owned),
     }
+    spec
 }
 
 /// Claims of the restore, by the names in its status.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   target off? ─▶ restoreInProgress ─▶ claims from VolumeSnapshots ─▶ machine's spec, or a new machine
+//!                                       claims, filled from copies ─┘
 //!       │ no: stop it, wait, or fail                                        └▶ claims owned ─▶ complete
 //!   deleted before it was complete ─▶ claims that no machine has deleted ─▶ restoreInProgress off ─▶ gone
 //! ```
@@ -11,6 +12,7 @@
 //! read has shown that it has no instance, and the machine's controller starts none while `restoreInProgress` is set.
 
 mod claims;
+mod filling;
 mod target;
 
 use std::time::Duration;
@@ -24,7 +26,7 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::snapshots::VolumeSnapshot;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
@@ -32,6 +34,8 @@ use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use super::snapshot::conditions::{failure, progressing, ready};
 use crate::api::plan_stop;
+use crate::controllers::Config;
+use crate::controllers::copies::off;
 use crate::diff::merge_patch;
 
 /// How long a target may run on before the restore fails that waits for it.
@@ -54,6 +58,16 @@ const OTHER_TARGET: &str = "restore source and restore target are different but 
 #[derive(Default)]
 pub struct RestoreController {
     kinds: Kinds,
+    /// Image of the pods that copy disks.
+    image: String,
+}
+
+impl RestoreController {
+    /// With what the controllers are set to.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self { kinds: Kinds::default(), image: config.launcher_image.clone() }
+    }
 }
 
 /// What a decision about one restore rests on.
@@ -65,6 +79,8 @@ struct World<'a> {
     vmi: Option<&'a VirtualMachineInstance>,
     view: &'a View<'a>,
     now: Time,
+    /// Image of the pods that copy disks.
+    image: &'a str,
 }
 
 /// What a snapshot holds, when it can be used.
@@ -141,6 +157,7 @@ impl Controller for RestoreController {
             let by = claim.annotation(RESTORE_NAME_ANNOTATION);
             open(view, claim.namespace(), |restore| by == Some(restore.name()) || named(restore))
         });
+        setup.watch_owned::<Pod, VirtualMachineRestore>();
         setup.read::<StorageClass>();
         Kinds::setup(setup);
     }
@@ -161,7 +178,7 @@ impl Controller for RestoreController {
         let name = &restore.spec.target.name;
         let vm = view.get::<VirtualMachine>(&key.namespace, name).map(AsRef::as_ref);
         let vmi = view.get::<VirtualMachineInstance>(&key.namespace, name).map(AsRef::as_ref);
-        let world = World { restore, vm, vmi, view, now };
+        let world = World { restore, vm, vmi, view, now, image: &self.image };
         if restore.is_deleting() {
             return finish(&world);
         }
@@ -191,7 +208,7 @@ impl Controller for RestoreController {
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(restore) = view.get::<VirtualMachineRestore>(&key.namespace, &key.name) else { return Plan::none() };
-        let world = World { restore, vm: None, vmi: None, view, now };
+        let world = World { restore, vm: None, vmi: None, view, now, image: &self.image };
         encountered(&world, &refusal.error.message)
     }
 }
@@ -302,6 +319,9 @@ fn proceed(world: &World<'_>) -> Result<Plan, Stop> {
     if let Some(plan) = claims::prepare(world, &held)? {
         return Ok(plan);
     }
+    if let Some(plan) = filling::fill(world, &held)? {
+        return Ok(plan);
+    }
     target::apply(world, &held)
 }
 
@@ -347,12 +367,6 @@ fn wait_for(world: &World<'_>, vm: &VirtualMachine, vmi: &VirtualMachineInstance
     }
 }
 
-/// A premise of whatever changes the target: it has no instance.
-fn off(vm: &VirtualMachine) -> (Plan, Premise) {
-    let (resource, key) = (VirtualMachineInstance::resource(), Key::of(vm));
-    (Plan::none().confirm_absent(&resource, key.clone(), ""), Premise::absent(&resource, key))
-}
-
 /// Takes the target for this restore; nothing when it has it.
 fn hold(world: &World<'_>, vm: &VirtualMachine) -> Result<Option<Plan>, Stop> {
     let status = vm.status.as_ref();
@@ -391,6 +405,9 @@ fn finish(world: &World<'_>) -> Plan {
     if !restore.has_finalizer(RESTORE_FINALIZER) {
         return Plan::none();
     }
+    if let Some(plan) = filling::clear(world) {
+        return plan.then(under_way(world, false, "VM restore is deleting", "VM restore is deleting"));
+    }
     if !restore.is_complete()
         && let Some(plan) = claims::drop_unused(world)
     {
@@ -401,6 +418,7 @@ fn finish(world: &World<'_>) -> Plan {
     }
     let gone = Plan::none().without_finalizer(restore, RESTORE_FINALIZER);
     let proof = if restore.is_complete() { Plan::none() } else { claims::confirm_dropped(world) };
+    let proof = proof.then(filling::confirm_cleared(world));
     match world.vm {
         Some(vm) => proof.then(gone.resting_on(&Premise::unchanged(vm))),
         None => {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::claims::{self, target_key};
-use super::{Held, Stop, World, let_go, mark, off, progressing, ready, say, under_way};
+use super::{Held, Stop, World, filling, let_go, mark, off, progressing, ready, say, under_way};
 use crate::diff::merge_patch;
 use crate::patches;
 
@@ -107,7 +107,10 @@ fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
 /// The machine is what it should be: it gets its claims, is let go, and that is said.
 pub(super) fn complete(world: &World<'_>) -> Plan {
     let restore = world.restore;
-    let mut plan = Plan::none();
+    if let Some(plan) = filling::clear(world) {
+        return plan;
+    }
+    let mut plan = filling::confirm_cleared(world);
     if let Some(vm) = world.vm {
         for claim in claims::own(world) {
             let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(restore.name());

@@ -9,7 +9,7 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::PartialObject;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
@@ -152,6 +152,7 @@ impl World {
             .with(self.content.clone().map(of::<VirtualMachineSnapshotContent>))
             .with(self.child.clone().map(of::<VolumeSnapshot>))
             .with::<VolumeSnapshotClass>([])
+            .with::<Pod>([])
             .with(self.claims.iter().cloned().map(of::<PersistentVolumeClaim>))
             .with([of::<StorageClass>(self.class.clone())])
             .with_metadata(definitions(), kinds.map(|name| of::<PartialObject>(json!({"metadata": {"name": name}}))));

@@ -1,7 +1,8 @@
 //! Which volumes can be snapshotted: what the cluster's storage classes and snapshot classes say.
 //!
 //! The kinds of volume snapshots come with definitions that a cluster may not have. They are read once the definitions are
-//! there; until then no volume can be snapshotted, and until they have been read whole nothing is known of them.
+//! there; until then storage can snapshot no volume, and until they have been read whole nothing is known of them. A volume that
+//! storage cannot snapshot is copied, where there is a storage class for the copy.
 
 use carrack_engine::{Setup, Source, View};
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
@@ -11,6 +12,8 @@ use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use crate::controllers::copies;
 
 /// Annotation of a snapshot class: of several of one driver, it is the one that counts.
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
@@ -70,6 +73,17 @@ pub(crate) enum Classes<'a, 'v> {
     Known(&'a View<'v>),
 }
 
+/// How what is on a claim's volume can be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By a VolumeSnapshot of this class.
+    Snapshot(String),
+    /// By a copy on a claim of this storage class.
+    Copy(String),
+    /// Not at all.
+    Neither,
+}
+
 /// Why a volume has no snapshot class, in KubeVirt's words where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ambiguous(pub String);
@@ -121,6 +135,21 @@ impl<'a, 'v> Classes<'a, 'v> {
             },
         }
     }
+
+    /// How a volume's claim can be kept. A dump of memory is no disk, and not copied.
+    ///
+    /// # Errors
+    /// When there are several snapshot classes and none is the default one.
+    pub(crate) fn way(
+        &self,
+        volume: &Volume,
+        claim: &PersistentVolumeClaim,
+        view: &View<'_>,
+    ) -> Result<Way, Ambiguous> {
+        let by_snapshot = storage_class(claim).map(|class| self.of(class)).transpose()?.flatten();
+        let by_copy = || copies::class_for(claim, view).filter(|_| volume.memory_dump.is_none());
+        Ok(by_snapshot.map(Way::Snapshot).or_else(|| by_copy().map(Way::Copy)).unwrap_or(Way::Neither))
+    }
 }
 
 /// A claim of a namespace.
@@ -153,24 +182,32 @@ pub(crate) fn statuses(vm: &VirtualMachine, view: &View<'_>) -> Option<Vec<Volum
         return None;
     }
     let status = |volume: &Volume| {
-        let reason = match snapshottable(volume) {
-            None => Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name)),
-            Some(name) => obstacle(claim(view, vm.namespace(), name), &classes, &volume.name),
+        let (enabled, reason) = match snapshottable(volume) {
+            None => (false, Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name))),
+            Some(name) => fitness(volume, claim(view, vm.namespace(), name), &classes, view),
         };
-        VolumeSnapshotStatus { name: volume.name.clone(), enabled: reason.is_none(), reason }
+        VolumeSnapshotStatus { name: volume.name.clone(), enabled, reason }
     };
     Some(volumes(vm).map(status).collect())
 }
 
-fn obstacle(claim: Option<&PersistentVolumeClaim>, classes: &Classes<'_, '_>, volume: &str) -> Option<String> {
-    let Some(claim) = claim else { return Some("PVC not found".to_owned()) };
-    let class = storage_class(claim).unwrap_or_default();
-    match classes.of(class) {
-        Ok(Some(_)) => None,
-        Ok(None) => Some(format!(
-            "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [{class}] [{volume}]"
-        )),
-        Err(Ambiguous(why)) => Some(why),
+/// Whether a volume can be kept, and why not, or what that takes.
+fn fitness(
+    volume: &Volume,
+    claim: Option<&PersistentVolumeClaim>,
+    classes: &Classes<'_, '_>,
+    view: &View<'_>,
+) -> (bool, Option<String>) {
+    let Some(claim) = claim else { return (false, Some("PVC not found".to_owned())) };
+    let no_class = || {
+        let (class, name) = (storage_class(claim).unwrap_or_default(), &volume.name);
+        format!("No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [{class}] [{name}]")
+    };
+    match classes.way(volume, claim, view) {
+        Ok(Way::Snapshot(_)) => (true, None),
+        Ok(Way::Copy(_)) => (true, Some(format!("{}; it is copied while the machine is stopped", no_class()))),
+        Ok(Way::Neither) => (false, Some(no_class())),
+        Err(Ambiguous(why)) => (false, Some(why)),
     }
 }
 

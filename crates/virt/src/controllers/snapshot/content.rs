@@ -3,6 +3,7 @@
 //! ```text
 //!   source locked ─▶ freeze ─▶ VolumeSnapshots ─ all taken ─▶ thaw ─▶ creationTime ─ all ready ─▶ readyToUse
 //!   deleted ─▶ thaw ─▶ VolumeSnapshots deleted ─ none is left ─▶ finalizer off
+//!   source locked, off ─▶ claims for copies ─▶ pod that copies ─ succeeded ─▶ creationTime, readyToUse ─▶ pod deleted
 //! ```
 //!
 //! The guest is frozen for no longer than the snapshot may take: the node thaws it by itself then. A freeze and the
@@ -15,7 +16,7 @@ use carrack_types::kubevirt::snapshot::names::{
     CONTENT_FINALIZER, SNAPSHOT_SOURCE_NAME_LABEL, SNAPSHOT_SOURCE_NAMESPACE_LABEL,
 };
 use carrack_types::kubevirt::snapshot::{
-    ContentVolumeStatus, Error, VirtualMachineSnapshotContentStatus, VolumeBackup, content_name,
+    ContentVolumeStatus, Error, VirtualMachineSnapshotContentStatus, VolumeBackup, content_name, copying_pod_name,
 };
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
@@ -23,14 +24,16 @@ use carrack_types::kubevirt::{
 use carrack_types::resource::{Kind as _, Object as _, Resource};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec};
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::classes::{self, Classes, Kinds};
-use super::source::Source;
+use super::source::{Source, must_stop};
 use super::{KINDS_AGAIN, due, snapshot_of};
+use crate::controllers::copies::{self, Stage};
+use crate::controllers::{Config, Planted};
 use crate::diff::merge_patch;
 
 /// How soon to look again at what should be there.
@@ -42,6 +45,17 @@ const NEVER: Duration = Duration::ZERO;
 #[derive(Default)]
 pub struct ContentController {
     kinds: Kinds,
+    /// Image of the pods that copy disks.
+    image: String,
+    planted: Option<Planted>,
+}
+
+impl ContentController {
+    /// With what the controllers are set to.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self { kinds: Kinds::default(), image: config.launcher_image.clone(), planted: config.planted }
+    }
 }
 
 /// Contents of machines of this name that are not taken yet.
@@ -69,7 +83,8 @@ impl Controller for ContentController {
         });
         setup.watch::<VirtualMachine>(|vm, view| of_machine(view, vm.namespace(), vm.name()));
         setup.watch::<VirtualMachineInstance>(|vmi, view| of_machine(view, vmi.namespace(), vmi.name()));
-        setup.read::<PersistentVolumeClaim>();
+        setup.watch_owned::<PersistentVolumeClaim, VirtualMachineSnapshotContent>();
+        setup.watch_owned::<Pod, VirtualMachineSnapshotContent>();
         setup.read::<StorageClass>();
         Kinds::setup(setup);
     }
@@ -90,9 +105,13 @@ impl Controller for ContentController {
         if content.is_deleting() {
             return clean_up(content, view);
         }
+        // What it says is that its disks are copied, so the pod has done its work.
+        if let Some(pod) = copying_pod(content, view).filter(|_| content.is_created()) {
+            return copies::remove(pod);
+        }
         match snapshot_of(content, view) {
             Some(snapshot) if snapshot.is_deleting() || snapshot.has_failed() => Plan::none(),
-            Some(snapshot) => take(&World { content, snapshot, view, now }),
+            Some(snapshot) => take(&World { content, snapshot, view, now, image: &self.image, planted: self.planted }),
             None => Plan::none(),
         }
     }
@@ -117,6 +136,8 @@ struct World<'a> {
     snapshot: &'a VirtualMachineSnapshot,
     view: &'a View<'a>,
     now: Time,
+    image: &'a str,
+    planted: Option<Planted>,
 }
 
 fn subresources() -> Resource {
@@ -134,7 +155,8 @@ fn children<'a>(
     content: &'a VirtualMachineSnapshotContent,
     view: &'a View<'_>,
 ) -> impl Iterator<Item = (&'a VolumeBackup, &'a str, Option<&'a VolumeSnapshot>)> {
-    content.spec.volume_backups.iter().filter_map(move |backup| {
+    let by_storage = content.spec.volume_backups.iter().filter(|backup| !copies::is_copy(content.name(), backup));
+    by_storage.filter_map(move |backup| {
         let name = backup.volume_snapshot_name.as_deref()?;
         Some((backup, name, classes::volume_snapshot(view, content.namespace(), name)))
     })
@@ -151,6 +173,8 @@ fn is_own(content: &VirtualMachineSnapshotContent, backup: &VolumeBackup, snapsh
 struct Sum {
     statuses: Vec<ContentVolumeStatus>,
     missing: Vec<String>,
+    /// Names of claims of copies that are not there.
+    uncopied: Vec<String>,
     created: bool,
     ready: bool,
     error: Option<String>,
@@ -190,14 +214,73 @@ fn sum(world: &World<'_>) -> Sum {
         sum.created = false;
         sum.ready = false;
     }
+    add_copies(world, &mut sum);
     sum
+}
+
+/// What the copies are, besides. They are there when their pod has succeeded; the content remembers that.
+fn add_copies(world: &World<'_>, sum: &mut Sum) {
+    let World { content, view, .. } = world;
+    let copies = copies::of(content, view);
+    if copies.is_empty() {
+        return;
+    }
+    let stage = copies::keeping(content, &copies).map(|job| job.stage(*content, view));
+    let done = content.is_created()
+        || matches!(stage, Some(Stage::Done))
+        || world.planted == Some(Planted::CopiesUnread) && matches!(stage, Some(Stage::Running(_)));
+    if let Some(Stage::Running(trouble)) = stage {
+        sum.error = sum.error.take().or(trouble);
+    }
+    for copy in copies {
+        let own = copy.is_own(content);
+        let there = own && done;
+        match copy.claim {
+            None => sum.uncopied.push(copy.name.to_owned()),
+            Some(_) if own => sum.statuses.push(ContentVolumeStatus {
+                volume_snapshot_name: copy.name.to_owned(),
+                creation_time: there.then(|| taken_at(world)),
+                ready_to_use: Some(there),
+                error: None,
+            }),
+            Some(_) => {
+                let resource = PersistentVolumeClaim::resource().qualified();
+                sum.error = Some(format!("{resource} \"{}\" already exists, and belongs to somebody else", copy.name));
+            }
+        }
+        sum.created &= there;
+        sum.ready &= there;
+    }
+}
+
+/// When all was taken: as it was said, or now.
+fn taken_at(world: &World<'_>) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+    let said = world.content.status.as_ref().and_then(|status| status.creation_time.clone());
+    said.unwrap_or_else(|| world.now.meta())
+}
+
+/// The pod that copies a content's disks, if it is there.
+fn copying_pod<'a>(content: &VirtualMachineSnapshotContent, view: &'a View<'_>) -> Option<&'a Pod> {
+    copies::own(content, &copying_pod_name(machine_uid(content)?), view)
+}
+
+fn machine_uid(content: &VirtualMachineSnapshotContent) -> Option<&str> {
+    content.spec.source.virtual_machine.as_ref()?.metadata.as_ref()?.uid.as_deref()
 }
 
 fn take(world: &World<'_>) -> Plan {
     let World { content, snapshot, view, .. } = world;
     let mut sum = sum(world);
-    if sum.missing.is_empty() || content.is_created() {
+    let waits = !sum.created && !copies::of(content, view).is_empty();
+    if sum.missing.is_empty() && !waits || content.is_created() {
         let mut proof = Plan::none();
+        if !sum.uncopied.is_empty() {
+            for name in &sum.uncopied {
+                let key = Key::new(content.namespace(), name.clone());
+                proof = proof.confirm_absent(&PersistentVolumeClaim::resource(), key, "");
+            }
+            sum.error = Some(format!("copies ({}) missing", sum.uncopied.join(",")));
+        }
         if !sum.missing.is_empty() {
             // They were there once: that they are not any more must be so.
             for name in &sum.missing {
@@ -240,8 +323,71 @@ fn take(world: &World<'_>) -> Plan {
             }
         }
     }
+    plan = match copy(world, &source, &mut sum) {
+        Ok(copy) => plan.then(copy),
+        Err(why) => {
+            sum.error = Some(why);
+            return report(world, sum).requeue_after(AGAIN);
+        }
+    };
+    if plan.is_none() {
+        return report(world, sum);
+    }
     // A request that arrives late finds the content there, or makes nothing.
     plan.resting_on(&Premise::present(*content)).resting_on(&Premise::present(*snapshot))
+}
+
+/// The next step to having the disks copied that storage cannot snapshot.
+fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Plan, String> {
+    let World { content, view, .. } = world;
+    let copies = copies::of(content, view);
+    let Some(first) = copies.first() else { return Ok(Plan::none()) };
+    if source.is_online() {
+        let class = first.backup.persistent_volume_claim.spec.storage_class_name.as_deref().unwrap_or_default();
+        return Err(must_stop(&first.backup.volume_name, class));
+    }
+    let mut plan = Plan::none();
+    for copy in &copies {
+        if copy.claim.is_some() {
+            // Somebody else's was told of.
+            if !copy.is_own(content) {
+                return Ok(Plan::none());
+            }
+            continue;
+        }
+        let name = copy.backup.persistent_volume_claim.metadata.name.as_deref().unwrap_or_default();
+        let claim =
+            classes::claim(view, content.namespace(), name).ok_or_else(|| format!("claim {name} is not there"))?;
+        let class = copies::class_for(claim, view)
+            .ok_or_else(|| format!("no StorageClass makes a volume for the copy of claim {name}"))?;
+        let message = format!("Successfully created PersistentVolumeClaim {} for a copy of {name}", copy.name);
+        let event = EventRecord::normal(*content, "SuccessfulCopyClaimCreate", message);
+        plan = plan.create(&copies::claim(content, copy, claim, class)).told(event);
+    }
+    if !plan.is_none() {
+        return Ok(plan);
+    }
+    let Some(job) = copies::keeping(content, &copies) else { return Ok(Plan::none()) };
+    Ok(match job.stage(*content, view) {
+        Stage::Absent => {
+            let (proof, premise) = copies::off(source.vm);
+            let message = format!("Successfully created Pod {} that copies disks", job.name);
+            let event = EventRecord::normal(*content, "SuccessfulCopyingPodCreate", message);
+            let create = Plan::none().create(&job.pod(*content, world.image)).resting_on(&premise);
+            proof.then(create.resting_on(&Premise::present(source.vm))).told(event)
+        }
+        Stage::Foreign => return Err(format!("pod {} is there, and copies for somebody else", job.name)),
+        Stage::Useless(pod) => {
+            let why = copies::trouble(pod).unwrap_or_else(|| format!("copying pod {} came to nothing", job.name));
+            let remove = copies::remove(pod);
+            if remove.is_none() {
+                sum.error = Some(why);
+                return Ok(remove);
+            }
+            remove.event(EventRecord::warning(*content, "CopyingFailed", why))
+        }
+        Stage::Running(_) | Stage::Done => Plan::none(),
+    })
 }
 
 /// The VolumeSnapshot of a volume.
@@ -284,7 +430,7 @@ fn volume_snapshot(
 
 /// Brings the status up to date. When all is taken for the first time, the guest is thawed before that is said.
 fn report(world: &World<'_>, sum: Sum) -> Plan {
-    let World { content, snapshot, view, now } = world;
+    let World { content, snapshot, view, now, .. } = world;
     let old = content.status.clone().unwrap_or_default();
     let mut new = VirtualMachineSnapshotContentStatus {
         ready_to_use: Some(sum.ready),
@@ -347,11 +493,36 @@ fn clean_up(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> Plan {
     thaw.then(clean_up_thawed(content, view))
 }
 
-/// Its VolumeSnapshots go, and when none is left, surely, it goes itself.
+/// Its VolumeSnapshots and copies go, and when none is left, surely, it goes itself.
 fn clean_up_thawed(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> Plan {
     let resource = VolumeSnapshot::resource();
     let mut plan = Plan::none();
     let mut left = false;
+    let copies = copies::of(content, view);
+    if let Some(uid) = machine_uid(content).filter(|_| !copies.is_empty()) {
+        match copying_pod(content, view) {
+            Some(pod) => {
+                left = true;
+                plan = plan.then(copies::remove(pod));
+            }
+            None => plan = plan.then(copies::confirm_none(content, &copying_pod_name(uid))),
+        }
+    }
+    for copy in copies {
+        match copy.claim {
+            Some(claim) if copy.is_child(content) => {
+                left = true;
+                if !claim.is_deleting() {
+                    plan = plan.delete(claim);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let key = Key::new(content.namespace(), copy.name);
+                plan = plan.confirm_absent(&PersistentVolumeClaim::resource(), key, "");
+            }
+        }
+    }
     for (_, name, found) in children(content, view) {
         match found {
             // By its owner alone: one of another claim is its child, too.

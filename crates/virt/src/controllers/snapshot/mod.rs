@@ -229,7 +229,15 @@ fn proceed(world: &World<'_>) -> Plan {
     let Some(source) = source else { return say(world, &Turn::default()) };
     let mut turn = Turn { lock: lock_message(world, None), ..Turn::default() };
     if !source.is_locked_by(snapshot.name()) {
-        let obstacle = source.obstacle(snapshot, view);
+        let mut obstacle = source.obstacle(snapshot, view);
+        // As long as it is not known, the lock does no harm: it is let go again.
+        if obstacle.is_none()
+            && !Classes::new(view).is_unknown()
+            && let Ok(wrong) = source.must_stop(view)
+        {
+            turn.problem.clone_from(&wrong);
+            obstacle = wrong;
+        }
         let plan = match &obstacle {
             None => source.lock(snapshot),
             Some(_) => Plan::none().requeue_after(LOCK_AGAIN),
@@ -246,6 +254,7 @@ fn proceed(world: &World<'_>) -> Plan {
     let known = view.revision::<PersistentVolumeClaim>() >= since
         && view.revision::<VirtualMachineInstance>() >= since
         && view.revision::<ControllerRevision>() >= since
+        && view.revision::<StorageClass>() >= since
         && classes.known_to(since);
     if !known {
         return say(world, &turn).requeue_after(CACHES_AGAIN);
@@ -253,8 +262,11 @@ fn proceed(world: &World<'_>) -> Plan {
     match source::content(snapshot, source, view) {
         Ok(content) => create(world, source, &classes, &content).then(say(world, &turn)),
         Err(why) => {
+            // What is to be stopped must not be held.
+            let stops = source.must_stop(view).is_ok_and(|wrong| wrong.is_some());
+            let unlock = if stops { source.unlock(snapshot.name()) } else { None };
             turn.problem = Some(why);
-            say(world, &turn).requeue_after(LOCK_AGAIN)
+            unlock.unwrap_or_default().then(say(world, &turn)).requeue_after(LOCK_AGAIN)
         }
     }
 }

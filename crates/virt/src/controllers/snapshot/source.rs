@@ -4,7 +4,7 @@ use carrack_engine::{Key, Plan, View};
 use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{
     SourceClaim, SourceSpec, SourceVirtualMachine, VirtualMachineSnapshotContentSpec, VolumeBackup, content_name,
-    volume_snapshot_name,
+    copy_name, volume_snapshot_name,
 };
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSpec,
@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use super::classes::{self, Classes};
+use super::classes::{self, Ambiguous, Classes, Way};
 
 /// A machine and its instance.
 pub(super) struct Source<'a> {
@@ -72,6 +72,36 @@ impl<'a> Source<'a> {
         let of =
             |volume: &'a carrack_types::kubevirt::Volume| Some((volume.name.as_str(), classes::snapshottable(volume)?));
         classes::volumes(self.vm).filter_map(of).collect()
+    }
+
+    /// Volumes with claims that have volumes, and how each can be kept.
+    pub fn ways<'v>(
+        &self,
+        view: &'v View<'_>,
+    ) -> impl Iterator<Item = (&'a str, &'v PersistentVolumeClaim, Result<Way, Ambiguous>)> + use<'a, 'v> {
+        let vm = self.vm;
+        classes::volumes(vm).filter_map(move |volume| {
+            let claim = classes::claim(view, vm.namespace(), classes::snapshottable(volume)?)?;
+            let way = Classes::new(view).way(volume, claim, view);
+            is_bound(claim).then_some((volume.name.as_str(), claim, way))
+        })
+    }
+
+    /// Why it must be stopped first, if it must: a disk that a guest writes to cannot be copied.
+    ///
+    /// # Errors
+    /// When there are several snapshot classes and none is the default one.
+    pub fn must_stop(&self, view: &View<'_>) -> Result<Option<String>, String> {
+        if !self.is_online() {
+            return Ok(None);
+        }
+        for (volume, claim, way) in self.ways(view) {
+            if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) {
+                let class = classes::storage_class(claim).unwrap_or_default();
+                return Ok(Some(must_stop(volume, class)));
+            }
+        }
+        Ok(None)
     }
 
     /// Why it cannot be locked now, in KubeVirt's words.
@@ -133,6 +163,14 @@ impl<'a> Source<'a> {
         }
         Some(Plan::none().patch_status(vm, json!({"status": {"snapshotInProgress": null}})))
     }
+}
+
+/// That a machine is to be stopped for this volume.
+pub(super) fn must_stop(volume: &str, class: &str) -> String {
+    format!(
+        "volume {volume} has no VolumeSnapshotClass for its StorageClass [{class}] and is copied, which takes a machine that \
+         is off: stop the machine, or give the class a VolumeSnapshotClass"
+    )
 }
 
 /// Whether a snapshot is not there any more.
@@ -204,26 +242,29 @@ pub(super) fn content(
     view: &View<'_>,
 ) -> Result<VirtualMachineSnapshotContent, String> {
     let vm = source.vm;
-    let classes = Classes::new(view);
+    let name = content_name(snapshot.uid());
+    if let Some(why) = source.must_stop(view)? {
+        return Err(why);
+    }
     let mut backups = Vec::new();
-    for (volume, name) in source.claims() {
-        let Some(claim) = classes::claim(view, vm.namespace(), name).filter(|claim| is_bound(claim)) else { continue };
-        let Some(class) = classes::storage_class(claim) else { continue };
-        if classes.of(class).map_err(|ambiguous| ambiguous.0)?.is_none() {
-            continue;
-        }
+    for (volume, claim, way) in source.ways(view) {
+        let child = match way.map_err(|ambiguous| ambiguous.0)? {
+            Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), volume),
+            Way::Copy(_) => copy_name(&name, volume),
+            Way::Neither => continue,
+        };
         backups.push(VolumeBackup {
             volume_name: volume.to_owned(),
             persistent_volume_claim: SourceClaim {
                 metadata: simplified(&claim.metadata),
                 spec: claim.spec.clone().unwrap_or_default(),
             },
-            volume_snapshot_name: Some(volume_snapshot_name(snapshot.uid(), volume)),
+            volume_snapshot_name: Some(child),
         });
     }
     Ok(VirtualMachineSnapshotContent {
         metadata: ObjectMeta {
-            name: Some(content_name(snapshot.uid())),
+            name: Some(name),
             namespace: snapshot.metadata.namespace.clone(),
             finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
             ..ObjectMeta::default()

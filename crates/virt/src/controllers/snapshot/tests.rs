@@ -35,6 +35,8 @@ struct World {
     child: Option<Value>,
     classes: Vec<Value>,
     defined: bool,
+    /// What makes the volumes of the storage class.
+    provisioner: &'static str,
     now: Time,
 }
 
@@ -123,6 +125,7 @@ impl World {
             child: None,
             classes: vec![class("snap", json!({}))],
             defined: true,
+            provisioner: "driver",
             now: NOW,
         }
     }
@@ -144,7 +147,7 @@ impl World {
             .with(self.pod.clone().map(of::<Pod>))
             .with([of::<ControllerRevision>(revision)])
             .with([of::<StorageClass>(json!({"metadata": {"name": "local", "resourceVersion": "100"},
-                "provisioner": "driver"}))]);
+                "provisioner": self.provisioner}))]);
         let mut names = Vec::new();
         if self.defined {
             names = vec!["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotclasses.snapshot.storage.k8s.io"];
@@ -320,7 +323,8 @@ fn volumes_without_a_class_are_left_out_on_proof() {
         });
         (words(&plan)[0].clone(), object)
     };
-    let mut world = World::new();
+    // Nothing makes volumes for copies either.
+    let mut world = World { provisioner: "kubernetes.io/no-provisioner", ..World::new() };
     world.vm = Some(locked());
     world.classes = vec![class("snap", json!({"driver": "another"}))];
     assert_eq!(made(&world).1, Some(0));
@@ -328,6 +332,7 @@ fn volumes_without_a_class_are_left_out_on_proof() {
     let absent = "absent customresourcedefinitions/volumesnapshotclasses.snapshot.storage.k8s.io".to_owned();
     assert_eq!(made(&world), (absent, Some(0)));
     world.defined = true;
+    world.provisioner = "driver";
     // Several classes: the default one counts, and without one nothing is decided.
     let default = json!({"metadata": {"annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}}});
     world.classes = vec![class("a", json!({})), class("b", default)];
@@ -670,8 +675,19 @@ fn machines_say_which_volumes_can_be_snapshotted() {
     check(|_| {}, json!([{"name": "disk", "enabled": true}, cloud()]));
     check(|world| world.claim = None, disk("PVC not found"));
     let none = "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [local] [disk]";
-    check(|world| world.classes = vec![class("x", json!({"driver": "another"}))], disk(none));
-    check(|world| world.defined = false, disk(none));
+    let copied = || {
+        json!([{"name": "disk", "enabled": true,
+        "reason": format!("{none}; it is copied while the machine is stopped")}, cloud()])
+    };
+    check(|world| world.classes = vec![class("x", json!({"driver": "another"}))], copied());
+    check(|world| world.defined = false, copied());
+    check(
+        |world| {
+            world.defined = false;
+            world.provisioner = "kubernetes.io/no-provisioner";
+        },
+        disk(none),
+    );
     check(
         |world| world.classes = vec![class("a", json!({})), class("b", json!({}))],
         disk("2 matching VolumeSnapshotClasses for local"),

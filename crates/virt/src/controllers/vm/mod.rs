@@ -34,6 +34,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::copies;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use crate::diff::merge_patch;
@@ -213,8 +214,9 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
     let revision = instance::revision(vm);
     let vmi = instance::build(vm, spec, annotations, paused);
     let message = format!("Started the virtual machine by creating the new virtual machine instance {}", vm.name());
-    // A request that arrives late starts nothing of what the machine was before.
+    // A request that arrives late starts nothing of what the machine was before, and none starts what is being copied.
     let create = Plan::none().create(&revision).create(&vmi).resting_on(&Premise::same_spec(vm));
+    let create = create.resting_on(&copies::at_rest(vm));
     create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
 }
 

@@ -18,7 +18,7 @@
 mod conditions;
 mod failover;
 mod overhead;
-mod pod;
+pub(crate) mod pod;
 mod progress;
 
 use std::time::Duration;

@@ -1,0 +1,197 @@
+//! Keeps a machine's disk as a qcow2 file, and makes a disk of such a file: what a copying pod runs.
+//!
+//! ```text
+//!   keep:     disk.img (raw) or a block device ──▶ disk.qcow2
+//!   restore:  disk.qcow2 ──▶ disk.img (raw) or a block device
+//! ```
+//!
+//! Nothing that is copied is trusted. A disk is raw, as it is for the machine, whatever its first bytes say; a kept file is
+//! qcow2 that stands alone ([`image::inspect`]): no file that an image names is opened. A link is not followed. A file
+//! appears under its name as a whole or not at all, so a copy that was begun may be begun again.
+
+use crate::image::{self, ImageFormat, InspectError};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Direction {
+    /// Keep a disk.
+    Keep,
+    /// Make a disk of what was kept.
+    Restore,
+}
+
+/// Why a disk could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// Paths come in pairs: from, to.
+    #[error("{0} paths are not pairs of source and target")]
+    Pairs(usize),
+    /// There is nothing to copy, or nothing to copy to.
+    #[error("cannot use {}: {source}", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is a link, a directory, a pipe.
+    #[error("{} is neither an image nor a block device", .0.display())]
+    Kind(PathBuf),
+    /// What was kept cannot be used.
+    #[error(transparent)]
+    Image(#[from] InspectError),
+    /// It is not what a copy is kept as.
+    #[error("{} is no qcow2 image", .0.display())]
+    NotQcow2(PathBuf),
+    /// The copy failed: the disk is in use, there is no room, the image is broken.
+    #[error("qemu-img failed: {0}")]
+    QemuImg(String),
+}
+
+/// How much of what qemu-img says is repeated.
+const SAID_BYTES: usize = 2000;
+
+/// Copies each pair of `paths`, one after the other.
+///
+/// # Errors
+/// The first that cannot be copied. Those before it are there, and are not copied again.
+pub fn run(direction: Direction, paths: &[PathBuf]) -> Result<(), CopyError> {
+    if !paths.len().is_multiple_of(2) {
+        return Err(CopyError::Pairs(paths.len()));
+    }
+    paths.chunks_exact(2).try_for_each(|pair| copy(direction, &pair[0], &pair[1]))
+}
+
+fn copy(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
+    let (read, write) = match direction {
+        Direction::Keep => (ImageFormat::Raw, ImageFormat::Qcow2),
+        Direction::Restore => (ImageFormat::Qcow2, ImageFormat::Raw),
+    };
+    if !is_image(from)? {
+        return Err(CopyError::Kind(from.to_path_buf()));
+    }
+    if read == ImageFormat::Qcow2 && image::inspect(from)? != ImageFormat::Qcow2 {
+        return Err(CopyError::NotQcow2(from.to_path_buf()));
+    }
+    if std::fs::symlink_metadata(to).is_ok_and(|meta| meta.file_type().is_block_device()) {
+        return convert(from, read, to, write, &["-n"]);
+    }
+    let failed = |source| CopyError::Path { path: to.to_path_buf(), source };
+    match std::fs::symlink_metadata(to) {
+        // It was renamed to this name when it was whole.
+        Ok(meta) if meta.is_file() => return Ok(()),
+        Ok(_) => return Err(CopyError::Kind(to.to_path_buf())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let partial = to.with_extension("partial");
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    convert(from, read, &partial, write, &[])?;
+    let whole = || -> std::io::Result<()> {
+        let file = File::open(&partial)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o660))?;
+        file.sync_all()?;
+        std::fs::rename(&partial, to)?;
+        to.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    };
+    whole().map_err(failed)
+}
+
+/// Whether there is an image or a device, and no link to one.
+fn is_image(path: &Path) -> Result<bool, CopyError> {
+    let usable = |meta: Metadata| meta.is_file() && meta.len() > 0 || meta.file_type().is_block_device();
+    std::fs::symlink_metadata(path).map(usable).map_err(|source| CopyError::Path { path: path.to_path_buf(), source })
+}
+
+/// Formats are said and not guessed, and QEMU's own locks on images are obeyed: what a machine writes to is not copied.
+fn convert(from: &Path, read: ImageFormat, to: &Path, write: ImageFormat, more: &[&str]) -> Result<(), CopyError> {
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-q", "-f", read.driver(), "-O", write.driver()]).args(more).arg(from).arg(to);
+    let done = command.stdin(Stdio::null()).output().map_err(|error| CopyError::QemuImg(error.to_string()))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said: String = said.trim().chars().take(SAID_BYTES).collect();
+    Err(CopyError::QemuImg(if said.is_empty() { done.status.to_string() } else { said }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt as _;
+
+    fn disk(path: &Path) -> Vec<u8> {
+        let file = File::options().create(true).write(true).truncate(true).open(path).expect("a file");
+        file.set_len(3 << 20).expect("a size");
+        // A guest may write what looks like an image that names another file.
+        file.write_all_at(b"QFI\xfb\0\0\0\x03\0\0\0\0\0\0\0\x70", 0).expect("written");
+        file.write_all_at(b"the end", (3 << 20) - 7).expect("written");
+        std::fs::read(path).expect("read")
+    }
+
+    fn img(arguments: &[&str], directory: &Path) {
+        let done = Command::new("qemu-img").arg("create").arg("-q").args(arguments).current_dir(directory).status();
+        assert!(done.expect("qemu-img runs").success());
+    }
+
+    #[test]
+    fn a_disk_is_kept_and_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [source, kept, target] = ["disk.img", "disk.qcow2", "again.img"].map(|name| dir.path().join(name));
+        let bytes = disk(&source);
+        run(Direction::Keep, &[source.clone(), kept.clone()]).expect("kept");
+        assert_eq!(image::inspect(&kept).expect("an image"), ImageFormat::Qcow2);
+        assert!(std::fs::metadata(&kept).expect("there").len() < 1 << 20, "what is empty takes no room");
+        let pair = [kept.clone(), target.clone()];
+        run(Direction::Restore, &pair).expect("restored");
+        assert!(std::fs::read(&target).expect("read") == bytes, "the bytes are others");
+        // What is there is whole, and stays; what was not finished is begun again.
+        std::fs::write(&target, "mine").expect("written");
+        run(Direction::Restore, &pair).expect("done");
+        assert_eq!(std::fs::read(&target).expect("read"), b"mine");
+        std::fs::remove_file(&target).expect("removed");
+        std::fs::write(target.with_extension("partial"), "half").expect("written");
+        run(Direction::Restore, &pair).expect("restored");
+        assert!(std::fs::read(&target).expect("read") == bytes, "the bytes are others");
+        assert!(!target.with_extension("partial").exists());
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        disk(&at("disk.img"));
+        std::os::unix::fs::symlink(at("disk.img"), at("link")).expect("a link");
+        std::fs::write(at("empty"), "").expect("written");
+        img(&["-f", "qcow2", "-b", "disk.img", "-F", "raw", "backed"], dir.path());
+        img(&["-f", "qcow2", "-o", "data_file=data,data_file_raw=on", "split", "1M"], dir.path());
+        img(&["-f", "qcow2", "plain", "1M"], dir.path());
+        let check = |direction, from: &str, wanted: &str| {
+            let error = run(direction, &[at(from), at("target")]).expect_err(from).to_string();
+            assert!(error.contains(wanted), "{from}: {error}");
+            assert!(!at("target").exists(), "{from}");
+        };
+        check(Direction::Keep, "none", "No such file");
+        check(Direction::Keep, "link", "neither an image nor a block device");
+        check(Direction::Keep, "empty", "neither an image nor a block device");
+        check(Direction::Restore, "backed", "it has a backing file");
+        check(Direction::Restore, "split", "its data lies in another file");
+        check(Direction::Restore, "disk.img", "it has a backing file");
+        std::fs::write(at("text"), "text").expect("written");
+        check(Direction::Restore, "text", "is no qcow2 image");
+        let error = run(Direction::Keep, &[at("disk.img")]).expect_err("one path");
+        assert!(matches!(error, CopyError::Pairs(1)), "{error}");
+        std::os::unix::fs::symlink(at("elsewhere"), at("dangling")).expect("a link");
+        run(Direction::Restore, &[at("plain"), at("dangling")]).expect_err("a link in the way");
+        assert!(!at("elsewhere").exists());
+    }
+}

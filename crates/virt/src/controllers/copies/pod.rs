@@ -1,0 +1,245 @@
+//! The pod that copies disks: what it may do, and how far it is.
+//!
+//! It runs the launcher's program, which treats what it copies as anybody's (`carrack_launcher::copy`). It has no token, no
+//! network of the host's, no capability but the one to read images whoever owns them, which the launcher has, too, and
+//! bounds of its own for memory and CPU. Its disk space is bounded by the claims that it writes to.
+
+use std::collections::BTreeMap;
+
+use carrack_engine::{DeleteOptions, Key, Plan, View, controller_ref};
+use carrack_types::kubevirt::VirtualMachineInstanceSpec;
+use carrack_types::kubevirt::snapshot::names::{COPYING_LABEL, SPEC_DIGEST_ANNOTATION};
+use carrack_types::resource::{Kind, Object as _};
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerStatus, PersistentVolumeClaimVolumeSource, Pod, PodSpec, ResourceRequirements,
+    SeccompProfile, SecurityContext, Volume, VolumeDevice, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::identity::digest;
+
+/// Name of the container.
+const CONTAINER: &str = "copy";
+/// Where the container finds the file systems of the claims.
+const DIRECTORY: &str = "/disks";
+/// The file of a disk on the machine's side, as the launcher names it.
+const DISK: &str = "disk.img";
+/// The file of a copy.
+const COPY: &str = "disk.qcow2";
+
+/// What a pod copies for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To keep what is on a machine's disks.
+    Keep,
+    /// To make disks of what was kept.
+    Restore,
+}
+
+impl Purpose {
+    /// As the launcher's command line has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Restore => "restore",
+        }
+    }
+}
+
+/// Two claims of the pod's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// What is read.
+    pub source: String,
+    /// What is written.
+    pub target: String,
+    /// Whether the machine's side is a block device. A copy is a file.
+    pub block: bool,
+}
+
+/// What a pod is to copy.
+pub(crate) struct Job<'a> {
+    /// The pod's name.
+    pub name: String,
+    pub purpose: Purpose,
+    pub pairs: Vec<Pair>,
+    /// The machine: the pod may run where it may.
+    pub machine: Option<&'a VirtualMachineInstanceSpec>,
+}
+
+/// How far a pod is.
+pub(crate) enum Stage<'a> {
+    /// There is none.
+    Absent,
+    /// There is somebody else's.
+    Foreign,
+    /// It is the owner's and of no use: it failed, is going, or was made for something else. It goes.
+    Useless(&'a Pod),
+    /// It works, or waits for something, which is told.
+    Running(Option<String>),
+    /// All is copied.
+    Done,
+}
+
+impl Job<'_> {
+    /// What it is made for.
+    fn what(&self) -> String {
+        let pairs: Vec<_> = self.pairs.iter().map(|pair| (&pair.source, &pair.target, pair.block)).collect();
+        digest(&(self.purpose.word(), pairs))
+    }
+
+    /// How far it is. What a pod says of its end does not change any more.
+    pub fn stage<'a, O: Kind>(&self, owner: &O, view: &'a View<'_>) -> Stage<'a> {
+        let Some(pod) = view.get::<Pod>(owner.namespace(), &self.name) else { return Stage::Absent };
+        if pod.controller_uid() != Some(owner.uid()) {
+            return Stage::Foreign;
+        }
+        if pod.annotation(SPEC_DIGEST_ANNOTATION) != Some(self.what().as_str()) {
+            return Stage::Useless(pod);
+        }
+        match phase(pod) {
+            "Succeeded" => Stage::Done,
+            "Failed" => Stage::Useless(pod),
+            _ if pod.is_deleting() => Stage::Useless(pod),
+            _ => Stage::Running(trouble(pod)),
+        }
+    }
+
+    /// The pod.
+    pub fn pod<O: Kind>(&self, owner: &O, image: &str) -> Pod {
+        let mut volumes = Vec::new();
+        let mut mounts = Vec::new();
+        let mut devices = Vec::new();
+        let mut args = vec!["copy".to_owned(), self.purpose.word().to_owned()];
+        for (number, pair) in self.pairs.iter().enumerate() {
+            let sides = [
+                ("source", &pair.source, self.purpose == Purpose::Keep),
+                ("target", &pair.target, self.purpose == Purpose::Restore),
+            ];
+            for (side, claim, of_machine) in sides {
+                let name = format!("{side}-{number}");
+                let source = PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None };
+                volumes.push(Volume { name: name.clone(), persistent_volume_claim: Some(source), ..Volume::default() });
+                if of_machine && pair.block {
+                    let device_path = format!("/dev/{name}");
+                    args.push(device_path.clone());
+                    devices.push(VolumeDevice { name, device_path });
+                    continue;
+                }
+                let mount_path = format!("{DIRECTORY}/{name}");
+                args.push(format!("{mount_path}/{}", if of_machine { DISK } else { COPY }));
+                let read_only = (side == "source").then_some(true);
+                mounts.push(VolumeMount { name, mount_path, read_only, ..VolumeMount::default() });
+            }
+        }
+        let mut node_selector: BTreeMap<String, String> =
+            self.machine.map(|machine| machine.node_selector.clone()).unwrap_or_default();
+        // Where machines run, their launcher's image is.
+        node_selector.insert(SCHEDULABLE_LABEL.to_owned(), "true".to_owned());
+        let container = Container {
+            name: CONTAINER.to_owned(),
+            image: Some(image.to_owned()),
+            image_pull_policy: Some("IfNotPresent".to_owned()),
+            args: Some(args),
+            resources: Some(ResourceRequirements {
+                requests: amounts("50m", "64Mi"),
+                limits: amounts("1", "512Mi"),
+                claims: None,
+            }),
+            security_context: Some(SecurityContext {
+                run_as_user: Some(0),
+                privileged: Some(false),
+                allow_privilege_escalation: Some(false),
+                read_only_root_filesystem: Some(true),
+                capabilities: Some(Capabilities {
+                    add: Some(vec!["DAC_OVERRIDE".to_owned()]),
+                    drop: Some(vec!["ALL".to_owned()]),
+                }),
+                seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+                ..SecurityContext::default()
+            }),
+            // Why it failed is told from its last lines.
+            termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+            volume_mounts: (!mounts.is_empty()).then_some(mounts),
+            volume_devices: (!devices.is_empty()).then_some(devices),
+            ..Container::default()
+        };
+        let tolerations = self.machine.map(|machine| machine.tolerations.clone()).unwrap_or_default();
+        Pod {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(owner.namespace().to_owned()),
+                labels: Some([(COPYING_LABEL.to_owned(), self.purpose.word().to_owned())].into()),
+                annotations: Some([(SPEC_DIGEST_ANNOTATION.to_owned(), self.what())].into()),
+                owner_references: Some(vec![controller_ref(owner)]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(PodSpec {
+                containers: vec![container],
+                volumes: Some(volumes),
+                restart_policy: Some("OnFailure".to_owned()),
+                automount_service_account_token: Some(false),
+                enable_service_links: Some(false),
+                // A copy that is interrupted is begun again.
+                termination_grace_period_seconds: Some(1),
+                node_selector: Some(node_selector),
+                tolerations: (!tolerations.is_empty()).then_some(tolerations),
+                ..PodSpec::default()
+            }),
+            status: None,
+        }
+    }
+}
+
+fn amounts(cpu: &str, memory: &str) -> Option<BTreeMap<String, Quantity>> {
+    Some([("cpu", cpu), ("memory", memory)].map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into())
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The pod of this name, if it is this owner's.
+pub(crate) fn own<'a, O: Kind>(owner: &O, name: &str, view: &'a View<'_>) -> Option<&'a Pod> {
+    let pod = view.get::<Pod>(owner.namespace(), name)?.as_ref();
+    (pod.controller_uid() == Some(owner.uid())).then_some(pod)
+}
+
+/// Deletes a pod. One that is over runs nothing any more, and goes at once, wherever its node is.
+pub(crate) fn remove(pod: &Pod) -> Plan {
+    let over = matches!(phase(pod), "Succeeded" | "Failed");
+    if pod.is_deleting() && !over {
+        return Plan::none();
+    }
+    let options = DeleteOptions { grace_period_s: over.then_some(0), ..DeleteOptions::default() };
+    Plan::none().delete_with(&Pod::resource(), pod, options)
+}
+
+/// Makes sure that no pod of this name is this owner's.
+pub(crate) fn confirm_none<O: Kind>(owner: &O, name: &str) -> Plan {
+    Plan::none().confirm_no_child(&Pod::resource(), Key::new(owner.namespace(), name), owner.uid())
+}
+
+/// What a pod waits for, or why it failed last.
+pub(crate) fn trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let of_container = status.container_statuses.iter().flatten().find_map(of_container);
+    let scheduled = status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled");
+    let unscheduled = || scheduled.filter(|condition| condition.status == "False")?.message.clone();
+    let why = of_container.or_else(unscheduled).or_else(|| status.message.clone())?;
+    Some(format!("copying pod {}: {}", pod.name(), why.trim()))
+}
+
+fn of_container(container: &ContainerStatus) -> Option<String> {
+    let states = [container.state.as_ref(), container.last_state.as_ref()];
+    let ended =
+        states.into_iter().flatten().find_map(|state| state.terminated.as_ref()).filter(|end| end.exit_code != 0);
+    if let Some(end) = ended {
+        return end.message.clone().filter(|text| !text.is_empty()).or_else(|| end.reason.clone());
+    }
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    // What comes before each start is no trouble.
+    waiting.message.clone().filter(|text| !text.is_empty())
+}

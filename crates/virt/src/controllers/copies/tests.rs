@@ -1,0 +1,371 @@
+//! What the controllers of snapshots, contents and restores plan for disks that storage cannot snapshot, table by table.
+
+use carrack_engine::testing::Caches;
+use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_types::kubevirt::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot,
+    VirtualMachineSnapshotContent,
+};
+use carrack_types::resource::PartialObject;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+use crate::controllers::restore::RestoreController;
+use crate::controllers::snapshot::classes::definitions;
+use crate::controllers::snapshot::{ContentController, SnapshotController};
+use crate::controllers::testing::{of, with, words};
+
+const NOW: Time = Time::from_unix_s(1_000_010);
+const COPY: &str = "vmsnapshot-content-s-uid-copy-disk";
+const POD: &str = "virt-copying-vm-uid";
+const NEW: &str = "restore-r-uid-disk";
+const DIGEST: &str = "snapshot.kubevirt.io/spec-digest";
+
+/// A cluster without snapshots of volumes, as JSON, to be changed by each row of a table.
+struct World {
+    snapshot: Value,
+    content: Value,
+    restore: Value,
+    vm: Option<Value>,
+    vmi: Option<Value>,
+    claims: Vec<Value>,
+    pods: Vec<Value>,
+    classes: Vec<Value>,
+}
+
+fn owner(kind: &str, name: &str) -> Value {
+    json!([{"apiVersion": "x/v1", "kind": kind, "name": name, "uid": format!("{name}-uid"), "controller": true}])
+}
+
+fn spec() -> Value {
+    json!({"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {"disks": [{"name": "disk"}]}},
+        "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "data"}}]}}})
+}
+
+fn vm() -> Value {
+    json!({"metadata": {"name": "vm", "namespace": "ns", "uid": "vm-uid", "resourceVersion": "20",
+            "finalizers": ["snapshot.kubevirt.io/snapshot-source-protection"]},
+        "spec": spec(), "status": {"snapshotInProgress": "s"}})
+}
+
+fn vmi() -> Value {
+    json!({"metadata": {"name": "vm", "namespace": "ns", "uid": "vmi-uid", "resourceVersion": "21",
+            "ownerReferences": owner("VirtualMachine", "vm")}, "spec": {"domain": {}}, "status": {"phase": "Running"}})
+}
+
+fn claim(name: &str, more: Value) -> Value {
+    let base = json!({"metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-uid"), "resourceVersion": "22"},
+        "spec": {"storageClassName": "plain", "resources": {"requests": {"storage": "1Gi"}}}, "status": {"phase": "Bound"}});
+    with(base, more)
+}
+
+fn class(name: &str, provisioner: &str, default: bool) -> Value {
+    let annotations = json!({"storageclass.kubernetes.io/is-default-class": default.to_string()});
+    json!({"metadata": {"name": name, "resourceVersion": "100", "annotations": annotations}, "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer"})
+}
+
+/// The object of the one thing that a plan creates.
+fn created(plan: &Plan) -> Value {
+    let objects: Vec<&Value> = plan
+        .writes
+        .iter()
+        .filter_map(|write| match write {
+            Write::Create { object, .. } => Some(object),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(objects.len(), 1, "{:?}", words(plan));
+    objects[0].clone()
+}
+
+impl World {
+    /// A locked machine that is off, and its content.
+    fn new() -> Self {
+        let snapshot = json!({"metadata": {"name": "s", "namespace": "ns", "uid": "s-uid", "resourceVersion": "10",
+                "creationTimestamp": "1970-01-12T13:46:40Z", "finalizers": ["snapshot.kubevirt.io/vmsnapshot-protection"]},
+            "spec": {"source": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm"}},
+            "status": {"phase": "InProgress", "readyToUse": false, "sourceUID": "vm-uid",
+                "virtualMachineSnapshotContentName": "vmsnapshot-content-s-uid"}});
+        let content = json!({"metadata": {"name": "vmsnapshot-content-s-uid", "namespace": "ns", "uid": "content-uid",
+                "resourceVersion": "30", "finalizers": ["snapshot.kubevirt.io/vmsnapshotcontent-protection"]},
+            "spec": {"virtualMachineSnapshotName": "s",
+                "source": {"virtualMachine": {"metadata": {"name": "vm", "namespace": "ns", "uid": "vm-uid"}, "spec": spec()}},
+                "volumeBackups": [{"volumeName": "disk", "volumeSnapshotName": COPY,
+                    "persistentVolumeClaim": {"metadata": {"name": "data", "uid": "data-uid"},
+                        "spec": {"storageClassName": "plain", "accessModes": ["ReadWriteOnce"]}}}]},
+            "status": {}});
+        let restore = json!({"metadata": {"name": "r", "namespace": "ns", "uid": "r-uid", "resourceVersion": "11",
+                "creationTimestamp": "1970-01-12T13:46:40Z", "finalizers": ["snapshot.kubevirt.io/vmrestore-protection"],
+                "ownerReferences": owner("VirtualMachine", "vm")},
+            "spec": {"target": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm"},
+                "virtualMachineSnapshotName": "s"},
+            "status": {"complete": false, "restores": [{"volumeName": "disk", "volumeSnapshotName": COPY,
+                "persistentVolumeClaim": NEW}]}});
+        Self {
+            snapshot,
+            content,
+            restore,
+            vm: Some(vm()),
+            vmi: None,
+            claims: vec![claim("data", json!({"status": {"capacity": {"storage": "2Gi"}}}))],
+            pods: Vec::new(),
+            classes: vec![class("plain", "driver", false)],
+        }
+    }
+
+    /// The same with the claim for the copy, and a pod in this state.
+    fn copying(status: Value) -> Self {
+        let mut world = Self::new();
+        let mut copy = created(&world.content());
+        copy["metadata"]["uid"] = json!("copy-uid");
+        copy["metadata"]["resourceVersion"] = json!("23");
+        world.claims.push(copy);
+        let pod = created(&world.content());
+        world.pods.push(with(pod, json!({"metadata": {"uid": "pod-uid", "resourceVersion": "24"}, "status": status})));
+        world
+    }
+
+    /// The snapshot is taken, and to be restored: the machine is held for that, and the new claim is there.
+    fn restoring() -> Self {
+        let mut world = Self::copying(json!({}));
+        world.pods.clear();
+        world.content["status"] = json!({"readyToUse": true, "creationTime": "1970-01-12T13:46:44Z"});
+        world.snapshot["status"] = json!({"phase": "Succeeded", "readyToUse": true, "sourceUID": "vm-uid",
+            "virtualMachineSnapshotContentName": "vmsnapshot-content-s-uid"});
+        world.vm = Some(with(
+            vm(),
+            json!({"metadata": {"finalizers": []},
+            "status": {"snapshotInProgress": null, "restoreInProgress": "r"}}),
+        ));
+        let ours = json!({"restore.kubevirt.io/lastRestoreUID": "r-r-uid", "restore.kubevirt.io/name": "r"});
+        world.claims.push(claim(NEW, json!({"metadata": {"annotations": ours}, "status": {"phase": "Pending"}})));
+        world
+    }
+
+    fn caches(&self) -> Caches {
+        // Something newer of each kind: the caches are far enough.
+        let newest = json!({"metadata": {"name": "newest", "namespace": "other", "resourceVersion": "100"}});
+        Caches::new()
+            .with([of::<VirtualMachineSnapshot>(self.snapshot.clone())])
+            .with([of::<VirtualMachineSnapshotContent>(self.content.clone())])
+            .with([of::<VirtualMachineRestore>(self.restore.clone())])
+            .with(self.vm.clone().map(of::<VirtualMachine>))
+            .with(self.vmi.iter().chain([&newest]).cloned().map(of::<VirtualMachineInstance>))
+            .with(self.claims.iter().chain([&newest]).cloned().map(of::<PersistentVolumeClaim>))
+            .with(self.pods.iter().cloned().map(of::<Pod>))
+            .with([of::<ControllerRevision>(with(newest.clone(), json!({"revision": 1})))])
+            .with(self.classes.iter().cloned().map(of::<StorageClass>))
+            .with_metadata(definitions(), Vec::<PartialObject>::new())
+    }
+
+    fn snapshot(&self) -> Plan {
+        SnapshotController::default().reconcile(&Key::new("ns", "s"), &self.caches().view(), NOW)
+    }
+
+    fn content(&self) -> Plan {
+        let key = Key::new("ns", "vmsnapshot-content-s-uid");
+        ContentController::default().reconcile(&key, &self.caches().view(), NOW)
+    }
+
+    fn restore(&self) -> Plan {
+        RestoreController::default().reconcile(&Key::new("ns", "r"), &self.caches().view(), NOW)
+    }
+}
+
+#[track_caller]
+fn check(plan: &Plan, wanted: &[&str]) {
+    assert_eq!(words(plan), wanted);
+}
+
+#[test]
+fn a_volume_without_snapshots_is_kept_as_a_copy() {
+    let kept = |change: fn(&mut World)| {
+        let mut world = World::new();
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        change(&mut world);
+        created(&world.snapshot())["spec"]["volumeBackups"].clone()
+    };
+    assert_eq!(kept(|_| {})[0]["volumeSnapshotName"], COPY);
+    let no_class = |world: &mut World| world.claims[0]["spec"]["storageClassName"] = json!(null);
+    assert_eq!(kept(no_class), json!(null), "nothing makes a volume for the copy");
+    let static_class = |world: &mut World| {
+        world.classes = vec![class("plain", "kubernetes.io/no-provisioner", false), class("local", "driver", true)];
+    };
+    assert_eq!(kept(static_class)[0]["volumeSnapshotName"], COPY, "by the default class");
+    assert_eq!(
+        kept(|world| world.classes = vec![class("plain", "kubernetes.io/no-provisioner", true)]),
+        json!(null),
+        "a class that makes nothing"
+    );
+}
+
+#[test]
+fn a_machine_that_runs_is_to_be_stopped_first() {
+    let mut world = World::new();
+    world.vmi = Some(vmi());
+    world.vm.as_mut().expect("a machine")["status"] = json!({});
+    world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+    let plan = world.snapshot();
+    let said = words(&plan).join("\n");
+    assert!(!said.contains("virtualmachines/vm"), "it is locked: {said}");
+    assert!(said.contains("Progressing=False(In error state)"), "{said}");
+    let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+    assert!(
+        patch["status"]["error"]["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("stop the machine, or give the class a VolumeSnapshotClass")),
+        "{patch}"
+    );
+    // One that was started after it was locked is let go.
+    world.vm = Some(vm());
+    let said = words(&world.snapshot());
+    assert!(said[0].starts_with("patch virtualmachines/vm finalizers="), "{said:?}");
+    // And nothing is copied of it.
+    let mut world = World::new();
+    world.vmi = Some(vmi());
+    let said = words(&world.content());
+    assert!(said.len() == 1 && said[0].contains("status"), "{said:?}");
+}
+
+#[test]
+fn a_copy_is_a_claim_that_a_pod_fills() {
+    let world = World::new();
+    let plan = world.content();
+    check(&plan, &[&format!("create persistentvolumeclaims/{COPY}")]);
+    let made = created(&plan);
+    assert_eq!(made["spec"]["storageClassName"], "plain");
+    // The volume has two gibibytes, and a copy needs somewhat more.
+    assert_eq!(made["spec"]["resources"]["requests"]["storage"], "2240Mi");
+    assert_eq!(made["metadata"]["annotations"]["snapshot.kubevirt.io/volume-size"], "2048Mi");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "content-uid");
+
+    let mut world = World::copying(json!({}));
+    world.pods.clear();
+    let plan = world.content();
+    check(&plan, &["absent virtualmachineinstances/vm", &format!("create pods/{POD}")]);
+    let premises: Vec<&str> = plan.premises.iter().filter(|(n, _)| *n == 1).map(|(_, p)| p.resource.as_str()).collect();
+    for resource in
+        ["virtualmachineinstances", "virtualmachines", "virtualmachinesnapshots", "virtualmachinesnapshotcontents"]
+    {
+        assert!(premises.contains(&resource), "{resource}: {premises:?}");
+    }
+    let made = created(&plan);
+    let container = &made["spec"]["containers"][0];
+    assert_eq!(container["args"], json!(["copy", "keep", "/disks/source-0/disk.img", "/disks/target-0/disk.qcow2"]));
+    assert_eq!(container["volumeMounts"][0]["readOnly"], true, "{made}");
+    assert_eq!(container["volumeMounts"][1]["readOnly"], json!(null), "{made}");
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(made["spec"]["automountServiceAccountToken"], false);
+
+    let says = |status: Value, wanted: &str| {
+        let said = words(&World::copying(status).content()).join("\n");
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    };
+    says(json!({}), "patch virtualmachinesnapshotcontents/vmsnapshot-content-s-uid/status readyToUse=false");
+    let failing = json!({"phase": "Running", "containerStatuses": [{"name": "copy", "ready": false, "restartCount": 1,
+        "image": "", "imageID": "", "lastState": {"terminated": {"exitCode": 1, "message": "the disk is in use"}}}]});
+    says(failing.clone(), "error");
+    says(json!({"phase": "Failed"}), &format!("delete pods/{POD}"));
+    says(json!({"phase": "Succeeded"}), "readyToUse=true");
+    let plan = World::copying(failing).content();
+    let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+    assert_eq!(patch["status"]["error"]["message"], format!("copying pod {POD}: the disk is in use"));
+}
+
+#[test]
+fn what_is_somebody_elses_is_not_taken() {
+    let says = |change: fn(&mut World), wanted: &str| {
+        let mut world = World::copying(json!({"phase": "Succeeded"}));
+        change(&mut world);
+        let plan = world.content();
+        let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{wanted}: {:?}", words(&plan)) };
+        assert_eq!(patch["status"]["readyToUse"], false, "{patch}");
+        assert!(patch["status"]["error"]["message"].as_str().is_some_and(|text| text.contains(wanted)), "{patch}");
+    };
+    says(|world| world.claims[1]["metadata"]["ownerReferences"] = json!([]), "belongs to somebody else");
+    says(|world| world.claims[1]["metadata"]["annotations"][DIGEST] = json!("x"), "belongs to somebody else");
+    says(|world| world.pods[0]["metadata"]["ownerReferences"] = json!([]), "copies for somebody else");
+    let mut world = World::copying(json!({"phase": "Succeeded"}));
+    world.pods[0]["metadata"]["annotations"][DIGEST] = json!("x");
+    let said = words(&world.content());
+    check(&world.content(), &[&format!("delete pods/{POD}")]);
+    assert_eq!(said.len(), 1, "a pod for something else is made anew");
+}
+
+#[test]
+fn a_content_goes_after_its_pod_and_its_copies() {
+    let mut world = World::copying(json!({"phase": "Succeeded"}));
+    world.content["status"] = json!({"readyToUse": true, "creationTime": "1970-01-12T13:46:44Z"});
+    check(&world.content(), &[&format!("delete pods/{POD}")]);
+    let Some(Write::Delete { options, .. }) = world.content().writes.into_iter().next() else { panic!("a deletion") };
+    assert_eq!(options.grace_period_s, Some(0), "it runs nothing any more");
+    world.content["metadata"]["deletionTimestamp"] = json!("1970-01-12T13:46:45Z");
+    check(&world.content(), &[&format!("delete pods/{POD}"), &format!("delete persistentvolumeclaims/{COPY}")]);
+    world.pods.clear();
+    check(&world.content(), &[&format!("delete persistentvolumeclaims/{COPY}")]);
+    world.claims.truncate(1);
+    let gone = "patch virtualmachinesnapshotcontents/vmsnapshot-content-s-uid finalizers=[]";
+    check(&world.content(), &[&format!("no child pods/{POD}"), &format!("absent persistentvolumeclaims/{COPY}"), gone]);
+}
+
+#[test]
+fn a_copy_that_is_lost_is_told_of_on_proof() {
+    let mut world = World::copying(json!({}));
+    world.pods.clear();
+    world.content["status"] = json!({"readyToUse": true, "creationTime": "1970-01-12T13:46:44Z"});
+    world.claims.truncate(1);
+    let said = words(&world.content());
+    assert_eq!(said[0], format!("absent persistentvolumeclaims/{COPY}"));
+    assert!(said[1].contains("readyToUse=false"), "{said:?}");
+}
+
+#[test]
+fn a_restored_claim_is_filled_before_its_machine_is_changed() {
+    let mut world = World::restoring();
+    let new = world.claims.pop();
+    let plan = world.restore();
+    let made = created(&plan);
+    assert_eq!(made["metadata"]["name"], NEW);
+    assert_eq!((&made["spec"]["dataSource"], &made["spec"]["storageClassName"]), (&json!(null), &json!("plain")));
+    assert_eq!(made["spec"]["resources"]["requests"]["storage"], "2048Mi");
+    world.claims.extend(new);
+
+    let plan = world.restore();
+    let off = "absent virtualmachineinstances/vm";
+    let filling =
+        "patch virtualmachinerestores/r/status Progressing=True(Filling new PVCs) Ready=False(Waiting for new PVCs)";
+    check(&plan, &[off, &format!("create pods/{POD}"), filling]);
+    let pod = created(&plan);
+    let args = json!(["copy", "restore", "/disks/source-0/disk.qcow2", "/disks/target-0/disk.img"]);
+    assert_eq!(pod["spec"]["containers"][0]["args"], args);
+    let pod = with(pod, json!({"metadata": {"uid": "pod-uid", "resourceVersion": "24"}}));
+    let at = |phase: &str| vec![with(pod.clone(), json!({"status": {"phase": phase}}))];
+    world.pods = at("Running");
+    check(&world.restore(), &[filling]);
+    world.pods = at("Failed");
+    assert_eq!(words(&world.restore())[0], format!("delete pods/{POD}"));
+    world.pods = at("Succeeded");
+    let said = words(&world.restore());
+    assert!(said[1].starts_with("patch virtualmachines/vm"), "{said:?}");
+    let vm = world.vm.take().expect("a machine");
+    world.vm = Some(with(vm, json!({"metadata": {"annotations": {"restore.kubevirt.io/lastRestoreUID": "r-r-uid"}}})));
+    check(&world.restore(), &[&format!("delete pods/{POD}")]);
+    world.pods.clear();
+    let said = words(&world.restore());
+    assert_eq!(said[..2], [format!("no child pods/{POD}"), "no child pods/virt-copying-r-uid".to_owned()]);
+    assert!(said.last().is_some_and(|last| last.contains("complete=true")), "{said:?}");
+}
+
+#[test]
+fn a_restore_that_came_to_nothing_leaves_no_pod() {
+    let mut world = World::restoring();
+    let pod = created(&world.restore());
+    world.pods = vec![with(pod, json!({"metadata": {"uid": "pod-uid", "resourceVersion": "24"}}))];
+    world.restore["metadata"]["deletionTimestamp"] = json!("1970-01-12T13:46:45Z");
+    assert_eq!(words(&world.restore())[0], format!("delete pods/{POD}"));
+    world.pods.clear();
+    assert!(words(&world.restore()).iter().any(|word| word == &format!("delete persistentvolumeclaims/{NEW}")));
+}
