@@ -129,6 +129,53 @@ fn containers_run_on_while_carrack_is_dead_and_are_taken_over() {
     eventually_true("the pod is gone", 60, || kubectl.get("pod", "shell").is_none());
 }
 
+/// A pod of which one container waits for ever, and one ended at once and would wait the next time.
+fn half_ended(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  \
+         volumes: [{{name: v, emptyDir: {{}}}}]\n  containers:\n  - name: stays\n    image: {IMAGE}\n    \
+         command: [sleep, '100000']\n  - name: ends\n    image: {IMAGE}\n    \
+         command: [sh, -c, 'mkdir /v/once || exec sleep 100000']\n    volumeMounts: [{{name: v, mountPath: /v}}]\n"
+    )
+}
+
+const IMAGE: &str = "localhost/carrack/busybox:0.1.0";
+
+/// A containerd that is interrupted in a start is left with a process that it does not know of, and refuses to remove its
+/// container. Here that process is started behind its back.
+#[test]
+fn a_process_that_the_runtime_forgot_keeps_no_pod() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let kubectl = sandbox.kubectl();
+    let socket = sandbox.data_dir().join("containerd/containerd.sock").display().to_string();
+    let ctr = |arguments: &[&str]| {
+        sandbox.program("ctr", &[["--address", &socket, "--namespace", "k8s.io"].as_slice(), arguments].concat())
+    };
+    let forgotten = |pod: &str| {
+        kubectl.apply(&half_ended(pod));
+        let mut id = String::new();
+        eventually(&format!("a container of {pod} has ended"), 60, || {
+            let statuses = kubectl.field("pod", pod, "/status/containerStatuses");
+            let ended = statuses.as_array().into_iter().flatten().find(|c| !c["state"]["terminated"].is_null());
+            let found = ended.and_then(|c| c["containerID"].as_str()).and_then(|id| id.strip_prefix("containerd://"));
+            found.ok_or_else(|| statuses.to_string())?.clone_into(&mut id);
+            Ok(())
+        });
+        ctr(&["tasks", "start", "--detach", &id]).done();
+        eventually(&format!("a process of {pod} runs that nobody knows of"), 10, || {
+            let tasks = ctr(&["tasks", "list"]).ok();
+            let runs = tasks.lines().any(|line| line.starts_with(&id) && line.contains("RUNNING"));
+            if runs { Ok(()) } else { Err(tasks) }
+        });
+        id
+    };
+    forgotten("deleted");
+    kubectl.ok(&["delete", "pod", "deleted", "--timeout=60s"]);
+    let id = forgotten("left");
+    sandbox.carrack(&["down", "--grace", "0"]).limit_s(60).done();
+    assert_eq!(sandbox.leftovers(), "", "of {id}");
+}
+
 #[test]
 fn what_cannot_run_says_why() {
     let sandbox = Sandbox::up(&["busybox"]);

@@ -128,6 +128,9 @@ impl Controller for InlineAttachDetach {
     fn name(&self) -> &'static str {
         "flexvolume-attach-detach-controller"
     }
+    fn event_source(&self) -> &'static str {
+        "attachdetach-controller"
+    }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.index::<Pod>(BY_FLEX, by_flex);
         setup.index::<Pod>(BY_NODE, pods::by_node);

@@ -62,6 +62,8 @@ impl Controller for Copier {
         let volume = |name: &str| {
             let claim = volumes.clone().find(|volume| volume.name == name)?.persistent_volume_claim.as_ref()?;
             let claim = view.get::<PersistentVolumeClaim>(&key.namespace, &claim.claim_name)?;
+            // As a kubelet, it takes no claim that is on its way to be bound.
+            claim.status.as_ref().filter(|status| status.phase.as_deref() == Some("Bound"))?;
             view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
         };
         let mut plan = Plan::none();
