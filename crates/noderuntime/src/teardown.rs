@@ -234,8 +234,8 @@ async fn remove_pod(
     grace_s: u32,
 ) -> Result<(), String> {
     let mut stops = JoinSet::new();
-    for id in containers.iter().cloned() {
-        let mut cri = cri.clone();
+    for id in &containers {
+        let (mut cri, id) = (cri.clone(), id.clone());
         stops.spawn(async move { cri.stop_container(&id, grace_s).await });
     }
     // A container that does not stop is killed with its sandbox; what matters is whether that works.

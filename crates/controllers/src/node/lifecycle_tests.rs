@@ -62,9 +62,9 @@ fn nodes_that_come_and_go_are_told_once() {
     };
     let registered = "u RegisteredNode Node a event: Registered Node a in Controller";
     let removed = "u RemovingNode Node a event: Removing Node a from Controller";
-    let new = made("u", "1970-01-01T00:16:40Z");
-    assert_eq!(told(&step(&mut c, &[new.clone()], &[], "a", 1001)), [registered]);
-    assert_eq!(told(&step(&mut c, &[new], &[], "a", 1002)), [""; 0]);
+    let new = [made("u", "1970-01-01T00:16:40Z")];
+    assert_eq!(told(&step(&mut c, &new, &[], "a", 1001)), [registered]);
+    assert_eq!(told(&step(&mut c, &new, &[], "a", 1002)), [""; 0]);
     assert_eq!(told(&step(&mut c, &[], &[], "a", 1003)), [removed]);
     assert_eq!(told(&step(&mut c, &[], &[], "a", 1004)), [""; 0]);
     // Seen first by this controller, and not new.

@@ -48,6 +48,9 @@ fn decide(pods: &[Value], nodes: &[Value], attachments: &[Value]) -> Plan {
     InlineAttachDetach::default().reconcile(&Key::new("", UNIQUE), &caches.view(), Time::default())
 }
 
+/// What it is about, pods, nodes, attachments, and what is written.
+type Case = (&'static str, Vec<Value>, Vec<Value>, Vec<Value>, Vec<String>);
+
 #[test]
 fn single_decisions() {
     let attaches = |name: &str, node: &str| pod(name, node, Some("v/c,v/d"));
@@ -64,7 +67,7 @@ fn single_decisions() {
     let ended = || vec!["confirm unchanged a".to_owned(), format!("delete {}", flex_attachment_name(UNIQUE, "a"))];
     let (free, used) = (|| node("a", false, false), || node("a", true, true));
     let (none, here) = (Vec::new, || vec![attached("a")]);
-    let cases: Vec<(&str, Vec<Value>, Vec<Value>, Vec<Value>, Vec<String>)> = vec![
+    let cases: Vec<Case> = vec![
         ("it is attached", vec![attaches("p", "a")], vec![free()], none(), create("a")),
         ("not known whether it is", vec![pod("p", "a", None)], vec![free()], none(), vec![]),
         ("its driver does not", vec![pod("p", "a", Some("v/c"))], vec![free()], none(), vec![]),
