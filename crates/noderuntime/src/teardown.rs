@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use carrack_processes::tasks;
 use tokio::task::JoinSet;
 
 use crate::config::NodeSettings;
@@ -167,7 +168,7 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
         return vec![error.to_string()];
     }
     match cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(15)).await {
-        Ok((cri, _)) => stop_and_remove(cri, options, say).await,
+        Ok((cri, _)) => stop_and_remove(cri, &layout.containerd_socket(), options, say).await,
         Err(error) => vec![error.to_string()],
     }
 }
@@ -191,7 +192,12 @@ fn configured_pod_cidr(layout: &Layout) -> String {
 
 /// Removes pods until there is none. What is just being started cannot be removed, and is not listed before it is there: the
 /// next round removes it.
-async fn stop_and_remove(mut cri: Cri, options: &Options, say: &mut (dyn FnMut(String) + Send)) -> Vec<String> {
+async fn stop_and_remove(
+    mut cri: Cri,
+    socket: &Path,
+    options: &Options,
+    say: &mut (dyn FnMut(String) + Send),
+) -> Vec<String> {
     let mut deadline = None;
     loop {
         let (sandboxes, containers) = match (cri.sandboxes().await, cri.containers().await) {
@@ -212,7 +218,7 @@ async fn stop_and_remove(mut cri: Cri, options: &Options, say: &mut (dyn FnMut(S
                 .map(|container| container.id.clone())
                 .collect();
             let name = sandbox.metadata.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
-            jobs.spawn(remove_pod(cri.clone(), name, sandbox.id, ids, grace_s));
+            jobs.spawn(remove_pod(cri.clone(), socket.to_owned(), name, sandbox.id, ids, grace_s));
         }
         let failures: Vec<String> = jobs.join_all().await.into_iter().filter_map(Result::err).collect();
         let now = tokio::time::Instant::now();
@@ -228,6 +234,7 @@ async fn stop_and_remove(mut cri: Cri, options: &Options, say: &mut (dyn FnMut(S
 
 async fn remove_pod(
     mut cri: Cri,
+    socket: PathBuf,
     name: String,
     sandbox: String,
     containers: Vec<String>,
@@ -243,15 +250,11 @@ async fn remove_pod(
         tracing::warn!(pod = name, error = %failed, "a container did not stop");
     }
     let removed = cri.remove_sandbox(&sandbox).await;
-    if removed.is_err() {
-        // A containerd that was interrupted in a start has forgotten the process that it had made for it.
+    if removed.as_ref().is_err_and(|error| tasks::is_forgotten(&error.to_string())) {
         for id in containers.iter().chain([&sandbox]) {
-            match carrack_processes::kill_container(Path::new("/proc"), id) {
-                Ok(0) => {}
-                Ok(count) => tracing::info!(pod = name, id, count, "killed processes of what could not be removed"),
-                Err(error) => {
-                    tracing::warn!(pod = name, id, %error, "processes may be left of what could not be removed")
-                }
+            match tasks::delete(&socket, id).await {
+                Ok(found) => tracing::info!(pod = name, id, found, "deleted a task that containerd forgot"),
+                Err(error) => tracing::warn!(pod = name, id, %error, "a task may be left that containerd forgot"),
             }
         }
     }

@@ -3,6 +3,8 @@
 //! `proc` is the kernel's directory of processes, `/proc` but in tests. With both layouts of control groups and both of the
 //! runtimes' drivers (`cgroupfs`, `systemd`) a group's path has the pod's UID and the container's id in it.
 
+pub mod tasks;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -49,17 +51,6 @@ pub fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
 /// Processes could not be listed, or one could not be killed.
 pub fn kill_pod(proc: &Path, pod_uid: &str) -> io::Result<usize> {
     kill(proc, &of_pod(pod_uid)?)
-}
-
-/// Kills all processes of a container, by its id, or of a sandbox. Returns how many there were.
-///
-/// A runtime that is interrupted between making a container's process and starting it forgets the process, and then refuses to
-/// remove the container, which it takes for running. Whoever wants the container gone kills what is left of it, and tries again.
-///
-/// # Errors
-/// Processes could not be listed, or one could not be killed.
-pub fn kill_container(proc: &Path, container_id: &str) -> io::Result<usize> {
-    kill(proc, &of_container(container_id)?)
 }
 
 fn of_container(id: &str) -> io::Result<[String; 1]> {
@@ -134,7 +125,7 @@ fn is_zombie(dir: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{any_left, init_of, kill_container};
+    use super::{any_left, init_of};
 
     #[test]
     fn found_by_control_group() {
@@ -156,8 +147,6 @@ mod tests {
         assert_eq!(found(&other), Some(70));
         assert_eq!(found(&"c".repeat(64)), None);
         assert!(init_of(dir.path(), "").is_err());
-        assert_eq!(kill_container(dir.path(), &"c".repeat(64)).expect("listed"), 0);
-        assert!(kill_container(dir.path(), "").is_err());
         let left = |uid: &str| any_left(dir.path(), uid).expect("listed");
         assert!(left("1111-2222"));
         assert!(!left("3333-4444"));

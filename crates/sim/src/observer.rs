@@ -144,9 +144,15 @@ fn parse(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_default()
 }
 
-/// A text field by its path; empty when it is not there.
+/// A text field by its path; empty when it is not there. Checks ask this of every object at every step: a path without escapes and
+/// numbers is followed without copies of its parts.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    let is_plain = |c: u8| c.is_ascii_alphabetic() || c == b'/' || c == b'.' || c == b'-';
+    let found = match pointer.strip_prefix('/').filter(|path| path.bytes().all(is_plain)) {
+        Some(path) => path.split('/').try_fold(object, |object, name| object.as_object()?.get(name)),
+        None => object.pointer(pointer),
+    };
+    found.and_then(Value::as_str).unwrap_or_default()
 }
 
 /// `namespace/name`, or the name alone.

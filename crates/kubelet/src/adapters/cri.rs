@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use carrack_engine::Time;
+use carrack_processes::tasks;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
@@ -42,6 +43,7 @@ struct Known {
 
 /// A client of the runtime.
 pub struct Cri {
+    socket: PathBuf,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     known: Mutex<Known>,
@@ -80,11 +82,13 @@ impl Cri {
     pub fn new(socket: PathBuf) -> Result<Self, OpError> {
         let endpoint =
             Endpoint::try_from("http://localhost").map_err(|e| OpError::Failed(format!("runtime endpoint: {e}")))?;
+        let place = socket.clone();
         let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
-            let socket = socket.clone();
+            let socket = place.clone();
             async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
         }));
         Ok(Self {
+            socket,
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
@@ -346,7 +350,7 @@ impl Cri {
         let mut client = self.runtime.clone();
         let r = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let removed = within(SLOW, client.remove_pod_sandbox(request(r, SLOW))).await.map(drop);
-        self.kill_forgotten(id, removed).await
+        self.delete_forgotten(id, removed).await
     }
 
     /// Makes a container and what it needs on disk; returns its id.
@@ -419,21 +423,17 @@ impl Cri {
         let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
         self.known().made.remove(id);
         let removed = within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop);
-        self.kill_forgotten(id, removed).await
+        self.delete_forgotten(id, removed).await
     }
 
-    /// Where a removal was refused: kills what is left of a container or sandbox that the runtime has forgotten to have begun,
-    /// so that the next removal succeeds.
-    async fn kill_forgotten(&self, id: &str, removed: Result<(), OpError>) -> Result<(), OpError> {
-        if let Err(OpError::Failed(reason)) = &removed {
-            let name = id.to_owned();
-            let killed = move || carrack_processes::kill_container(Path::new("/proc"), &name);
-            match tokio::task::spawn_blocking(killed).await.map_err(std::io::Error::other).flatten() {
-                Ok(0) => {}
-                Ok(count) => {
-                    tracing::warn!(id, reason, count, "what cannot be removed had processes left; they were killed")
-                }
-                Err(error) => tracing::warn!(id, reason, %error, "what cannot be removed may have processes left"),
+    /// Where a removal was refused for a task that the runtime forgot: deletes that, so that the next removal succeeds.
+    async fn delete_forgotten(&self, id: &str, removed: Result<(), OpError>) -> Result<(), OpError> {
+        if let Err(OpError::Failed(reason)) = &removed
+            && tasks::is_forgotten(reason)
+        {
+            match tasks::delete(&self.socket, id).await {
+                Ok(found) => tracing::warn!(id, found, "the runtime forgot a task of what is to go; it was deleted"),
+                Err(error) => tracing::warn!(id, %error, "the runtime forgot a task of what is to go"),
             }
         }
         removed

@@ -67,7 +67,11 @@ impl Clones {
             }
         }
         if changes.iter().any(|change| change.resource.starts_with("vm") || change.resource == "clone") {
-            for clone in observer.all("clone").filter(|clone| has_reason(clone, observer)) {
+            let targets = Targets::of(observer);
+            // What has come to its end will not fail any more.
+            let is_over = |clone: &&Value| matches!(text(clone, "/status/phase"), "Succeeded" | "Failed");
+            let going = observer.all("clone").filter(|clone| !is_over(clone));
+            for clone in going.filter(|clone| has_reason(clone, &targets, observer)) {
                 self.reasons.insert(uid(clone).to_owned(), now);
             }
         }
@@ -165,8 +169,25 @@ fn condition(object: &Value, kind: &str) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
 }
 
+/// Which machines restores are to make, and for whom.
+struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+
+impl<'a> Targets<'a> {
+    fn of(observer: &'a Observer) -> Self {
+        let mut targets = BTreeMap::<_, BTreeSet<_>>::new();
+        for restore in observer.all("vmrestore") {
+            targets.entry(text(restore, "/spec/target/name")).or_default().insert(controller(restore));
+        }
+        Self(targets)
+    }
+    /// Whether somebody else than this clone makes a machine of this name.
+    fn are_others(&self, target: &str, clone: &str) -> bool {
+        !target.is_empty() && self.0.get(target).is_some_and(|makers| makers.iter().any(|maker| *maker != clone))
+    }
+}
+
 /// Whether the API says that a clone cannot succeed.
-fn has_reason(clone: &Value, observer: &Observer) -> bool {
+fn has_reason(clone: &Value, targets: &Targets<'_>, observer: &Observer) -> bool {
     let id = uid(clone);
     let find = |kind: &'static str, name: &str| observer.get(kind, &place(clone, name));
     let (snapshot_name, restore_name) = (snapshot_name(id), restore_name(id));
@@ -181,7 +202,11 @@ fn has_reason(clone: &Value, observer: &Observer) -> bool {
     let lost = begun && snapshot.is_none() || named("restoreName") && own_restore.is_none();
     let failed = snapshot.is_some_and(|s| text(s, "/status/phase") == "Failed")
         || own_restore.is_some_and(|restore| condition(restore, "Failure"));
-    squatted || lost || failed || content_lacks(snapshot, observer) || is_taken(clone, own_restore, snapshot, observer)
+    squatted
+        || lost
+        || failed
+        || content_lacks(snapshot, observer)
+        || is_taken(clone, own_restore, snapshot, targets, observer)
 }
 
 fn content<'a>(snapshot: &Value, observer: &'a Observer) -> Option<&'a Value> {
@@ -200,7 +225,13 @@ fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
 }
 
 /// Whether another machine has the target's name, or another restore is making one.
-fn is_taken(clone: &Value, restore: Option<&Value>, snapshot: Option<&Value>, observer: &Observer) -> bool {
+fn is_taken(
+    clone: &Value,
+    restore: Option<&Value>,
+    snapshot: Option<&Value>,
+    targets: &Targets<'_>,
+    observer: &Observer,
+) -> bool {
     let target = restore.map_or_else(|| text(clone, "/spec/target/name"), |restore| text(restore, "/spec/target/name"));
     let by_own = format!("{}-", restore_name(uid(clone)));
     let machine = observer.get("vm", &place(clone, target)).is_some_and(|vm| {
@@ -209,8 +240,5 @@ fn is_taken(clone: &Value, restore: Option<&Value>, snapshot: Option<&Value>, ob
         let source = source.map_or("", |content| text(content, "/spec/source/virtualMachine/metadata/uid"));
         !by.starts_with(&by_own) && uid(vm) != source
     });
-    machine
-        || observer.all("vmrestore").any(|other| {
-            text(other, "/spec/target/name") == target && !target.is_empty() && controller(other) != uid(clone)
-        })
+    machine || targets.are_others(target, uid(clone))
 }
