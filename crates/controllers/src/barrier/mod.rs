@@ -73,6 +73,13 @@ proptest! {
     }
 }
 
+/// What chance once found. A Deployment was scaled up while a set that had been scaled to nothing still had its pod.
+#[test]
+fn what_was_found_does_not_come_back() {
+    let trouble = Trouble { lost: 33, late: 23, linger: 1, lag: 11, restarts: 645 };
+    assert_eq!(check(8_635_409_777_346_424_459, trouble), Ok(()));
+}
+
 /// What a planted bug breaks is seen.
 fn finds(plant: Plant) {
     let trouble = match plant {

@@ -30,6 +30,11 @@ fn words(plan: &Plan) -> Vec<String> {
 
 /// What is planned for a Deployment of so many replicas, with sets of these sizes and of another Deployment's size.
 fn check_scaling(replicas: i64, was: i64, sets: &[i64], expected: &[&str]) {
+    check_scaling_with(replicas, was, sets, sets, expected);
+}
+
+/// The same, with sets that have so many pods yet.
+fn check_scaling_with(replicas: i64, was: i64, sets: &[i64], pods: &[i64], expected: &[&str]) {
     let deployment = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "d", "generation": 2},
         "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template("2"),
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}}});
@@ -41,7 +46,7 @@ fn check_scaling(replicas: i64, was: i64, sets: &[i64], expected: &[&str]) {
             "annotations": {"deployment.kubernetes.io/desired-replicas": was.to_string(), "deployment.kubernetes.io/revision": (n + 1).to_string(),
                 "deployment.kubernetes.io/max-replicas": (was + 2).to_string()}},
             "spec": {"replicas": size, "selector": {"matchLabels": {"app": "web"}}, "template": template(&(n + 1).to_string())},
-            "status": {"replicas": size, "availableReplicas": size, "observedGeneration": 1}}),
+            "status": {"replicas": pods[n], "availableReplicas": pods[n], "observedGeneration": 1}}),
         )
     };
     let mut current: Deployment = read(deployment);
@@ -54,6 +59,14 @@ fn check_scaling(replicas: i64, was: i64, sets: &[i64], expected: &[&str]) {
         .with(sets.iter().enumerate().map(set));
     let plan = DeploymentController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
     assert_eq!(words(&plan), expected, "{was} to {replicas} with {sets:?}");
+}
+
+#[test]
+fn no_set_grows_while_another_has_pods_to_remove() {
+    check_scaling(6, 4, &[4, 0], &["web-0 6"]);
+    check_scaling_with(6, 4, &[4, 0], &[4, 1], &["status \"MinimumReplicasAvailable\""]);
+    // Fewer are asked for at once.
+    check_scaling_with(2, 4, &[4, 0], &[4, 1], &["web-0 2"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrack_engine::Plan;
+use carrack_engine::{Plan, Write};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 
@@ -17,8 +17,20 @@ pub(crate) fn is_asked(wanted: Wanted<'_>, sets: &Sets) -> bool {
     })
 }
 
-/// Scales the sets to what the Deployment asks for.
+/// Scales the sets to what the Deployment asks for. None grows while one has pods that it is to remove: those would come on top.
 pub(crate) fn scale(wanted: Wanted<'_>, sets: &Sets) -> Plan {
+    let plan = spread(wanted, sets);
+    let size =
+        |name: &str| sets.all().into_iter().find(|s| s.name() == name).map_or(0, |s| i64::from(spec_replicas(s)));
+    let grows = plan.writes.iter().any(|write| match write {
+        Write::Update { object, .. } => object["spec"]["replicas"].as_i64() > Some(size(&write.key().name)),
+        _ => false,
+    });
+    let removes = !sets.are_current() || sets.most() > sets.spec_total();
+    if grows && removes { Plan::none() } else { plan }
+}
+
+fn spread(wanted: Wanted<'_>, sets: &Sets) -> Plan {
     let all = sets.all();
     let active: Vec<&Arc<ReplicaSet>> = all.iter().copied().filter(|s| spec_replicas(s) > 0).collect();
     // One set with pods, or none: it, or the template's, or the newest gets all.
