@@ -1,4 +1,4 @@
-//! Names of volumes on which a node and the control plane must agree: each derives them by itself.
+//! What several roles must say of volumes alike: their names, which each derives by itself, and which class is the default.
 
 use std::fmt::Write as _;
 
@@ -37,6 +37,15 @@ pub fn flex_attachment_name(unique: &str, node: &str) -> String {
     format!("flexvolume-{}", digest(&format!("{unique}{node}")))
 }
 
+/// Whether a StorageClass serves claims that name none, by its annotations: today's key or the older one
+/// (pkg/apis/storage/v1/util, `IsDefaultAnnotation`).
+#[must_use]
+pub fn is_default_class<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> bool {
+    DEFAULT_CLASS.iter().any(|key| annotation(key) == Some("true"))
+}
+
+const DEFAULT_CLASS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const FLEX_PREFIX: &str = "flexvolume-";
 /// The attacher of all FlexVolumes.
 pub const FLEX_ATTACHER: &str = "flexvolume.carrack.io";

@@ -1,6 +1,7 @@
 //! Volumes: claims get the default storage class, and neither a claim that a pod uses nor a volume
 //! that is bound goes away (their protection finalizers are set here, and removed by controllers).
 
+use carrack_types::volume::is_default_class;
 use serde_json::Value;
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
@@ -9,7 +10,6 @@ use crate::status::Status;
 
 const GROUP: &str = "storage.k8s.io";
 const CLASSES: &str = "storageclasses";
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Fills in `spec.storageClassName`.
 pub(super) struct DefaultStorageClass;
@@ -38,9 +38,7 @@ impl AdmissionPlugin for DefaultStorageClass {
         if !Self::concerns(attributes) {
             return Ok(());
         }
-        let is_default = |class: &&Object| {
-            meta(class, "annotations").and_then(|a| a.get(DEFAULT_CLASS)).and_then(Value::as_str) == Some("true")
-        };
+        let is_default = |class: &&Object| is_default_class(|key| meta(class, "annotations")?.get(key)?.as_str());
         // Of several defaults the newest counts, then the first by name, as upstream.
         let created = |class: &Object| crate::object::meta_str(class, "creationTimestamp").to_owned();
         let mut defaults: Vec<&Object> = lookup.list(GROUP, CLASSES, "").into_iter().filter(is_default).collect();

@@ -136,8 +136,10 @@ pub struct SecureArgs<const PORT: u16> {
 /// `carrack controllers`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Runs the garbage collector and the namespace and service account controllers. Of several, one
-works at a time: they elect it by the Lease kube-system/kube-controller-manager.
+Runs the controllers of workloads (Deployments, StatefulSets, DaemonSets, Jobs, CronJobs),
+endpoints, disruption budgets, quotas, volumes, nodes' life, namespaces, service accounts and
+certificates, the garbage collectors, and the attaching of disks. Of several, one works at a time:
+they elect it by the Lease kube-system/kube-controller-manager.
 
 Examples:
   carrack kubeconfig --user controllers > controllers.yaml

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use carrack_apiserver::ApiServer;
 use carrack_apiserver::serve::{NodeProxy, TlsNodeProxy};
+use carrack_apiserver::{ApiServer, InProcess};
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
@@ -211,12 +211,8 @@ fn start_control_plane(
         let (api, token, ca_pem, plugins) = (api.clone(), token.clone(), ca_pem.clone(), plugins.clone());
         async move { roles::controllers::run(&ca_pem, None, plugins, api, token).await }
     }));
-    let api = server.client_of(Caller::new(caller::USER_VIRT_CONTROLLER, no_groups));
     // It has guests frozen.
-    let api: Arc<dyn Transport> = match &machine.agents {
-        Some(agents) => Arc::new(api.with_nodes(agents.clone())),
-        None => Arc::new(api),
-    };
+    let api = with_agents(server.client_of(Caller::new(caller::USER_VIRT_CONTROLLER, no_groups)), machine);
     let token = stop.clone();
     let config = virt_controller::config(None, &layout.virt_dir());
     tasks.spawn(keep("virt-controller", stop.clone(), move || {
@@ -265,7 +261,7 @@ async fn start_node(
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
-    wait_node(server, &machine.node_name).await;
+    wait_node(server, machine, &machine.node_name).await;
     name_role(server, &machine.node_name).await?;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
@@ -310,7 +306,7 @@ impl Start<'_> {
             // One that is switched off is not waited for.
             if !carrack_noderuntime::members::off_file(&member.layout).exists() {
                 report.step(&format!("waiting for {}", member.name));
-                wait_node(server, &member.name).await;
+                wait_node(server, machine, &member.name).await;
             }
         }
         report.ready(&format!(
@@ -394,23 +390,30 @@ fn labels(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     given.iter().map(|label| pair(label).with_context(|| format!("{label:?} is no label: it is KEY=VALUE"))).collect()
 }
 
-/// Waits until the node says that it is ready.
-async fn wait_node(server: &ApiServer, name: &str) {
-    let api = administrator(server);
+/// Waits until the node says that it is ready, and its agent answers: after a restart, what the node said last is still
+/// stored, before its agent is there again.
+async fn wait_node(server: &ApiServer, machine: &Machine, name: &str) {
+    let api = with_agents(server.client_of(administrator_caller()), machine);
     let is_ready = |node: &Value| {
         let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
         conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
     };
     let path = format!("/api/v1/nodes/{name}");
+    let answers = format!("{path}/proxy/healthz/ping");
     loop {
         if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
             && response.json::<Value>().is_ok_and(|node| is_ready(&node))
+            && let asked = api.send(ApiRequest::new(Method::Get, &answers))
+            && tokio::time::timeout(AGENT_ANSWERS, asked).await.is_ok_and(|answer| answer.is_ok())
         {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// How long one look at a node's agent takes at the most.
+const AGENT_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Says on the node that it is the one with the control plane. A kubelet may not say that of its own node.
 async fn name_role(server: &ApiServer, name: &str) -> anyhow::Result<()> {
@@ -429,7 +432,19 @@ async fn name_role(server: &ApiServer, name: &str) -> anyhow::Result<()> {
 
 /// For what belongs to no role: first objects, and looking whether the cluster is ready.
 fn administrator(server: &ApiServer) -> Arc<dyn Transport> {
-    client(server, Caller::new("system:admin", [caller::GROUP_MASTERS]))
+    client(server, administrator_caller())
+}
+
+fn administrator_caller() -> Caller {
+    Caller::new("system:admin", [caller::GROUP_MASTERS])
+}
+
+/// A client that reaches the agents of nodes, too, where they can be reached.
+fn with_agents(api: InProcess, machine: &Machine) -> Arc<dyn Transport> {
+    match &machine.agents {
+        Some(agents) => Arc::new(api.with_nodes(agents.clone())),
+        None => Arc::new(api),
+    }
 }
 
 fn client(server: &ApiServer, caller: Caller) -> Arc<dyn Transport> {

@@ -13,6 +13,7 @@
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::is_default_class;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
@@ -26,8 +27,6 @@ const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
-const DEFAULT_CLASS: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The binder. Its keys name claims, and volumes (without a namespace).
@@ -165,7 +164,7 @@ fn has_no_class(claim: &PersistentVolumeClaim) -> bool {
 }
 
 fn is_default(class: &StorageClass) -> bool {
-    DEFAULT_CLASS.iter().any(|key| class.annotation(key) == Some("true"))
+    is_default_class(|key| class.annotation(key))
 }
 
 /// The class for claims that were made before there was one: the newest default, and of those the first by name.

@@ -185,7 +185,8 @@ fn claims_that_came_before_the_default_class_get_it() {
         json!({"metadata": {"name": name, "annotations": {key: "true"}, "creationTimestamp": born},
             "provisioner": "x.example.com"})
     };
-    let [key, beta] = DEFAULT_CLASS;
+    let [key, beta] =
+        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
     let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
     let unclassed = || {
         let mut c = claim("u", "", "Pending", false, "");

@@ -1,5 +1,6 @@
 //! The cells of volumes and their classes.
 
+use carrack_types::volume::is_default_class;
 use serde_json::Value;
 
 use super::access::{Row, list, text};
@@ -53,10 +54,7 @@ fn storage_class<'a>(row: Row<'a>) -> &'a str {
 
 pub(super) fn class(row: Row<'_>) -> Vec<Value> {
     let annotations = row.map("metadata.annotations");
-    let is_default =
-        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
-            .iter()
-            .any(|key| annotations.and_then(|a| a.get(*key)).is_some_and(|v| v == "true"));
+    let is_default = is_default_class(|key| annotations?.get(key)?.as_str());
     let name = row.text("metadata.name");
     vec![
         if is_default { format!("{name} (default)").into() } else { name.into() },

@@ -24,6 +24,7 @@ use carrack_types::kubevirt::snapshot::{VolumeBackup, copy_name, copying_pod_nam
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshotContent};
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::is_default_class;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -34,7 +35,6 @@ use crate::identity::{digest, label_value};
 pub(crate) use pod::{Job, Pair, Purpose, Stage, confirm_none, own, remove, trouble};
 
 /// Annotation of a storage class: claims without a class are of this one.
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// What classes say that make no volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -46,8 +46,7 @@ pub(crate) fn class_for(claim: &PersistentVolumeClaim, view: &View<'_>) -> Optio
     if let Some(own) = own.filter(|class| makes(class)) {
         return Some(own.name().to_owned());
     }
-    let default =
-        |class: &&std::sync::Arc<StorageClass>| class.annotation(DEFAULT_CLASS) == Some("true") && makes(class);
+    let default = |class: &&std::sync::Arc<StorageClass>| is_default_class(|key| class.annotation(key)) && makes(class);
     // The newest counts, as for claims that name none.
     let newest = view.cache::<StorageClass>().iter().filter(default).max_by_key(|class| {
         (
