@@ -37,6 +37,8 @@ struct Driver {
     dir: PathBuf,
     max_volumes: i64,
     calls: Arc<Mutex<Vec<CsiCall>>>,
+    /// What is wrong with its volumes.
+    wrong: Arc<Mutex<Option<String>>>,
 }
 
 /// A driver that serves until it is dropped.
@@ -55,7 +57,13 @@ impl CsiDriver {
     pub fn start(kubelet: &Path, dir: &Path, name: &str, max_volumes: i64) -> Self {
         fs::create_dir_all(dir).expect("a directory");
         fs::create_dir_all(kubelet.join("plugins_registry")).expect("a directory");
-        let driver = Driver { name: name.to_owned(), dir: dir.to_owned(), max_volumes, calls: Arc::default() };
+        let driver = Driver {
+            name: name.to_owned(),
+            dir: dir.to_owned(),
+            max_volumes,
+            calls: Arc::default(),
+            wrong: Arc::default(),
+        };
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let announced = kubelet.join("plugins_registry").join(format!("{name}-reg.sock"));
         let (calls, announcements) = {
@@ -67,6 +75,11 @@ impl CsiDriver {
         let registration = Server::builder().add_service(RegistrationServer::new(driver.clone()));
         runtime.spawn(registration.serve_with_incoming(UnixListenerStream::new(announcements)));
         Self { driver, runtime: Some(runtime) }
+    }
+
+    /// From now on it finds this wrong with its volumes.
+    pub fn finds_wrong(&self, what: &str) {
+        *self.driver.wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
     }
 
     /// What it was called for, first to last.
@@ -184,7 +197,11 @@ impl Node for Driver {
         &self,
         _: Request<csi::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("it says that it does not measure"))
+        let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let condition = csi::VolumeCondition { abnormal: wrong.is_some(), message: wrong.unwrap_or_default() };
+        let usage =
+            vec![csi::VolumeUsage { available: 30, total: 40, used: 10, unit: csi::volume_usage::Unit::Bytes.into() }];
+        Ok(Response::new(csi::NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) }))
     }
 
     async fn node_expand_volume(
@@ -200,8 +217,8 @@ impl Node for Driver {
     ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
         use csi::node_service_capability::rpc::Type as Rpc;
         use csi::node_service_capability::{Rpc as Of, Type};
-        let stages = Type::Rpc(Of { r#type: Rpc::StageUnstageVolume.into() });
-        let capabilities = vec![csi::NodeServiceCapability { r#type: Some(stages) }];
+        let has = |rpc: Rpc| csi::NodeServiceCapability { r#type: Some(Type::Rpc(Of { r#type: rpc.into() })) };
+        let capabilities = [Rpc::StageUnstageVolume, Rpc::GetVolumeStats, Rpc::VolumeCondition].map(has).to_vec();
         Ok(Response::new(csi::NodeGetCapabilitiesResponse { capabilities }))
     }
 

@@ -1,4 +1,4 @@
-//! A FlexVolume driver over loop devices.
+//! A FlexVolume driver over loop devices, which is also the one of the drills.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::Sandbox;
 
-const DRIVER: &str = include_str!("loopdisk.sh");
+const DRIVER: &str = include_str!("../../crates/carrack/src/drill/loopdisk.sh");
 
 /// The driver's own directory: disks, what it was called for, how it is to misbehave.
 #[derive(Debug)]

@@ -86,8 +86,14 @@ fn disks_are_attached_before_they_are_used_and_detached_after() {
     });
     assert_eq!(methods(&driver), Vec::<&str>::new());
 
+    driver.finds_wrong("two of its sectors cannot be read");
     attacher_says(&kubectl, "one", &attached("/dev/first"));
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/one", "--timeout=90s"]);
+    eventually("what the driver finds wrong shows in the pod's events", 60, || {
+        let said = kubectl.ok(&["describe", "pod", "one"]);
+        let told = said.contains("VolumeConditionAbnormal") && said.contains("two of its sectors cannot be read");
+        if told { Ok(()) } else { Err(said) }
+    });
     for method in ["NodeStageVolume", "NodePublishVolume"] {
         assert_eq!(told(&driver, method).publish_context["device"], "/dev/first", "{method}");
     }

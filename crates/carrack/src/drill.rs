@@ -13,6 +13,7 @@
 
 mod api;
 mod cluster;
+mod flexdisk;
 mod journal;
 mod looks;
 mod machine;
@@ -28,6 +29,7 @@ use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use carrack_noderuntime::Layout;
@@ -113,9 +115,13 @@ fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
             bail!("{flag} is not for {}: its {role} is a part of what is played there", story.name);
         }
     }
+    if args.outage.is_some() && story.outage.is_none() {
+        bail!("--outage is not for {}: nothing is out there for a time that could be chosen", story.name);
+    }
     Ok(Options {
         plant,
         rounds: args.rounds,
+        outage: args.outage.map(Duration::from_secs).or(story.outage).unwrap_or_default(),
         programs: Programs { kubelet, scheduler, apiserver },
         images_dir: absolute(&args.images_dir.path(&Layout::new(DEFAULT_DATA_DIR)))?,
     })
@@ -245,6 +251,9 @@ fn list() -> String {
         out.push_str(&format!("{}\n    {}\n", story.name, story.title));
         for rule in story.rules {
             out.push_str(&format!("    {} {}: {}\n", rule.mark, rule.name, rule.sentence()));
+        }
+        if let Some(outage) = story.outage {
+            out.push_str(&format!("    --outage SECONDS, {} by default\n", outage.as_secs()));
         }
         for plant in story.plants {
             out.push_str(&format!("    --plant {}: {}\n", plant.name, plant.what));

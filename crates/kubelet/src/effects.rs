@@ -357,6 +357,15 @@ pub enum In {
         /// Its name.
         driver: String,
     },
+    /// A driver finds a volume of a pod abnormal, which it did not before, or for another reason.
+    VolumeAbnormal {
+        /// Pod.
+        uid: Uid,
+        /// The volume, by the pod's name for it.
+        volume: String,
+        /// What the driver says.
+        message: String,
+    },
     /// An operation ended.
     Done(OpId, Outcome),
     /// A device plugin registered and was connected to.

@@ -62,12 +62,14 @@ struct Machine {
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
     following: Option<tokio::task::JoinHandle<()>>,
+    judging: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        for task in [self.serving.take(), self.lister.take(), self.following.take()].into_iter().flatten() {
+        let tasks = [self.serving.take(), self.lister.take(), self.following.take(), self.judging.take()];
+        for task in tasks.into_iter().flatten() {
             task.abort();
         }
     }
@@ -217,6 +219,8 @@ impl Doer<Out, In> for Machine {
             Ok(task) => self.following = Some(task),
             Err(e) => drop(self.failed.send(e)),
         }
+        let sink = events.clone();
+        self.judging = Some(self.drivers.follow_health(move |event| sink.send(event)));
         self.events = Some(events);
     }
 
@@ -351,6 +355,7 @@ pub async fn run(
         events: None,
         serving: None,
         following: None,
+        judging: None,
         failed,
     };
     let core = KubeletCore::new(node, &Rng::new(random_seed()));

@@ -32,6 +32,9 @@ Examples:
   # The same with somebody else's kubelet
   carrack drill node-reboot --kubelet /usr/local/bin/kubelet
 
+  # An API that is out for minutes
+  carrack drill api-outage --outage 180
+
   # Is a drill any good? Break something on purpose
   carrack drill kill-9 --plant kill-the-guest")]
 pub struct DrillArgs {
@@ -47,6 +50,9 @@ pub struct DrillArgs {
     /// How often a drill does again what it does in rounds
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
+    /// For how long what is out stays out in each round, for drills of which --list says so
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub outage: Option<u64>,
     /// Directory for the timeline, as drill-NAME.txt and drill-NAME.svg
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub timeline_dir: PathBuf,

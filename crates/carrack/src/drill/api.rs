@@ -9,8 +9,10 @@ use tokio::runtime::Handle;
 
 /// Pods of the drill.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
-/// Its claims.
-pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+/// Volumes.
+pub const VOLUMES: &str = "/api/v1/persistentvolumes";
+/// Its StatefulSets.
+pub const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 /// Its settings.
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Its deployments.

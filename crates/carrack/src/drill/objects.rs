@@ -26,18 +26,64 @@ pub fn idle_pod(name: &str, limits: &Value) -> Value {
     pod(name, "trap 'exit 0' TERM; while :; do sleep 0.2; done", limits)
 }
 
-/// A pod that writes numbers in their order into a file below `/data`.
-pub fn counting_pod(name: &str, volume: &Value) -> Value {
-    let line = "trap 'exit 0' TERM; \
-                [ -e /data/blob ] || { head -c 262144 /dev/urandom >/data/blob; sync; }; \
-                exec 3>>/data/log; n=$(tail -n 1 /data/log 2>/dev/null); n=${n:-0}; \
-                while :; do n=$((n+1)); echo $n >&3; sleep 0.05; done";
-    let mut pod = pod(name, line, &json!({}));
-    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
-    let mut volume = volume.clone();
-    volume["name"] = "data".into();
-    pod["spec"]["volumes"] = json!([volume]);
+/// A pod that writes numbers in their order into a file on each of its volumes, which are mounted at `/NAME`. It brings the
+/// volumes itself, but for those that are null.
+pub fn counting_pod(name: &str, volumes: &[(&str, Value)]) -> Value {
+    let each = |line: fn(usize, &str) -> String| -> String {
+        volumes.iter().enumerate().map(|(i, (volume, _))| line(i + 3, volume)).collect()
+    };
+    let first = volumes.first().map_or("", |(volume, _)| volume);
+    let line = format!(
+        "trap 'exit 0' TERM; {} {} n=$(tail -n 1 /{first}/log 2>/dev/null); n=${{n:-0}}; while :; do n=$((n+1)); {} sleep 0.05; done",
+        each(|_, volume| format!(
+            "[ -e /{volume}/blob ] || {{ head -c 262144 /dev/urandom >/{volume}/blob; sync; }}; "
+        )),
+        each(|fd, volume| format!("exec {fd}>>/{volume}/log; ")),
+        each(|fd, _| format!("echo $n >&{fd}; ")),
+    );
+    let mut pod = pod(name, &line, &json!({}));
+    let mount = |(name, _): &(&str, Value)| json!({"name": name, "mountPath": format!("/{name}")});
+    pod["spec"]["containers"][0]["volumeMounts"] = volumes.iter().map(mount).collect();
+    let named = |(name, volume): &(&str, Value)| {
+        let mut volume = volume.clone();
+        volume["name"] = (*name).into();
+        volume
+    };
+    pod["spec"]["volumes"] = volumes.iter().filter(|(_, volume)| !volume.is_null()).map(named).collect();
     pod
+}
+
+/// A StatefulSet of one such pod, with a claim for each of its volumes: of this storage class, or the default one.
+pub fn counting_set(name: &str, volumes: &[(&str, Option<&str>)]) -> Value {
+    let claims = volumes.iter().map(|(volume, class)| {
+        let mut claim = claim(volume);
+        if let Some(class) = class {
+            claim["spec"]["storageClassName"] = (*class).into();
+        }
+        claim
+    });
+    let claimed: Vec<(&str, Value)> = volumes.iter().map(|(volume, _)| (*volume, Value::Null)).collect();
+    let pod = counting_pod(name, &claimed);
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
+        "spec": {
+            "replicas": 1, "serviceName": name, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]},
+            "volumeClaimTemplates": claims.collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// A disk of a FlexVolume driver, for one claim alone.
+pub fn flex_volume(name: &str, driver: &str, class: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "32Mi"}, "storageClassName": class,
+            "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "default", "name": claim},
+            "flexVolume": {"driver": driver, "fsType": "ext4"},
+        },
+    })
 }
 
 /// A claim of the default storage class.

@@ -29,6 +29,8 @@ pub struct Options {
     pub plant: Option<&'static str>,
     /// How often to do again what is done in rounds.
     pub rounds: u32,
+    /// How long what is out stays out, in drills that say so.
+    pub outage: Duration,
     /// Who plays which role.
     pub programs: Programs,
     /// Where images are built.

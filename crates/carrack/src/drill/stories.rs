@@ -8,6 +8,7 @@ mod node_death;
 mod node_reboot;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -40,6 +41,8 @@ pub struct Story {
     pub plants: &'static [Plant],
     /// Roles that somebody else may play.
     pub replaceable: &'static [&'static str],
+    /// How long what is out stays out, where that can be chosen.
+    pub outage: Option<Duration>,
     /// Plays it.
     pub play: fn(&Stage) -> anyhow::Result<()>,
 }

@@ -750,6 +750,7 @@ impl KubeletCore {
         match event {
             In::CsiUp { driver, info } => self.csi_node.up(driver, info),
             In::CsiDown { driver } => self.csi_node.down(&driver),
+            In::VolumeAbnormal { uid, volume, message } => self.volume_abnormal(now, &uid, &volume, &message, fx),
             In::Done(id, outcome) => match self.sources.told(now, id, &outcome) {
                 Some(users) => self.dirty.extend(users),
                 None => self.done(now, id, outcome, fx),

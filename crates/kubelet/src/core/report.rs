@@ -21,6 +21,15 @@ impl KubeletCore {
         self.events.record(now, record, fx);
     }
 
+    /// A driver finds a volume abnormal: its pod's user hears of it, and nothing is done about it (pkg/kubelet/server/stats,
+    /// `volumeStatCalculator.calcAndStoreStats`).
+    pub(super) fn volume_abnormal(&mut self, now: Time, uid: &Uid, volume: &str, message: &str, fx: &mut Fx) {
+        let Some(w) = self.workers.get(uid) else { return };
+        let record =
+            EventRecord::warning(w.pod.as_ref(), "VolumeConditionAbnormal", format!("Volume {volume}: {message}"));
+        self.event(now, record, fx);
+    }
+
     fn status_of(&self, now: Time, uid: &Uid, w: &Worker) -> PodStatus {
         let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
         let pod_ips = self.pod_ips(uid, w);

@@ -658,6 +658,22 @@ fn a_kubelet_killed_at_any_point_converges() {
 }
 
 #[test]
+fn what_a_driver_finds_wrong_is_told() {
+    let mut w = World::new(2);
+    w.run(2);
+    w.create("p", plain());
+    w.run(10);
+    let uid = w.api.objects["/api/v1/namespaces/n/pods/p"]["metadata"]["uid"].as_str().unwrap().to_owned();
+    for of in [uid.as_str(), "nobody"] {
+        let (uid, volume, message) = (of.into(), "v".to_owned(), "worn out".to_owned());
+        w.input(Input::Own(In::VolumeAbnormal { uid, volume, message }));
+    }
+    w.run(5);
+    assert_eq!(w.api.events.iter().filter(|e| *e == "VolumeConditionAbnormal").count(), 1, "{:?}", w.api.events);
+    assert_eq!(w.phase(), "Running");
+}
+
+#[test]
 fn probes_hooks_and_config_maps() {
     let mut w = World::new(2);
     w.run(2);

@@ -71,7 +71,7 @@ pub(super) fn job(object: &Place<'_>, errors: &mut Errors) {
 fn of_spec(spec: &Place<'_>, errors: &mut Errors) {
     check(spec, ROWS, errors);
     let template = spec.field("template");
-    pod::template(&template, errors);
+    pod::template(&template, &[], errors);
     let pod_spec = template.field("spec");
     pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors);
     indexed(spec, errors);

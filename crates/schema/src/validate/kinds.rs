@@ -200,7 +200,7 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
     match (info.group.as_ref(), info.kind.as_ref()) {
         // A new pod and a changed one have rules of their own.
         ("", "Pod") => {}
-        ("", "PodTemplate") => pod::template(&object.field("template"), errors),
+        ("", "PodTemplate") => pod::template(&object.field("template"), &[], errors),
         ("", "Service") => service::service(&spec, errors),
         ("", "ConfigMap") => configuration::config_map(object, errors),
         ("", "Secret") => configuration::secret(object, errors),

@@ -1,5 +1,9 @@
 //! What a pod demands. What may change in one is in [`super::pod_update`].
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check, unique};
 use super::{affinity, containers, metadata, names, resources, security, volumes};
@@ -40,13 +44,9 @@ const SPEC: &[Row] = &[
     ("dnsConfig.nameservers[]", Demand::Address),
 ];
 
-/// Checks the spec of a template of pods.
-pub(super) fn spec(spec: &Place<'_>, errors: &mut Errors) {
-    of_named(spec, "", errors);
-}
-
-/// Checks a template of pods: its metadata and its spec.
-pub(super) fn template(template: &Place<'_>, errors: &mut Errors) {
+/// Checks a template of pods: its metadata and its spec. Each pod gets a volume besides for each of the claims that are made
+/// for it, by these names; a volume of the template that has the same name gives way.
+pub(super) fn template(template: &Place<'_>, claims: &[&str], errors: &mut Errors) {
     let before = errors.len();
     metadata::labels(&template.field("metadata"), "labels", errors);
     // Upstream names these without the metadata that they are in.
@@ -54,10 +54,10 @@ pub(super) fn template(template: &Place<'_>, errors: &mut Errors) {
     for error in errors.iter_mut().skip(before) {
         error.path = error.path.replacen(&of_metadata, &shown, 1);
     }
-    let spec_place = template.field("spec");
-    spec(&spec_place, errors);
-    if spec_place.items("ephemeralContainers").next().is_some() {
-        let path = spec_place.path_of("ephemeralContainers");
+    let spec = template.field("spec");
+    of_named(&spec, "", claims, errors);
+    if spec.items("ephemeralContainers").next().is_some() {
+        let path = spec.path_of("ephemeralContainers");
         errors.push(FieldError::forbidden(path, "ephemeral containers not allowed in pod template"));
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn template(template: &Place<'_>, errors: &mut Errors) {
 /// Checks a pod, new or changed.
 pub(super) fn object(object: &Place<'_>, errors: &mut Errors) {
     let (metadata, spec) = (object.field("metadata"), object.field("spec"));
-    of_named(&spec, metadata.text("name"), errors);
+    of_named(&spec, metadata.text("name"), &[], errors);
     annotated(object, errors);
 }
 
@@ -109,9 +109,14 @@ pub(super) fn create(place: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn of_named(spec: &Place<'_>, pod_name: &str, errors: &mut Errors) {
+/// What a volume of a claim is for those who mount it.
+static CLAIMED: LazyLock<Value> = LazyLock::new(|| json!({"persistentVolumeClaim": {}}));
+
+fn of_named(spec: &Place<'_>, pod_name: &str, claims: &[&str], errors: &mut Errors) {
     check(spec, SPEC, errors);
-    let volumes = volumes::of_pod(spec, pod_name, errors);
+    let mut volumes = volumes::of_pod(spec, pod_name, errors);
+    volumes.retain(|(name, _)| !claims.contains(name));
+    volumes.extend(claims.iter().map(|name| (*name, &*CLAIMED)));
     containers::of_pod(spec, volumes, errors);
     if let Some(resources) = spec.some("resources") {
         pod_resources(&resources, spec, errors);

@@ -62,8 +62,8 @@ pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
 }
 
 /// Checks a template of pods that are restarted always.
-fn template(kind: &str, template: &Place<'_>, errors: &mut Errors) {
-    pod::template(template, errors);
+fn template(kind: &str, template: &Place<'_>, claims: &[&str], errors: &mut Errors) {
+    pod::template(template, claims, errors);
     let spec = template.field("spec");
     if matches!(spec.text("restartPolicy"), "OnFailure" | "Never") {
         spec.one_of("restartPolicy", &["Always"], errors);
@@ -108,7 +108,11 @@ pub(super) fn set_of_pods(kind: &str, object: &Place<'_>, errors: &mut Errors) {
             ));
         }
     }
-    template(kind, &spec.field("template"), errors);
+    // Upstream leaves a StatefulSet's pods unchecked, since it would look for these among the volumes
+    // (pkg/apis/apps/validation, `ValidatePodTemplateSpecForStatefulSet`).
+    let claims: Vec<_> = spec.items("volumeClaimTemplates").map(|claim| claim.field("metadata")).collect();
+    let claims: Vec<&str> = claims.iter().map(|metadata| metadata.text("name")).collect();
+    template(kind, &spec.field("template"), &claims, errors);
     match kind {
         "Deployment" => deployment(&spec, errors),
         "StatefulSet" => stateful_set(&spec, errors),
@@ -221,7 +225,7 @@ pub(super) fn replication_controller(object: &Place<'_>, errors: &mut Errors) {
         ));
     }
     if spec.field("template").exists() {
-        template("ReplicationController", &spec.field("template"), errors);
+        template("ReplicationController", &spec.field("template"), &[], errors);
     } else {
         errors.push(FieldError::required(spec.path_of("template"), ""));
     }

@@ -3,9 +3,11 @@
 //!
 //! The kubelet's requests pass a relay. It lets reads of PersistentVolumeClaims and PersistentVolumes time out, and all else
 //! through, which is what upstream's kubelet takes for "not wanted": it unmounts the disk under the running container. Then
-//! other combinations follow, a restart for each ([`OUTAGES`]).
+//! other combinations follow, a restart for each ([`OUTAGES`]), also while the disks stall. The pod is one of a StatefulSet, and
+//! has two disks: one of a FlexVolume driver, attached by the control plane, and one of the default class, by CSI.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,16 +16,18 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::super::cluster::Cluster;
+use super::super::flexdisk::{self, FlexDisks};
 use super::super::journal::Journal;
 use super::super::machine::{self, Contained, Mount};
 use super::super::relay::Fault;
 use super::super::roles::Role;
 use super::super::stage::Stage;
+use super::super::stage::Watch;
 use super::super::{api, looks, objects, rules};
 use super::{Plant, Story, counted, so};
 use crate::cli::BuiltIn;
 
-/// For how long the reads go on failing after the kubelet is back: upstream's unmounts within the first second.
+/// For how long the reads go on failing after the kubelet is back, by default: upstream's unmounts within the first second.
 const OUTAGE: Duration = Duration::from_secs(5);
 /// How often the mount tables are read.
 const LOOK: Duration = Duration::from_millis(50);
@@ -44,6 +48,7 @@ pub const STORY: Story = Story {
         what: "the drill unmounts the pod's volume itself, as the kubelet of the incident did",
     }],
     replaceable: &["kubelet", "scheduler"],
+    outage: Some(OUTAGE),
     play,
 };
 
@@ -87,21 +92,75 @@ fn everything_is_late(_: &str) -> Option<Fault> {
 /// What becomes of a request.
 type Choice = fn(&str) -> Option<Fault>;
 
+/// Whether what is written to the disks waits meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disks {
+    Work,
+    Stall,
+}
+
 /// What goes wrong in each round. Each is had at least once.
-const OUTAGES: &[(&str, Choice)] = &[
-    ("reads of claims and volumes time out", claims_and_volumes),
-    ("reads of claims time out", claims),
-    ("reads of volumes time out", volumes),
-    ("reads and writes of pods time out", pods),
-    ("all but the node's own requests times out", all_but_the_node),
-    ("all but requests about pods times out", all_but_pods),
-    ("everything times out", everything),
-    ("every answer is late", everything_is_late),
+const OUTAGES: &[(&str, Choice, Disks)] = &[
+    ("reads of claims and volumes time out", claims_and_volumes, Disks::Work),
+    ("reads of claims time out", claims, Disks::Work),
+    ("reads of volumes time out", volumes, Disks::Work),
+    ("reads and writes of pods time out", pods, Disks::Work),
+    ("all but the node's own requests times out", all_but_the_node, Disks::Work),
+    ("all but requests about pods times out", all_but_pods, Disks::Work),
+    ("everything times out", everything, Disks::Work),
+    ("every answer is late", everything_is_late, Disks::Work),
+    ("the disks stall, and reads of claims and volumes time out", claims_and_volumes, Disks::Stall),
+    ("the disks stall, and everything times out", everything, Disks::Stall),
 ];
+
+/// The pod's volumes, by name and place, and of which class their claims are.
+const VOLUMES: [(&str, Option<&str>); 2] = [("flex", Some(FLEX_CLASS)), ("csi", None)];
+const FLEX_CLASS: &str = "loopdisk";
+const SET: &str = "writer";
+/// Its pod.
+const POD: &str = "writer-0";
+
+fn place(volume: &str) -> String {
+    format!("/{volume}")
+}
+
+/// File systems whose writers wait until this is dropped.
+struct Frozen(Vec<String>);
+
+impl Frozen {
+    fn new(places: Vec<String>) -> anyhow::Result<Self> {
+        let mut frozen = Self(Vec::new());
+        for place in places {
+            fsfreeze("--freeze", &place)?;
+            frozen.0.push(place);
+        }
+        Ok(frozen)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for place in &self.0 {
+            if let Err(error) = fsfreeze("--unfreeze", place) {
+                tracing::error!(%error, place, "a file system stays frozen");
+            }
+        }
+    }
+}
+
+fn fsfreeze(what: &str, place: &str) -> anyhow::Result<()> {
+    let output = Command::new("fsfreeze").args([what, place]).output().context("fsfreeze cannot be run")?;
+    anyhow::ensure!(output.status.success(), "fsfreeze: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting the cluster, each role a process of its own");
     let cluster = Cluster::new(stage, &json!([]))?;
+    let plugins = cluster.places.node.volume_plugin_dir();
+    let disks_of_flex = FlexDisks::install(&plugins, &stage.dir.join("disks"))?;
+    let told = ["--flex-volume-plugin-dir", &plugins.to_string_lossy()].map(str::to_owned);
+    let cluster = cluster.with_flags(Role::Controllers, &told.each_ref().map(String::as_str));
     cluster.start_containerd()?;
     cluster.images(&[BuiltIn::Pause])?;
     for role in [Role::Controllers, Role::Scheduler, Role::LocalStorage] {
@@ -112,108 +171,152 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     cluster.wait_node(None)?;
     cluster.images(&[BuiltIn::Busybox])?;
 
-    stage.step("a pod counts into a file on a disk of its own");
+    stage.step("a StatefulSet's pod counts into a file on each of two disks, by FlexVolume and by CSI");
     let _pods = looks::pods(stage, &cluster.api)?;
-    cluster.create(api::CLAIMS, &objects::claim("data"))?;
-    let writer = objects::counting_pod("writer", &json!({"persistentVolumeClaim": {"claimName": "data"}}));
-    cluster.create(api::PODS, &writer)?;
-    let pod = cluster.wait_pod("writer")?;
+    let disk = objects::flex_volume("disk", flexdisk::NAME, FLEX_CLASS, &format!("flex-{POD}"));
+    cluster.create(api::VOLUMES, &disk)?;
+    cluster.create(api::SETS, &objects::counting_set(SET, &VOLUMES))?;
+    let pod = cluster.wait_pod(POD)?;
     let below = cluster.places.node.kubelet_root();
     let shell = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;
-    let blob = stage.wait("the pod has written", 20, || {
-        let blob = shell.file("/data/blob").map_err(|error| error.to_string())?;
-        so(blob.len() == 262_144, || format!("{} bytes so far", blob.len()))?;
-        so(counter(&shell)? > 0, || "it has not counted yet".to_owned())?;
-        Ok(Sha256::digest(blob))
+    let blobs = stage.wait("the pod has written", 20, || {
+        counters(&shell)?.into_iter().try_for_each(|n| so(n > 0, || "it has not counted yet".to_owned()))?;
+        blobs(&shell)
     })?;
-    let disk = Disk::of(&below, &shell)?;
-    stage.journal.note(&format!(
-        "the volume is mount {} of device {} on the node, mount {} in the container",
-        disk.on_node.id, disk.on_node.device, disk.in_container.id
-    ));
-    let watch = disk.watch(stage, &shell)?;
+    let disks =
+        VOLUMES.iter().map(|(volume, _)| Disk::of(&below, &shell, volume)).collect::<anyhow::Result<Vec<_>>>()?;
+    for Disk { volume, on_node, in_container, .. } in &disks {
+        stage.journal.note(&format!(
+            "the volume {volume} is mount {} of device {} on the node, mount {} in the container",
+            on_node.id, on_node.device, in_container.id
+        ));
+    }
+    let watches =
+        disks.iter().map(|disk| disk.watch(stage, &shell, &disks_of_flex)).collect::<anyhow::Result<Vec<_>>>()?;
     let same = looks::same(stage, &rules::CONTAINERS_STAY, vec![("the pod".to_owned(), shell.clone())])?;
 
     let least = u32::try_from(OUTAGES.len()).unwrap_or(u32::MAX);
     // What is planted shows in the first.
     let rounds = if stage.planted("unmount") { stage.options.rounds } else { stage.options.rounds.max(least) };
-    for (round, (what, outage)) in (1..=rounds).zip(OUTAGES.iter().cycle()) {
+    for (round, (what, outage, state)) in (1..=rounds).zip(OUTAGES.iter().cycle()) {
         stage.step(format!("round {round}: kill -9 kubelet; from now on {what}"));
         cluster.kill_9(Role::Kubelet)?;
         relay.choose(*outage);
         stage.journal.state("the API server", what, Tone::Bad);
-        let before = counter(&shell).map_err(anyhow::Error::msg)?;
+        let frozen = match state {
+            Disks::Work => None,
+            Disks::Stall => Some(Frozen::new(disks.iter().map(|disk| disk.on_node.place.clone()).collect())?),
+        };
+        let before = counters(&shell).map_err(anyhow::Error::msg)?;
         cluster.start_against(Role::Kubelet, Some(&relay.url()))?;
         if stage.planted("unmount") {
-            stage.step("PLANTED: the pod's volume is unmounted on the node");
-            let place = disk.on_node.place.as_str();
-            rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH).context("cannot unmount")?;
+            stage.step("PLANTED: the pod's volumes are unmounted on the node");
+            for disk in &disks {
+                let place = disk.on_node.place.as_str();
+                rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH).context("cannot unmount")?;
+            }
         }
-        stage.lasts(OUTAGE)?;
+        stage.lasts(stage.options.outage)?;
+        drop(frozen);
         stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
-            let now = counter(&shell)?;
-            so(now > before, || format!("it stands at {now}"))
+            let now = counters(&shell)?;
+            so(now.iter().zip(&before).all(|(now, before)| now > before), || format!("it stands at {now:?}"))
         })?;
     }
     stage.journal.note(&format!("the kubelet asked {} times, and was refused", relay.refused()));
 
     relay.choose(claims_and_volumes);
     stage.journal.state("the API server", OUTAGES[0].0, Tone::Bad);
-    stage.step("the pod is deleted while reads of claims and volumes fail: its volume goes nevertheless");
-    let counted_at_the_end = counter(&shell).map_err(anyhow::Error::msg)?;
-    drop((watch, same));
-    cluster.api.delete(&format!("{}/writer", api::PODS))?;
-    stage.must(&rules::UNWANTED_GO, "the volume is unmounted", 30, || {
+    stage
+        .step("the set is scaled to nothing while reads of claims and volumes fail: its pod's volumes go nevertheless");
+    let counted_at_the_end = counters(&shell).map_err(anyhow::Error::msg)?;
+    drop((watches, same));
+    let set = format!("{}/{SET}", api::SETS);
+    cluster.api.merge(&set, &json!({"spec": {"replicas": 0}}))?;
+    stage.must(&rules::UNWANTED_GO, "the volumes are unmounted", 30, || {
         let left = machine::mounts_below(&below).map_err(|error| error.to_string())?;
-        let left = left.iter().find(|mount| mount.device == disk.on_node.device);
+        let left = left.iter().find(|mount| disks.iter().any(|disk| disk.on_node.device == mount.device));
         so(left.is_none(), || format!("{left:?}"))
     })?;
-    stage.journal.gone("volume of the pod");
+    stage.must(&rules::UNWANTED_GO, "the disk is detached", 30, || {
+        let undone = disks_of_flex.undone();
+        so(undone.iter().any(|call| call == "detach"), || format!("{undone:?}"))
+    })?;
+    for disk in &disks {
+        stage.journal.gone(&disk.row());
+    }
 
-    stage.step("claims can be read again; another pod finds on the disk what the first one wrote");
+    stage.step("claims can be read again; the set's next pod finds on the disks what the first one wrote");
     relay.choose(|_| None);
     stage.journal.gone("the API server");
-    let mut reader = objects::counting_pod("reader", &json!({"persistentVolumeClaim": {"claimName": "data"}}));
-    reader["metadata"]["labels"] = json!({});
-    cluster.create(api::PODS, &reader)?;
-    let pod = cluster.wait_pod("reader")?;
+    cluster.api.merge(&set, &json!({"spec": {"replicas": 1}}))?;
+    let pod = cluster.wait_pod(POD)?;
     let shell = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;
-    let now = Sha256::digest(shell.file("/data/blob").context("the file is gone")?);
-    stage.journal.check(&rules::DATA_STAYS, so(now == blob, || format!("the checksum was {blob:x} and is {now:x}")));
-    let log = counter(&shell).and_then(|now| {
-        so(now >= counted_at_the_end, || format!("the pod had counted to {counted_at_the_end}, and its file to {now}"))
+    let now = self::blobs(&shell).map_err(anyhow::Error::msg)?;
+    let same = so(now == blobs, || format!("the checksums were {blobs:x?} and are {now:x?}"));
+    stage.journal.check(&rules::DATA_STAYS, same);
+    let log = counters(&shell).and_then(|now| {
+        let on = now.iter().zip(&counted_at_the_end).all(|(now, then)| now >= then);
+        so(on, || format!("the pod had counted to {counted_at_the_end:?}, and its files to {now:?}"))
     });
     stage.journal.check(&rules::DATA_STAYS, log);
     stage.going()
 }
 
-fn counter(shell: &Contained) -> Result<u64, String> {
-    counted(&shell.file("/data/log").map_err(|error| format!("the pod's file cannot be read: {error}"))?)
+/// What a file holds on each volume.
+fn files(shell: &Contained, name: &str) -> Result<Vec<Vec<u8>>, String> {
+    let read = |(volume, _): &(&str, _)| {
+        let path = format!("{}/{name}", place(volume));
+        shell.file(&path).map_err(|error| format!("the pod's {path} cannot be read: {error}"))
+    };
+    VOLUMES.iter().map(read).collect()
+}
+
+fn counters(shell: &Contained) -> Result<Vec<u64>, String> {
+    files(shell, "log")?.iter().map(|log| counted(log)).collect()
+}
+
+/// Checksums of what was written at first.
+fn blobs(shell: &Contained) -> Result<Vec<Vec<u8>>, String> {
+    let blobs = files(shell, "blob")?;
+    blobs.iter().try_for_each(|blob| so(blob.len() == 262_144, || format!("{} bytes so far", blob.len())))?;
+    Ok(blobs.iter().map(|blob| Sha256::digest(blob).to_vec()).collect())
 }
 
 /// The pod's volume as both mount tables show it.
 #[derive(Clone)]
 struct Disk {
+    volume: &'static str,
     on_node: Mount,
     in_container: Mount,
 }
 
 impl Disk {
-    fn of(below: &Path, shell: &Contained) -> anyhow::Result<Self> {
-        let in_container = shell.mounts().into_iter().find(|mount| mount.place == "/data");
-        let in_container = in_container.context("the container has no volume")?;
+    fn of(below: &Path, shell: &Contained, volume: &'static str) -> anyhow::Result<Self> {
+        let in_container = shell.mounts().into_iter().find(|mount| mount.place == place(volume));
+        let in_container = in_container.with_context(|| format!("the container has no volume {volume}"))?;
         let volumes = below.join("pods").join(shell.uid()).join("volumes");
         let mounts = machine::mounts_below(&volumes).context("the mount table cannot be read")?;
         let on_node = mounts.into_iter().find(|mount| mount.device == in_container.device);
-        Ok(Self { on_node: on_node.context("the node shows no mount of the volume")?, in_container })
+        Ok(Self { volume, on_node: on_node.context("the node shows no mount of the volume")?, in_container })
+    }
+
+    /// Its row in the timeline.
+    fn row(&self) -> String {
+        format!("volume {}", self.volume)
     }
 
     /// Looks all the time whether the volume is what it was.
-    fn watch(&self, stage: &Stage, shell: &Contained) -> anyhow::Result<super::super::stage::Watch> {
-        let (disk, shell) = (self.clone(), shell.clone());
+    fn watch(&self, stage: &Stage, shell: &Contained, flex: &FlexDisks) -> anyhow::Result<Watch> {
+        let (disk, shell, flex) = (self.clone(), shell.clone(), flex.clone());
         let file = std::path::PathBuf::from(format!("/sys/dev/block/{}/loop/backing_file", self.on_node.device));
         let behind = std::fs::read_to_string(&file).ok();
-        stage.watch(LOOK, move |journal| disk.look(journal, &shell, behind == std::fs::read_to_string(&file).ok()))
+        stage.watch(LOOK, move |journal| {
+            disk.look(journal, &shell, behind == std::fs::read_to_string(&file).ok());
+            let undone = flex.undone();
+            let kept = so(undone.is_empty(), || format!("the driver was called for {}", undone.join(", ")));
+            journal.check(&rules::DISK_IN_USE, kept);
+        })
     }
 
     fn look(&self, journal: &Journal, shell: &Contained, same_disk: bool) {
@@ -230,7 +333,7 @@ impl Disk {
             so(same, || format!("in the container, {:?} is now {in_container:?}", self.in_container))
         });
         let (tone, text) = if same.is_ok() { (Tone::Good, "mounted") } else { (Tone::Bad, "not what it was") };
-        journal.state("volume of the pod", text, tone);
+        journal.state(&self.row(), text, tone);
         journal.check(&rules::VOLUME_IN_USE, mounted);
         journal.check(&rules::MOUNTS_STAY, same);
         let device = &self.on_node.device;

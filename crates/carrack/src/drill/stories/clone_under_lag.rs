@@ -40,6 +40,7 @@ pub const STORY: Story = Story {
         what: "a second snapshot is made for a clone, as the controller of the incident did",
     }],
     replaceable: &["scheduler"],
+    outage: None,
     play,
 };
 

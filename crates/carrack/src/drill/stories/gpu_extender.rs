@@ -35,6 +35,7 @@ pub const STORY: Story = Story {
     rules: &[&rules::GPU_BOUNDS, &rules::NOMINATIONS, &rules::ROOM_IS_USED],
     plants: &[Plant { name: "past-the-extender", what: "a pod is bound to a GPU that the extender gave to others" }],
     replaceable: &["scheduler", "apiserver"],
+    outage: None,
     play,
 };
 

@@ -35,6 +35,7 @@ pub const STORY: Story = Story {
         Plant { name: "lose-a-write", what: "an object that was acknowledged is deleted behind the drill's back" },
     ],
     replaceable: &["kubelet", "scheduler"],
+    outage: None,
     play,
 };
 
@@ -45,7 +46,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let _pods = looks::pods(stage, &cluster.api)?;
     let _instances = looks::instances(stage, &cluster.api)?;
     let _guests = looks::guests(stage, &below, |_| "guest".to_owned())?;
-    cluster.create(api::PODS, &objects::counting_pod("counter", &json!({"emptyDir": {}})))?;
+    cluster.create(api::PODS, &objects::counting_pod("counter", &[("data", json!({"emptyDir": {}}))]))?;
     let pod = cluster.wait_pod("counter")?;
     let guest = start_machine(&cluster)?;
     let counter = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;

@@ -30,6 +30,7 @@ pub const STORY: Story = Story {
         what: "on the node that is cut off, everybody is stopped who could keep its promise to end the guest",
     }],
     replaceable: &[],
+    outage: None,
     play,
 };
 

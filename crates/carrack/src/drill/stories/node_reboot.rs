@@ -41,6 +41,7 @@ pub const STORY: Story = Story {
         what: "the pod that waits for its device is failed for good, as upstream's kubelet does it",
     }],
     replaceable: &["kubelet", "scheduler", "apiserver"],
+    outage: None,
     play,
 };
 

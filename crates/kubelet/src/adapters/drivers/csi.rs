@@ -44,6 +44,7 @@ struct Registered {
     stages: bool,
     expands: bool,
     measures: bool,
+    judges: bool,
     mount_group: bool,
     single_node_modes: bool,
     /// The registration socket that announced it.
@@ -199,6 +200,7 @@ impl Csi {
             stages: has(NodeRpc::StageUnstageVolume),
             expands: has(NodeRpc::ExpandVolume),
             measures: has(NodeRpc::GetVolumeStats),
+            judges: has(NodeRpc::VolumeCondition),
             mount_group: has(NodeRpc::VolumeMountGroup),
             single_node_modes: has(NodeRpc::SingleNodeMultiWriter),
             node,
@@ -249,7 +251,13 @@ impl Csi {
         call("NodeUnstageVolume", d.node.node_unstage_volume(request)).await.map(drop)
     }
 
-    /// NodeGetVolumeStats; none where the driver does not have it. And whether it finds the volume abnormal, if it says.
+    /// Whether a volume's driver says how volumes are, beside how full they are.
+    pub fn judges(&self, p: &Published) -> bool {
+        let Driver::Csi { driver, .. } = &p.origin.driver else { return false };
+        self.drivers().get(driver).is_some_and(|d| d.measures && d.judges)
+    }
+
+    /// NodeGetVolumeStats; none where the driver does not have it. And how it finds the volume, if it says.
     ///
     /// # Errors
     /// What the driver says.
@@ -259,7 +267,7 @@ impl Csi {
         p: &Published,
         uid: &Uid,
         name: &str,
-    ) -> Result<Option<(Measured, Option<bool>)>, OpError> {
+    ) -> Result<Option<(Measured, Option<csi::VolumeCondition>)>, OpError> {
         let Driver::Csi { driver, handle, ephemeral, .. } = &p.origin.driver else { return Ok(None) };
         let mut d = self.driver(driver)?;
         if !d.measures {
@@ -282,7 +290,7 @@ impl Csi {
                 csi::volume_usage::Unit::Unknown => {}
             }
         }
-        Ok(Some((measured, reply.volume_condition.map(|c| c.abnormal))))
+        Ok(Some((measured, reply.volume_condition)))
     }
 
     /// NodeExpandVolume, where the driver has it.

@@ -1,25 +1,29 @@
 //! How full the drivers' volumes are, and whether their drivers find them well.
 //!
 //! A driver may hang, and a file server may be gone: each volume is asked about by itself, within a time, not again
-//! while it has not answered, and at most once a minute. Who asks meanwhile gets what is known.
+//! while it has not answered, and at most once a minute. Who asks meanwhile gets what is known. Drivers that judge how their
+//! volumes are get asked each minute in any case, and the core hears of what is abnormal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use carrack_csi::v1::VolumeCondition;
 use carrack_disks::filesystem;
 use carrack_engine::Time;
 
 use super::{Drivers, blocking};
 use crate::adapters::now;
-use crate::effects::OpError;
+use crate::effects::{In, OpError};
 use crate::runtime::Uid;
 use crate::server::{ClaimReference, FsStats, VolumeHealth, VolumeStats};
 use crate::volumes::{Driver, Published};
 
 /// How long an answer counts.
 const AGE: Duration = Duration::from_secs(60);
+/// How often drivers that judge their volumes are looked at; they are asked once in [`AGE`].
+const LOOK: Duration = Duration::from_secs(10);
 /// How long a volume may take to answer somebody who waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -37,6 +41,27 @@ struct State {
     mounted: BTreeMap<Key, Mounted>,
     known: BTreeMap<Key, (Time, VolumeStats)>,
     asked: BTreeSet<Key>,
+    /// What drivers find wrong.
+    abnormal: BTreeMap<Key, String>,
+    /// Of those, what the core has not heard of yet.
+    news: BTreeSet<Key>,
+}
+
+impl State {
+    /// What a driver finds wrong with a volume, if anything: news where that is another thing than before.
+    fn judged(&mut self, key: &Key, wrong: Option<String>) {
+        match wrong {
+            Some(message) => {
+                if self.abnormal.get(key) != Some(&message) {
+                    self.abnormal.insert(key.clone(), message);
+                    self.news.insert(key.clone());
+                }
+            }
+            None => {
+                self.abnormal.remove(key);
+            }
+        }
+    }
 }
 
 /// What is known of all volumes of pods.
@@ -56,28 +81,41 @@ impl Usages {
         let mut state = self.lock();
         state.mounted.remove(&key);
         state.known.remove(&key);
+        state.judged(&key, None);
     }
-    /// Volumes of which too little is known.
-    fn due(&self, at: Time) -> Vec<(Key, Mounted)> {
+    /// Volumes of which too little is known, of those that are meant.
+    fn due(&self, at: Time, meant: impl Fn(&Mounted) -> bool) -> Vec<(Key, Mounted)> {
         let mut state = self.lock();
-        let State { mounted, known, asked } = &mut *state;
+        let State { mounted, known, asked, .. } = &mut *state;
         let old = |key: &Key| known.get(key).is_none_or(|(when, _)| at.since(*when) >= AGE);
-        let due: Vec<_> = mounted.iter().filter(|(key, _)| !asked.contains(*key) && old(key)).collect();
+        let due: Vec<_> = mounted.iter().filter(|(key, m)| !asked.contains(*key) && old(key) && meant(m)).collect();
         let due: Vec<(Key, Mounted)> = due.into_iter().map(|(k, m)| (k.clone(), m.clone())).collect();
         asked.extend(due.iter().map(|(key, _)| key.clone()));
         due
     }
-    fn answered(&self, key: Key, at: Time, stats: Option<VolumeStats>) {
+    fn answered(&self, key: Key, at: Time, answer: Option<(VolumeStats, Option<VolumeCondition>)>) {
         let mut state = self.lock();
         state.asked.remove(&key);
-        match stats {
-            Some(stats) if state.mounted.contains_key(&key) => {
+        match answer {
+            Some((stats, condition)) if state.mounted.contains_key(&key) => {
+                state.judged(&key, condition.filter(|c| c.abnormal).map(|c| c.message));
                 state.known.insert(key, (at, stats));
             }
             _ => {
                 state.known.remove(&key);
             }
         }
+    }
+    /// What is found wrong since the last time that this was asked.
+    fn news(&self) -> Vec<In> {
+        let mut state = self.lock();
+        let news = std::mem::take(&mut state.news).into_iter();
+        news.filter_map(|(uid, volume)| {
+            let key = (uid, volume);
+            let message = state.abnormal.get(&key)?.clone();
+            Some(In::VolumeAbnormal { uid: key.0, volume: key.1, message })
+        })
+        .collect()
     }
     fn all(&self) -> Vec<(Uid, VolumeStats)> {
         self.lock().known.iter().map(|((uid, _), (_, stats))| (uid.clone(), stats.clone())).collect()
@@ -87,8 +125,25 @@ impl Usages {
 impl Drivers {
     /// What is known of the volumes of pods, by the pods' UIDs.
     pub async fn usage(&self) -> Vec<(Uid, VolumeStats)> {
+        self.ask(|_| true).await;
+        self.usages.all()
+    }
+
+    /// Asks the drivers that judge their volumes, again and again, and reports what they find wrong.
+    pub fn follow_health(&self, report: impl Fn(In) + Send + 'static) -> tokio::task::JoinHandle<()> {
+        let this = self.clone();
+        tokio::spawn(async move {
+            loop {
+                this.ask(|m| this.csi.judges(&m.published)).await;
+                this.usages.news().into_iter().for_each(&report);
+                tokio::time::sleep(LOOK).await;
+            }
+        })
+    }
+
+    async fn ask(&self, meant: impl Fn(&Mounted) -> bool) {
         let mut asking = tokio::task::JoinSet::new();
-        for (key, mounted) in self.usages.due(now()) {
+        for (key, mounted) in self.usages.due(now(), meant) {
             let drivers = self.clone();
             // It goes on when nobody waits any more, and is known to the next who asks.
             asking.spawn(async move {
@@ -101,10 +156,9 @@ impl Drivers {
             });
         }
         while asking.join_next().await.is_some() {}
-        self.usages.all()
     }
 
-    async fn measure(&self, key: &Key, m: &Mounted) -> Result<VolumeStats, OpError> {
+    async fn measure(&self, key: &Key, m: &Mounted) -> Result<(VolumeStats, Option<VolumeCondition>), OpError> {
         let at = now();
         let mut stats = VolumeStats {
             name: key.1.clone(),
@@ -121,7 +175,7 @@ impl Drivers {
             volume_health_stats: None,
         };
         if let Driver::Csi { .. } = &m.published.origin.driver
-            && let Some((usage, abnormal)) = self.csi.stats(&m.path, &m.published, &key.0, &key.1).await?
+            && let Some((usage, condition)) = self.csi.stats(&m.path, &m.published, &key.0, &key.1).await?
         {
             stats.fs.available_bytes = usage.bytes.map(|u| u.0);
             stats.fs.capacity_bytes = usage.bytes.map(|u| u.1);
@@ -129,11 +183,11 @@ impl Drivers {
             stats.fs.inodes_free = usage.inodes.map(|u| u.0);
             stats.fs.inodes = usage.inodes.map(|u| u.1);
             stats.inodes_used = usage.inodes.map(|u| u.2);
-            stats.volume_health_stats = abnormal.map(|abnormal| VolumeHealth { abnormal });
-            return Ok(stats);
+            stats.volume_health_stats = condition.as_ref().map(|c| VolumeHealth { abnormal: c.abnormal });
+            return Ok((stats, condition));
         }
         if m.published.origin.block {
-            return Ok(stats);
+            return Ok((stats, None));
         }
         if let Driver::Flex { driver, .. } = &m.published.origin.driver
             && !self.flex.capabilities(driver).await?.supports_metrics
@@ -148,6 +202,28 @@ impl Drivers {
         stats.fs.inodes_free = Some(u.inodes_free);
         stats.fs.inodes = Some(u.inodes);
         stats.inodes_used = Some(u.inodes.saturating_sub(u.inodes_free));
-        Ok(stats)
+        Ok((stats, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_news_once() {
+        let (mut state, key) = (State::default(), (Uid::from("u"), "v".to_owned()));
+        for (wrong, news) in [
+            (None, false),
+            (Some("worn out"), true),
+            (Some("worn out"), false),
+            (Some("read-only"), true),
+            (None, false),
+            (Some("read-only"), true),
+        ] {
+            state.news.clear();
+            state.judged(&key, wrong.map(str::to_owned));
+            assert_eq!(state.news.contains(&key), news, "{wrong:?}");
+        }
     }
 }

@@ -106,6 +106,27 @@ fn sets_of_pods() {
             ("/spec/podManagementPolicy", json!("Parallel"), &["Forbidden spec"]),
         ],
     );
+    let mut with_claims =
+        set(json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}, {"metadata": {"name": "raw"}}]}));
+    let container = &mut with_claims["spec"]["template"]["spec"]["containers"][0];
+    container["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    container["volumeDevices"] = json!([{"name": "raw", "devicePath": "/dev/raw"}]);
+    let mounts = "/spec/template/spec/containers/0/volumeMounts";
+    created(
+        "apps",
+        "StatefulSet",
+        &with_claims,
+        &[
+            (mounts, json!([{"name": "data", "mountPath": "/a"}, {"name": "data", "mountPath": "/b"}]), &[]),
+            // The claim's volume takes the place of the template's.
+            ("/spec/template/spec/volumes", json!([{"name": "raw", "emptyDir": {}}]), &[]),
+            (
+                mounts,
+                json!([{"name": "other", "mountPath": "/data"}]),
+                &["NotFound spec.template.spec.containers[0].volumeMounts[0].name"],
+            ),
+        ],
+    );
     created(
         "apps",
         "DaemonSet",
