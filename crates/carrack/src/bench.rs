@@ -316,7 +316,8 @@ impl Result {
 
     /// Whether it is beyond its bound. What was not measured is no proof.
     fn missed(&self) -> bool {
-        self.bound.is_some_and(|bound| self.samples.is_empty() || self.worst.is_nan() || self.worst > bound)
+        let known = !self.samples.is_empty() && !self.samples.iter().any(|sample| sample.is_nan());
+        self.bound.is_some_and(|bound| !known || self.worst > bound)
     }
 
     fn rate(name: &'static str, unit: &'static str, samples: Vec<f64>) -> Self {

@@ -179,8 +179,8 @@ fn slices_tell_since_when_they_are_so() {
         assert_eq!(slices[0].annotation(SINCE), expected, "{pods:?}");
     };
     check(&[], 1, Some("2026-01-01T00:00:00Z"));
-    // The earliest of those that are other than they were.
-    check(&[pod(1, true, 7), pod(2, true, 9)], 1, Some("2026-01-01T00:01:07Z"));
+    // The earliest of those that are other than they were; the slice without ports goes.
+    check(&[pod(1, true, 7), pod(2, true, 9)], 2, Some("2026-01-01T00:01:07Z"));
     check(&[pod(1, true, 7), pod(2, false, 20)], 1, Some("2026-01-01T00:01:20Z"));
     // Nothing changes but a time.
     check(&[pod(1, true, 7), pod(2, false, 30)], 0, Some("2026-01-01T00:01:20Z"));
