@@ -1,10 +1,15 @@
 #![expect(clippy::disallowed_methods, reason = "measures how long the controllers take")]
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and its inputs are its own")]
 //! The controllers as processes of their own, on objects that no kubelet looks after: what they write is what upstream's
-//! write, and when the one that acts is killed, the other goes on.
+//! write, and when the one that acts is killed or told to end, another one goes on, within three seconds.
 
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use carrack_e2e::{Kubectl, Sandbox, eventually_true};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Writes an object's status, as its kubelet would.
@@ -14,12 +19,36 @@ fn set_status(kubectl: &Kubectl<'_>, path: &str, mut object: Value, status: Valu
     kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input(object.to_string()).done();
 }
 
-fn holder(kubectl: &Kubectl<'_>) -> String {
+/// How long nobody may lead after a leader's end.
+const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// The controllers' Lease; an empty one where there is none yet.
+fn lease(kubectl: &Kubectl<'_>) -> LeaseSpec {
     let lease = kubectl.run(&["-n", "kube-system", "get", "lease", "kube-controller-manager", "-o", "json"]).output();
-    serde_json::from_str::<Value>(&lease.stdout)
-        .ok()
-        .and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
-        .unwrap_or_default()
+    serde_json::from_str::<Lease>(&lease.stdout).ok().and_then(|lease| lease.spec).unwrap_or_default()
+}
+
+/// Who leads; nobody once the Lease was given back.
+fn holder(lease: &LeaseSpec) -> Option<&str> {
+    lease.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+}
+
+/// Ends the leader, and waits until another one leads, which writes down since when: that is not to be long.
+fn hand_over(kubectl: &Kubectl<'_>, leader: &mut Child, signal: Signal) {
+    let before = lease(kubectl);
+    let process = Pid::from_child(leader);
+    let told = Timestamp::now();
+    kill_process(process, signal).expect("it was ours");
+    leader.wait().expect("it was ours");
+    let mut now = LeaseSpec::default();
+    eventually_true("another one leads", 30, || {
+        now = lease(kubectl);
+        holder(&now).is_some() && holder(&now) != holder(&before)
+    });
+    let acts = now.acquire_time.as_ref().expect("since when").0;
+    let took = acts.duration_since(told);
+    eprintln!("another one led {took:#} after {signal:?}");
+    assert!(took.unsigned_abs() < HAND_OVER, "nobody led for {took:#}: {before:?} and then {now:?}");
 }
 
 /// A node that nobody runs: it is silent from the start.
@@ -75,8 +104,7 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "controllers"]).ok()).expect("written");
     let start = || sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string()]).spawn();
     let mut first = start();
-    eventually_true("the first one leads", 30, || !holder(&kubectl).is_empty());
-    let leader = holder(&kubectl);
+    eventually_true("the first one leads", 30, || holder(&lease(&kubectl)).is_some());
     let mut second = start();
 
     kubectl.apply(NODE);
@@ -102,15 +130,13 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     });
 
     // The one that leads is killed; the other goes on where it was.
-    first.kill().and_then(|()| first.wait()).expect("it was ours");
-    let killed = Instant::now();
-    eventually_true("the second one leads", 15, || {
-        let now = holder(&kubectl);
-        !now.is_empty() && now != leader
-    });
-    eprintln!("somebody else led after {} ms", killed.elapsed().as_millis());
+    hand_over(&kubectl, &mut first, Signal::KILL);
     kubectl.ok(&["delete", "pvc", "data", "--timeout=30s"]);
     eventually_true("the volume is released", 30, || kubectl.field("pv", "disk", "/status/phase") == "Released");
+
+    // One that is told to end gives the Lease back; its successor has the rest of this test to do.
+    let mut third = start();
+    hand_over(&kubectl, &mut second, Signal::TERM);
 
     // The node was never heard: it says so, its pods are not ready, and nothing is evicted where nobody is heard.
     eventually_true("the node is unknown", 120, || {
@@ -135,7 +161,7 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     // An operator says that the node is gone.
     kubectl.ok(&["delete", "node", "silent"]);
     eventually_true("the pod of the node that is gone is gone", 90, || kubectl.get("pod", "web-0").is_none());
-    for child in [&mut second, &mut api] {
+    for child in [&mut third, &mut api] {
         child.kill().and_then(|()| child.wait()).expect("it was ours");
     }
 }

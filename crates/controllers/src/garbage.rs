@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Cache, Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -32,7 +32,13 @@ const UNKNOWN_AGAIN: Duration = Duration::from_secs(60);
 pub struct GarbageCollector {
     builtin: Vec<Resource>,
     custom: CustomKinds,
+    /// UIDs of owners that are in no namespace: an owner that goes leaves many dependents, and an index by UID of
+    /// everything that there is would be for this question alone.
+    nowhere: BTreeSet<String>,
 }
+
+/// How many owners are remembered that are in no namespace.
+const REMEMBERED: usize = 4096;
 
 enum Owner {
     /// It is there, and stays.
@@ -78,7 +84,7 @@ impl GarbageCollector {
     /// A collector over these resources and, as they come and go, those of custom resource definitions.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin, custom: CustomKinds::default() }
+        Self { builtin, custom: CustomKinds::default(), nowhere: BTreeSet::new() }
     }
 
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
@@ -100,7 +106,7 @@ impl GarbageCollector {
         setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), matters, keys);
     }
 
-    fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
+    fn classify(&mut self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
         let Some((resource, namespace)) = owner_place(view, owner, object) else {
             // A kind that went with its definition took its objects along; a live read confirms it.
             let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
@@ -130,9 +136,24 @@ impl GarbageCollector {
                     Owner::Solid
                 }
             }
-            _ if resource.namespaced && cache.iter().any(|o| o.uid() == owner.uid) => Owner::Elsewhere(resource, key),
+            _ if resource.namespaced && self.is_elsewhere(cache, &owner.uid) => Owner::Elsewhere(resource, key),
             _ => Owner::Missing(resource, key),
         }
+    }
+
+    /// Whether an object that is not where it should be is in another namespace. Only what is told to people depends on it.
+    fn is_elsewhere(&mut self, cache: &Cache<PartialObject>, uid: &str) -> bool {
+        if self.nowhere.contains(uid) {
+            return false;
+        }
+        let found = cache.iter().any(|o| o.uid() == uid);
+        if !found {
+            if self.nowhere.len() >= REMEMBERED {
+                self.nowhere.clear();
+            }
+            self.nowhere.insert(uid.to_owned());
+        }
+        found
     }
 
     /// An object that is being deleted and waits for its dependents.

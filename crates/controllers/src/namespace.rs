@@ -2,7 +2,8 @@
 //!
 //! The API server takes no new objects in such a namespace. Its pods go first, so that what guards
 //! them (network policies, secrets) outlives them; then the rest. When no cache shows an object of it
-//! any more, a live list of every kind confirms that it is empty, and only then its finalizer goes.
+//! any more, a live list of every kind confirms that it is empty, and only then its finalizer goes. Events go last, all at
+//! once: nobody reads them here, since they are more than everything else together, and none comes to such a namespace.
 //! A namespace that takes longer than a moment says in its conditions what it waits for.
 //! Behaviour follows kube-controller-manager (pkg/controller/namespace/deletion).
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View, Write, to_value};
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
-use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, NamespaceCondition, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::json;
 
@@ -103,6 +104,7 @@ impl Controller for NamespaceController {
             for resource in self.kinds() {
                 plan = plan.confirm_none_in(resource, key.name.clone());
             }
+            plan = plan.delete_all_in(&Event::resource(), key.name.clone());
             let mut body = to_value(ns.as_ref());
             let others = finalizers(ns);
             body["spec"]["finalizers"] = json!(others.iter().filter(|f| *f != FINALIZER).collect::<Vec<_>>());
@@ -265,6 +267,7 @@ mod tests {
             .map(|w| match w {
                 Write::Delete { key, .. } => format!("delete {key}"),
                 Write::Confirm { resource, absent: Absent::AnyIn(ns) } => format!("no {resource} in {ns}"),
+                Write::DeleteAll { resource, namespace } => format!("all {resource} of {namespace}"),
                 Write::Update { object, sub, .. } => format!("{sub} {}", object["spec"]["finalizers"]),
                 other => format!("{other:?}"),
             })
@@ -293,6 +296,10 @@ mod tests {
         check(ns(false), vec![pod(false)], &[]);
         check(ns(true), vec![pod(false), elsewhere.clone()], &["delete ns/p"]);
         check(ns(true), vec![pod(true)], &[]);
-        check(ns(true), vec![elsewhere], &["no pods in ns", "no configmaps in ns", "finalize [\"mine\"]"]);
+        check(
+            ns(true),
+            vec![elsewhere],
+            &["no pods in ns", "no configmaps in ns", "all events of ns", "finalize [\"mine\"]"],
+        );
     }
 }

@@ -21,6 +21,7 @@ fn word(write: &Write) -> String {
         Write::Create { resource, .. } => format!("create {resource} {key}"),
         Write::Update { sub, .. } => format!("update {key}{}", slash(sub)),
         Write::Delete { .. } => format!("delete {key}"),
+        Write::DeleteAll { resource, namespace } => format!("delete all {resource} of {namespace}"),
         Write::Confirm { absent, .. } => match absent {
             Absent::Object { .. } => format!("confirm absent {key}"),
             Absent::AnyIn(namespace) => format!("confirm none in {namespace}"),

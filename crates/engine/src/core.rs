@@ -24,6 +24,13 @@ pub trait Core {
     type Out;
     /// Observes one thing and says what to do about it.
     fn step(&mut self, now: Time, input: Input<Self::In>, fx: &mut Effects<Self::Out>);
+    /// The role is to end. A core that has something to give back says so in `fx`; from then on it is told of replies
+    /// alone, until it has [`Self::ended`], or for as long as a shell waits.
+    fn stop(&mut self, _now: Time, _fx: &mut Effects<Self::Out>) {}
+    /// Whether a core that was stopped waits for nothing more.
+    fn ended(&self) -> bool {
+        true
+    }
 }
 
 /// Something observed.

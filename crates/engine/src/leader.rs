@@ -4,8 +4,9 @@
 //! when it saw the Lease change, so that clocks that differ do no harm
 //! (client-go/tools/leaderelection does the same).
 //!
-//! The times are a tenth of upstream's, so that somebody else acts within three seconds of a leader's death. What makes
-//! that safe is not the Lease: a leader that was paused may always send one more write than it should. It is that writes
+//! The times are a tenth of upstream's, so that somebody else acts within three seconds of a leader's death: others see a
+//! renewal at most [`RETRY_PERIOD`] after it was made, wait for [`LEASE_DURATION`], and look again at that very moment. Who
+//! is told to end gives the Lease back, and the next one has it at its next look. What makes that safe is not the Lease: a leader that was paused may always send one more write than it should. It is that writes
 //! carry what they rest on, so that the late one finds it changed. Whoever loses the Lease stops acting, keeps its
 //! caches, and goes on if it gets it back.
 
@@ -36,6 +37,8 @@ pub struct LeaderElector {
     /// This candidate's own Lease as it was written last.
     held: Option<Lease>,
     renewed: Option<Time>,
+    /// It is to end: it gives back what it holds, and leads no more.
+    stopping: bool,
 }
 
 impl LeaderElector {
@@ -51,12 +54,13 @@ impl LeaderElector {
             observed: None,
             held: None,
             renewed: None,
+            stopping: false,
         }
     }
     /// Whether this candidate may act now.
     #[must_use]
     pub fn leading(&self, now: Time) -> bool {
-        self.renewed.is_some_and(|at| now.since(at) < RENEW_DEADLINE)
+        !self.stopping && self.renewed.is_some_and(|at| now.since(at) < RENEW_DEADLINE)
     }
     /// Whether it led and may act no more.
     #[must_use]
@@ -66,6 +70,36 @@ impl LeaderElector {
     /// Begins.
     pub fn start<F>(&mut self, now: Time, fx: &mut Effects<F>) {
         self.read(now, fx);
+    }
+    /// Leads no more, and gives the Lease back if it holds it, so that nobody has to wait for its end.
+    pub fn stop<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        let led = self.leading(now);
+        self.stopping = true;
+        self.timer = None;
+        match (&self.call, self.held.take()) {
+            // Whether it holds the Lease, and in which revision, is known when the answer is there.
+            (Some((_, _, true)), _) => {}
+            (_, Some(lease)) if led => self.give_back(now, lease, fx),
+            _ => self.call = None,
+        }
+    }
+    /// Whether nothing of it is under way any more, once it was stopped.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.call.is_none()
+    }
+    /// As client-go does it: nobody holds it, and it would be over at once.
+    fn give_back<F>(&mut self, now: Time, lease: Lease, fx: &mut Effects<F>) {
+        tracing::info!(lease = self.name, identity = self.identity, "giving the leader lease back");
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            acquire_time: Some(now.meta_micro()),
+            renew_time: Some(now.meta_micro()),
+            lease_transitions: lease.spec.as_ref().and_then(|spec| spec.lease_transitions),
+            ..LeaseSpec::default()
+        };
+        self.write(now, ApiRequest::update(&Lease { spec: Some(spec), ..lease }), fx);
     }
     fn read<F>(&mut self, now: Time, fx: &mut Effects<F>) {
         let id = fx.api(ApiRequest::get(&Lease::resource(), &self.namespace, &self.name));
@@ -85,7 +119,12 @@ impl LeaderElector {
             }
             Input::Api { id, result } if self.call.is_some_and(|(c, _, _)| c == *id) => {
                 let Some((_, sent, writing)) = self.call.take() else { return false };
-                if writing {
+                if self.stopping {
+                    let written = result.as_ref().ok().filter(|_| writing).and_then(|reply| reply.json::<Lease>().ok());
+                    if let Some(lease) = written.filter(|lease| self.is_mine(lease)) {
+                        self.give_back(now, lease, fx);
+                    }
+                } else if writing {
                     self.written(now, sent, result, fx);
                 } else {
                     self.was_read(now, result, fx);
@@ -114,7 +153,9 @@ impl LeaderElector {
                 if holder == self.identity || holder.is_empty() || expired {
                     self.write(now, ApiRequest::update(&self.lease(now, Some(&lease))), fx);
                 } else {
-                    self.again(now, fx);
+                    // The moment at which it would be over is not slept through.
+                    let next = (now + RETRY_PERIOD).min(seen + Duration::from_secs(held_for));
+                    self.timer = Some(fx.timer(next));
                 }
             }
             Err(error) if error.is_not_found() => {
@@ -145,13 +186,17 @@ impl LeaderElector {
         self.again(now, fx);
     }
 
+    fn is_mine(&self, lease: &Lease) -> bool {
+        lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(&self.identity)
+    }
+
     fn again<F>(&mut self, now: Time, fx: &mut Effects<F>) {
         self.timer = Some(fx.timer(now + RETRY_PERIOD));
     }
 
     fn lease(&self, now: Time, old: Option<&Lease>) -> Lease {
         let spec = old.and_then(|l| l.spec.clone()).unwrap_or_default();
-        let mine = spec.holder_identity.as_deref() == Some(&self.identity);
+        let mine = old.is_some_and(|lease| self.is_mine(lease));
         Lease {
             metadata: old.map_or_else(
                 || ObjectMeta {

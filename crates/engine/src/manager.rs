@@ -691,6 +691,16 @@ impl Core for Manager {
         }
         self.dispatch(now, fx);
     }
+
+    fn stop(&mut self, now: Time, fx: &mut Effects<Never>) {
+        if let Some(elector) = &mut self.elector {
+            elector.stop(now, fx);
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.elector.as_ref().is_none_or(LeaderElector::ended)
+    }
 }
 
 fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {

@@ -52,6 +52,13 @@ pub enum Write {
         /// Preconditions and grace.
         options: DeleteOptions,
     },
+    /// Delete all objects of a kind in a namespace, seen or not.
+    DeleteAll {
+        /// Where.
+        resource: Resource,
+        /// In which namespace.
+        namespace: String,
+    },
     /// Make sure, by a live read, of something that the next writes rest on and that a cache cannot
     /// prove: that something is not there. If it is there after all, the plan ends here.
     Confirm {
@@ -129,6 +136,7 @@ impl Write {
             | Self::Update { resource, .. }
             | Self::Patch { resource, .. }
             | Self::Delete { resource, .. }
+            | Self::DeleteAll { resource, .. }
             | Self::Confirm { resource, .. }
             | Self::Call { resource, .. }
             | Self::Post { resource, .. } => resource,
@@ -155,7 +163,9 @@ impl Write {
                     | Absent::End { key, .. },
                 ..
             } => key.clone(),
-            Self::Confirm { absent: Absent::AnyIn(namespace), .. } => Key::new(namespace.clone(), ""),
+            Self::DeleteAll { namespace, .. } | Self::Confirm { absent: Absent::AnyIn(namespace), .. } => {
+                Key::new(namespace.clone(), "")
+            }
         }
     }
 
@@ -171,6 +181,9 @@ impl Write {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
+            Self::DeleteAll { resource, namespace } => {
+                ApiRequest::new(crate::Method::Delete, resource.collection_path(namespace))
+            }
             Self::Confirm {
                 resource,
                 absent:
@@ -322,6 +335,11 @@ impl Plan {
     pub fn confirm_none_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
         let absent = Absent::AnyIn(namespace.into());
         self.writes.push(Write::Confirm { resource: resource.clone(), absent });
+        self
+    }
+    /// Adds: delete all objects of a kind in a namespace, seen or not.
+    pub fn delete_all_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
+        self.writes.push(Write::DeleteAll { resource: resource.clone(), namespace: namespace.into() });
         self
     }
     /// Adds: go on only if an object is still as it was read, by a live read. For decisions that rest on nothing having

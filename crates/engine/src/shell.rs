@@ -17,6 +17,9 @@ use crate::{ApiError, CallId, Core, Effect, Effects, Input, Never, Time, TimerId
 /// How many watch events may wait for the core before their connections are read more slowly.
 const WATCH_BUFFER: usize = 1024;
 
+/// How long a core that is to end may wait for the answers to its last requests.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// A clock for one process: the wall clock at start, moved on by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -99,7 +102,8 @@ struct Shell<C: Core> {
     timers: BTreeSet<(Time, TimerId)>,
 }
 
-/// Runs a core until `shutdown` resolves, or the core ends itself.
+/// Runs a core until `shutdown` resolves, or the core ends itself. In the former case it may still give back what it holds,
+/// for a second at most.
 ///
 /// # Errors
 /// The reason that the core gave for ending itself.
@@ -134,7 +138,7 @@ where
     loop {
         let next = shell.timers.first().map(|(at, _)| shell.clock.instant(*at));
         let input = tokio::select! {
-            () = &mut shutdown => return Ok(()),
+            () = &mut shutdown => break,
             Some(input) = inbox.recv() => input,
             Some((id, item)) = watch_inbox.recv() => {
                 // What a dropped watch had still to say is not wanted.
@@ -160,6 +164,20 @@ where
         shell.step(input, &mut doer)?;
         while shell.tasks.try_join_next().is_some() {}
     }
+    shell.core.stop(shell.clock.now(), &mut shell.fx);
+    shell.carry_out(&mut doer)?;
+    let last_words = async {
+        while !shell.core.ended() {
+            match inbox.recv().await {
+                Some(input @ Input::Api { .. }) => shell.step(input, &mut doer)?,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        Ok(())
+    };
+    // Nobody answers: what was held runs out by itself.
+    tokio::time::timeout(LAST_WORDS, last_words).await.unwrap_or(Ok(()))
 }
 
 async fn sleep_until(at: Option<tokio::time::Instant>) {
@@ -176,6 +194,10 @@ where
 {
     fn step(&mut self, input: Input<C::In>, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
         self.core.step(self.clock.now(), input, &mut self.fx);
+        self.carry_out(doer)
+    }
+
+    fn carry_out(&mut self, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
         while let Some(effect) = self.fx.pop() {
             match effect {
                 Effect::Api(id, request) => self.call(id, request),

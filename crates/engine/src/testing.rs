@@ -1,11 +1,11 @@
 //! Caches filled by hand, to ask a controller's reconcile what it would do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_types::resource::{Kind, Object, PartialObject, Resource};
 
-use crate::{AnyInformer, Controller, IndexFn, Informer, Parts, Rng, Setup, Source, View};
+use crate::{AnyInformer, Controller, IndexFn, Informer, Key, Parts, Rng, Setup, Source, View};
 
 /// Caches of a test.
 #[derive(Default)]
@@ -53,6 +53,16 @@ impl Caches {
     pub fn refresh(&self, controller: &mut dyn Controller) {
         let mut setup = Setup { existing: &self.informers, parts: Parts::default() };
         controller.more_watches(&self.view(), &mut setup);
+    }
+    /// The keys that a controller looks at when the objects of a kind come. Indexes are only those that were added here.
+    #[must_use]
+    pub fn keys_for<K: Kind>(&self, controller: &dyn Controller) -> BTreeSet<Key> {
+        let mut setup = Setup { existing: &self.informers, parts: Parts::default() };
+        controller.setup(&mut setup);
+        let source = Source::of::<K>();
+        let deltas = self.informers.get(&source).map(|informer| informer.all_as_added()).unwrap_or_default();
+        let maps = setup.parts.maps.iter().filter(|(of, _)| *of == source);
+        maps.flat_map(|(_, map)| deltas.iter().flat_map(|delta| map(delta.as_ref(), &self.view()))).collect()
     }
     /// What a reconcile sees.
     #[must_use]

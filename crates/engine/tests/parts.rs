@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Effect, Effects, EventRecord, EventRecorder, Informer, Input,
-    LeaderElector, Method, Never, Rng, Selector, StatusError, Time, TimerId, WatchId, WatchItem,
+    LEASE_DURATION, LeaderElector, Method, Never, RETRY_PERIOD, Rng, Selector, StatusError, Time, TimerId, WatchId,
+    WatchItem,
 };
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -130,6 +131,75 @@ fn never_two_leaders_and_a_dead_one_is_followed() {
         b.tick(now, &mut api);
     }
     assert!(b.elector.lost(now));
+}
+
+/// What becomes of the Lease when its holder is told to end: at once, or while a renewal of it is under way.
+fn check_stop(renewing: bool) {
+    let mut api = Api::default();
+    let now = Time::from_unix_s(1000);
+    let (mut a, mut b) = (Candidate::new("a"), Candidate::new("b"));
+    a.elector.start(now, &mut a.fx);
+    a.settle(now, &mut api);
+    b.elector.start(now, &mut b.fx);
+    b.settle(now, &mut api);
+    let later = now + RETRY_PERIOD;
+    if renewing {
+        let (_, timer) = a.timers.pop().expect("the next renewal");
+        a.elector.step::<Never, _>(later, &Input::Timer(timer), &mut a.fx);
+    }
+    a.elector.stop(later, &mut a.fx);
+    assert!(!a.elector.leading(later) && !a.elector.ended(), "it leads no more, and waits for an answer");
+    a.settle(later, &mut api);
+    assert!(a.elector.ended(), "nothing is under way");
+    let lease = api.objects.values().next().expect("the lease");
+    assert_eq!(lease["spec"]["holderIdentity"], "", "{lease}");
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 1, "{lease}");
+    b.tick(later, &mut api);
+    assert!(b.elector.leading(later), "the other one had not to wait");
+    assert_eq!(api.objects.values().next().expect("the lease")["spec"]["leaseTransitions"], 1);
+}
+
+#[test]
+fn who_is_told_to_end_gives_the_lease_back() {
+    check_stop(false);
+    check_stop(true);
+    // Who does not lead has nothing to give back.
+    let (mut api, now) = (Api::default(), Time::from_unix_s(1000));
+    let (mut a, mut b) = (Candidate::new("a"), Candidate::new("b"));
+    a.elector.start(now, &mut a.fx);
+    a.settle(now, &mut api);
+    b.elector.start(now, &mut b.fx);
+    b.settle(now, &mut api);
+    b.elector.stop(now, &mut b.fx);
+    assert!(b.elector.ended() && b.fx.pop().is_none());
+    // Nor has one who was paused for so long that somebody else may lead.
+    let late = now + LEASE_DURATION;
+    a.elector.stop(late, &mut a.fx);
+    assert!(a.elector.ended() && a.fx.pop().is_none());
+}
+
+/// The longest that nobody leads after a crash, wherever in the rounds of both it falls.
+#[test]
+fn nobody_sleeps_through_the_end_of_a_lease() {
+    for offset_ms in (0..400).step_by(20) {
+        let (mut api, mut now) = (Api::default(), Time::from_unix_s(1000));
+        let (mut a, mut b) = (Candidate::new("a"), Candidate::new("b"));
+        a.elector.start(now, &mut a.fx);
+        a.settle(now, &mut api);
+        now = now + Duration::from_millis(offset_ms);
+        b.elector.start(now, &mut b.fx);
+        b.settle(now, &mut api);
+        let mut crashed = now;
+        while !b.elector.leading(now) {
+            now = now + Duration::from_millis(10);
+            if now.since(Time::from_unix_s(1000)) <= Duration::from_secs(4) {
+                a.tick(now, &mut api);
+                crashed = now;
+            }
+            b.tick(now, &mut api);
+            assert!(now.since(crashed) <= LEASE_DURATION + RETRY_PERIOD, "with b {offset_ms} ms after a");
+        }
+    }
 }
 
 #[test]

@@ -235,6 +235,30 @@ impl Hosted {
         drained(fx, |never| match never {})
     }
 
+    /// Tells the core to end; returns what it still wants done.
+    pub(crate) fn stop(&mut self, now: Time) -> Vec<Effect<OwnOut>> {
+        match self {
+            Self::Scheduler(core, fx) => {
+                core.stop(now, fx);
+                drained(fx, |out| OwnOut::Scheduler(Box::new(out)))
+            }
+            Self::Manager(core, fx) => {
+                core.stop(now, fx);
+                drained(fx, |never| match never {})
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a core that was told to end waits for nothing more.
+    pub(crate) fn ended(&self) -> bool {
+        match self {
+            Self::Scheduler(core, _) => core.ended(),
+            Self::Manager(core, _) => core.ended(),
+            _ => true,
+        }
+    }
+
     /// Lets the core observe something; returns what it wants done, in order.
     pub(crate) fn step(&mut self, now: Time, input: Input<OwnIn>) -> Vec<Effect<OwnOut>> {
         match self {

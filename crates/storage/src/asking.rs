@@ -216,4 +216,13 @@ impl<C: Call> Core for Asking<C> {
         self.manager.step(now, input, &mut self.inner);
         self.hand_on(fx);
     }
+
+    fn stop(&mut self, now: Time, fx: &mut Effects<Self::Out>) {
+        self.manager.stop(now, &mut self.inner);
+        self.hand_on(fx);
+    }
+
+    fn ended(&self) -> bool {
+        self.manager.ended()
+    }
 }

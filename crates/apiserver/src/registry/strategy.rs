@@ -62,6 +62,7 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
                 _ => json!({}),
             };
             object.insert("status".to_owned(), status);
+            count_template(cx, object, None);
         }
         ("batch", "jobs" | "cronjobs") => {
             object.insert("status".to_owned(), json!({}));
@@ -77,6 +78,28 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
         }
         _ => {}
     }
+}
+
+/// Which template of a DaemonSet it is, for those that read its pods' labels: a field of upstream's own form of the object,
+/// which the API shows as an annotation (pkg/registry/apps/daemonset, pkg/apis/apps/v1/conversion.go).
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// Numbers the template of a DaemonSet: a new one may bring its number, and from then on changes of the template count.
+pub(crate) fn count_template(cx: &Cx<'_>, new: &mut Object, old: Option<&Object>) {
+    if (&*cx.row.group, &*cx.row.plural) != ("apps", "daemonsets") {
+        return;
+    }
+    let number = |object: &Object| {
+        let annotations = meta(object, "annotations")?;
+        annotations.get(TEMPLATE_GENERATION)?.as_str()?.parse::<i64>().ok().filter(|number| *number > 0)
+    };
+    let template = |object: &Object| object.get("spec").and_then(|spec| spec.get("template")).cloned();
+    let number = match old {
+        None => number(new).unwrap_or(1),
+        Some(old) => number(old).unwrap_or(1).saturating_add(i64::from(template(old) != template(new))),
+    };
+    let annotations = child_mut(child_mut(new, "metadata"), "annotations");
+    annotations.insert(TEMPLATE_GENERATION.to_owned(), number.to_string().into());
 }
 
 /// Labels by which a Job knows its pods: what they say, in the names of old and of today.

@@ -129,6 +129,7 @@ pub(crate) async fn attempt(
     if cx.row.has_generation && strategy::changes_spec(cx, &new, old) {
         meta::bump_generation(&mut new);
     }
+    strategy::count_template(cx, &mut new, Some(old));
     let (api_version, kind) = convert::storage_type(&cx.row);
     let premises = rests_on::checks(cx).await?;
     if strategy::may_go(cx, &new) {

@@ -175,6 +175,32 @@ fn generation_counts_changes_of_the_spec() {
 }
 
 #[test]
+fn templates_of_daemon_sets_are_numbered() {
+    const SETS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
+    let cluster = Cluster::new();
+    let set = |name: &str, annotations: Value| {
+        let template = json!({"metadata": {"labels": {"app": name}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        json!({"metadata": {"name": name, "annotations": annotations},
+            "spec": {"selector": {"matchLabels": {"app": name}}, "template": template}})
+    };
+    let number = |set: &Value| set["metadata"]["annotations"]["deprecated.daemonset.template.generation"].clone();
+    assert_eq!(number(&cluster.post(SETS, &set("a", json!({}))).expect(201)), "1");
+    let given = json!({"deprecated.daemonset.template.generation": "5"});
+    assert_eq!(number(&cluster.post(SETS, &set("b", given)).expect(201)), "5");
+    let path = format!("{SETS}/b");
+    let other = json!({"spec": {"template": {"metadata": {"annotations": {"x": "y"}}}}});
+    assert_eq!(number(&cluster.merge(&path, &other).expect(200)), "6");
+    // Nothing else counts, and nobody sets or removes it.
+    let limit = json!({"spec": {"revisionHistoryLimit": 3}, "metadata": {"annotations": null}});
+    assert_eq!(number(&cluster.merge(&path, &limit).expect(200)), "6");
+    let forged = json!({"metadata": {"annotations": {"deprecated.daemonset.template.generation": "9"}}});
+    assert_eq!(number(&cluster.merge(&path, &forged).expect(200)), "6");
+    let status = json!({"status": {"numberReady": 1}});
+    assert_eq!(number(&cluster.merge(&format!("{path}/status"), &status).expect(200)), "6");
+}
+
+#[test]
 fn patches() {
     let cluster = Cluster::new();
     cluster.post(CONFIG_MAPS, &json!({"metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}})).expect(201);

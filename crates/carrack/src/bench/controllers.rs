@@ -23,6 +23,25 @@ const PODS: usize = 10;
 const PODS_PER_NODE: usize = 100;
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
+/// What upstream's kube-controller-manager writes for a pod's whole life here, events not counted: its code read for a
+/// rollout, a rolling update with the default surge and deletion, pods ready one after another. For each of ten pods, when
+///
+/// - rolled out: the pod, and as it gets ready the statuses of its set and of the Deployment (3); for all, the set, the
+///   Deployment's revision, and the statuses of both once the pods are there (4);
+/// - updated: the pod and the deletion of another, the statuses of both sets and of the Deployment as one gets ready and the
+///   other goes, both sets scaled (7); for all as above, and the old set's first step down (5);
+/// - deleted: the deletion of the pod (1); for all, of both sets (2).
+///
+/// Two lives each: `(3 + 7 + 1) / 2 + (4 + 5 + 2) / 20`.
+pub const UPSTREAM_WRITES: f64 = 6.05;
+/// As many more are the scheduler's binding and the kubelet's two statuses, pending and running; without grace, the node
+/// writes nothing at the end.
+pub const UPSTREAM_ALL_WRITES: f64 = UPSTREAM_WRITES + 3.0;
+/// CPU milliseconds for a pod's whole life, of the whole control plane, nodes and this measurement included.
+pub const CPU_MS: f64 = 5.0;
+/// The most memory for so many Deployments, in MB: two sets of pods at a time while they are updated.
+pub const PEAK: (usize, f64) = (1000, 1000.0);
+
 /// What one stage cost.
 pub struct Stage {
     /// What was done.
@@ -37,6 +56,8 @@ pub struct Stage {
     pub all_writes: f64,
     /// CPU seconds of the whole process.
     pub cpu_s: f64,
+    /// The same for each pod, in milliseconds.
+    pub cpu_ms: f64,
     /// Writes of the controllers that changed nothing, for each pod.
     pub idle_writes: f64,
     /// Writes of the controllers that were refused because something had changed, for each pod.
@@ -51,6 +72,13 @@ pub struct Outcome {
     pub peak_mb: f64,
     /// Seconds from each leader's end until another one acted.
     pub handed_over_s: Vec<f64>,
+}
+
+impl Outcome {
+    /// What a pod's whole life cost: all pods were made twice, and are gone.
+    pub fn of_a_life(&self, of: impl Fn(&Stage) -> f64) -> f64 {
+        self.stages.iter().map(of).sum::<f64>() / 2.0
+    }
 }
 
 /// How many leaders are ended.
@@ -112,13 +140,15 @@ impl Plane {
         let each = |now: u64, then: u64| (now - then) as f64 / pods;
         let [controller_writes, controller_events, idle_writes, conflicts] =
             [0, 1, 2, 3].map(|n| each(controllers[n], before.0[n]));
+        let spent_s = cpu_s()? - before.2;
         Ok(Stage {
             name,
             seconds: began.elapsed().as_secs_f64(),
             controller_writes,
             controller_events,
             all_writes: controller_writes + each(others[0], before.1[0]),
-            cpu_s: cpu_s()? - before.2,
+            cpu_s: spent_s,
+            cpu_ms: spent_s * 1000.0 / pods,
             idle_writes,
             conflicts,
         })

@@ -27,6 +27,8 @@ pub struct Checks {
     times: BTreeMap<(String, String), String>,
     /// Ends of pods, by Job.
     ends: BTreeMap<String, BTreeSet<String>>,
+    /// The volume that each claim was bound to first.
+    volumes: BTreeMap<String, String>,
 }
 
 pub fn is_over(pod: &Value) -> bool {
@@ -63,7 +65,7 @@ fn size(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+pub fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
@@ -129,6 +131,19 @@ impl Checks {
                 let told = number(object, "/status/succeeded") + number(object, "/status/failed");
                 let seen = size(self.ends.get(uid(object)).map_or(0, BTreeSet::len));
                 demand(told <= seen, || format!("{} counts {told} ends, of {seen}", change.path.name))
+            }
+            "persistentvolumes" => {
+                let claim = text(object, "/spec/claimRef/uid");
+                let twins = api.all("persistentvolumes").filter(|v| text(v, "/spec/claimRef/uid") == claim).count();
+                demand(claim.is_empty() || twins <= 1, || format!("{twins} volumes for {claim}"))
+            }
+            "persistentvolumeclaims" => {
+                let volume = text(object, "/spec/volumeName");
+                let first = self.volumes.entry(uid(object).to_owned()).or_default();
+                if first.is_empty() {
+                    volume.clone_into(first);
+                }
+                demand(first == volume, || format!("{} had {first}, and has {volume}", change.path.name))
             }
             "pods" => self.pod(change, api),
             _ => Ok(()),

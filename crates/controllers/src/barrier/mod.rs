@@ -20,15 +20,19 @@ use carrack_engine::Rng;
 use proptest::prelude::*;
 
 use network::{Network, Plant, Trouble};
+use script::Scope;
 
 /// How many acts of network, people and nodes there are before nothing fails any more.
 const SAFETY: usize = 2500;
 
 /// Plays a seed. Returns the end, or what broke.
-fn play(seed: u64, trouble: Trouble, plant: Option<Plant>) -> Result<script::End, String> {
+fn play(seed: u64, scope: Scope, trouble: Trouble, plant: Option<Plant>) -> Result<script::End, String> {
     let rng = Rng::new(seed);
-    let mut network = Network::new(&rng, trouble, plant);
+    let mut network = Network::new(&rng, trouble, plant, scope);
     let mut script = script::of(&mut rng.fork("script"));
+    if scope == Scope::Everything {
+        script::widen(&mut script);
+    }
     script.reverse();
     // The same steps in both runs, at times that the seed chose.
     let mut times = rng.fork("times");
@@ -48,13 +52,16 @@ fn play(seed: u64, trouble: Trouble, plant: Option<Plant>) -> Result<script::End
     }
     network.heal();
     network.settle()?;
+    if scope == Scope::Everything {
+        script::whole(&network.api)?;
+    }
     Ok(script::end(&network.api))
 }
 
-fn check(seed: u64, trouble: Trouble) -> Result<(), String> {
+fn check(seed: u64, scope: Scope, trouble: Trouble) -> Result<(), String> {
     let about = |what: &str, error: String| format!("seed {seed}, {trouble:?}, {what}: {error}");
-    let quiet = play(seed, Trouble::none(), None).map_err(|e| about("with nothing failing", e))?;
-    let end = play(seed, trouble, None).map_err(|e| about("in trouble", e))?;
+    let quiet = play(seed, scope, Trouble::none(), None).map_err(|e| about("with nothing failing", e))?;
+    let end = play(seed, scope, trouble, None).map_err(|e| about("in trouble", e))?;
     if quiet == end { Ok(()) } else { Err(about("another end", format!("{end:#?}\ninstead of\n{quiet:#?}"))) }
 }
 
@@ -69,7 +76,7 @@ proptest! {
     fn trouble_makes_nothing_twice_and_changes_no_end(
         seed: u64, lost in 3_u64..40, late in 3_u64..40, linger in 1_u64..20, lag in 1_u64..12, restarts in 50_u64..2000,
     ) {
-        check(seed, Trouble { lost, late, linger, lag, restarts }).map_err(TestCaseError::fail)?;
+        check(seed, Scope::Everything, Trouble { lost, late, linger, lag, restarts }).map_err(TestCaseError::fail)?;
     }
 }
 
@@ -77,7 +84,7 @@ proptest! {
 #[test]
 fn what_was_found_does_not_come_back() {
     let trouble = Trouble { lost: 33, late: 23, linger: 1, lag: 11, restarts: 645 };
-    assert_eq!(check(8_635_409_777_346_424_459, trouble), Ok(()));
+    assert_eq!(check(8_635_409_777_346_424_459, Scope::Workloads, trouble), Ok(()));
 }
 
 /// What a planted bug breaks is seen.
@@ -86,7 +93,7 @@ fn finds(plant: Plant) {
         Plant::StaleReads => Trouble { lost: 6, late: 4, linger: 1, lag: 8, restarts: 300 },
         Plant::BaselessWrites => Trouble { lost: 20, late: 3, linger: 10, lag: 1, restarts: 1000 },
     };
-    let found = (0..400).find_map(|seed| Some((seed, play(seed, trouble, Some(plant)).err()?)));
+    let found = (0..400).find_map(|seed| Some((seed, play(seed, Scope::Workloads, trouble, Some(plant)).err()?)));
     assert!(found.is_some(), "the runs cannot see the fault that they are for: {plant:?}");
 }
 

@@ -10,12 +10,12 @@ use carrack_engine::{
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::json;
 
 use super::api::{Api, Path};
 use super::checks::Checks;
-use super::script::{self, Step};
+use super::script::{self, Scope, Step};
 use crate::{Config, all};
 
 /// One in so many; 0 is never.
@@ -61,6 +61,7 @@ pub struct Network {
     rng: Rng,
     trouble: Trouble,
     plant: Option<Plant>,
+    scope: Scope,
     requests: Vec<(CallId, ApiRequest)>,
     /// Writes that nobody waits for, and that may yet arrive.
     late: Vec<ApiRequest>,
@@ -71,7 +72,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(rng: &Rng, trouble: Trouble, plant: Option<Plant>) -> Self {
+    pub fn new(rng: &Rng, trouble: Trouble, plant: Option<Plant>, scope: Scope) -> Self {
         let mut network = Self {
             api: Api { now: Time::from_unix_s(1_790_000_000), ..Api::default() },
             core: Manager::new("controllers", rng.fork("none")),
@@ -80,6 +81,7 @@ impl Network {
             rng: rng.fork("network"),
             trouble,
             plant,
+            scope,
             requests: Vec::new(),
             late: Vec::new(),
             watches: BTreeMap::new(),
@@ -88,13 +90,16 @@ impl Network {
             quiet_since: Time::default(),
         };
         script::furnish(&mut network.api);
+        if scope == Scope::Everything {
+            script::furnish_more(&mut network.api);
+        }
         network.start();
         network
     }
 
     fn start(&mut self) {
         self.life += 1;
-        let collected = vec![
+        let mut collected = vec![
             Pod::resource(),
             ReplicaSet::resource(),
             Deployment::resource(),
@@ -104,6 +109,9 @@ impl Network {
             Job::resource(),
             CronJob::resource(),
         ];
+        if self.scope == Scope::Everything {
+            collected.push(PersistentVolumeClaim::resource());
+        }
         let config = Config { collected, ca_pem: "the CA".into(), planted: None };
         let controllers = all(&config).into_iter().filter(|c| !TIMEKEEPERS.contains(&c.name()));
         let core = Manager::new("controllers", self.rng.fork(&format!("life {}", self.life))).with_all(controllers);

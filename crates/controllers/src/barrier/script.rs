@@ -6,7 +6,7 @@ use carrack_engine::Rng;
 use serde_json::{Value, json};
 
 use super::api::{Api, Path, controller, is_deleting, text, uid};
-use super::checks::{is_over, is_ready};
+use super::checks::{demand, is_over, is_ready};
 
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 const VERSION: &str = "version";
@@ -16,6 +16,15 @@ const ENDS: &str = "ends";
 fn place(api: &str, plural: &str, namespace: &str, name: &str) -> Path {
     let [api, plural, namespace, name] = [api, plural, namespace, name].map(str::to_owned);
     Path { api, plural, namespace, name, sub: String::new() }
+}
+
+/// What there is for the controllers to look after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Workloads and their pods.
+    Workloads,
+    /// Claims of StatefulSets and of pods, volumes to be bound, a service, and a namespace that comes later as well.
+    Everything,
 }
 
 /// One thing that a person does.
@@ -55,6 +64,89 @@ pub fn furnish(api: &mut Api) {
             "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"}});
         add(place("api/v1", "nodes", "", ""), json!({"metadata": {"name": name}, "spec": {}, "status": status}));
     }
+}
+
+/// More volumes than there are ordinals in a StatefulSet.
+const VOLUMES: usize = 8;
+
+/// Beside [`furnish`], for [`Scope::Everything`].
+pub fn furnish_more(api: &mut Api) {
+    for number in 0..VOLUMES {
+        let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+            "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/data"}});
+        let object =
+            json!({"metadata": {"name": format!("disk-{number}")}, "spec": spec, "status": {"phase": "Pending"}});
+        drop(api.create(&place("api/v1", "persistentvolumes", "", ""), object));
+    }
+}
+
+/// Has the workloads ask for more than pods, and a service and a namespace come along.
+pub fn widen(steps: &mut Vec<Step>) {
+    let claim = |class: &str| {
+        json!({"accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem", "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}}})
+    };
+    for step in steps.iter_mut().filter(|step| !step.patch) {
+        let spec = &mut step.object["spec"];
+        match step.at.plural.as_str() {
+            "deployments" => {
+                // Of a class that nobody provides: what is looked at is who makes it, and that it goes.
+                let source = json!({"volumeClaimTemplate": {"spec": claim("slow")}});
+                spec["template"]["spec"]["volumes"] = json!([{"name": "scratch", "ephemeral": source}]);
+            }
+            "statefulsets" => {
+                let metadata = json!({"name": "data"});
+                spec["volumeClaimTemplates"] = json!([{"metadata": metadata, "spec": claim("")}]);
+            }
+            _ => {}
+        }
+    }
+    let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "clusterIP": "10.96.0.10",
+        "type": "ClusterIP", "ipFamilies": ["IPv4"], "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]}});
+    let namespace = json!({"metadata": {"name": "late"}, "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"}});
+    let step = |at: Path, object: Value| Step { at, object, patch: false };
+    steps.insert(1, step(place("api/v1", "services", "ns", ""), service));
+    steps.insert(3, step(place("api/v1", "namespaces", "", ""), namespace));
+}
+
+fn found<'a>(api: &'a Api, plural: &'a str, namespace: &str, name: &str) -> Option<&'a Value> {
+    api.all(plural).find(|o| text(o, "/metadata/namespace") == namespace && text(o, "/metadata/name") == name)
+}
+
+/// Whether everything has what it is to have in the end, once and from the right one.
+pub fn whole(api: &Api) -> Result<(), String> {
+    let living = |app: &'static str| {
+        api.all("pods").filter(move |p| text(p, "/metadata/labels/app") == app && !is_over(p) && !is_deleting(p))
+    };
+    for namespace in ["ns", "late"] {
+        for (plural, name) in [("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")] {
+            demand(found(api, plural, namespace, name).is_some(), || format!("no {plural} {namespace}/{name}"))?;
+        }
+    }
+    for claim in api.all("persistentvolumeclaims").filter(|claim| !controller(claim).is_empty()) {
+        let owner = api.all("pods").find(|pod| uid(pod) == controller(claim));
+        demand(owner.is_some(), || format!("{} outlives its pod", uid(claim)))?;
+    }
+    for pod in living("web") {
+        let name = format!("{}-scratch", text(pod, "/metadata/name"));
+        let claim = found(api, "persistentvolumeclaims", "ns", &name);
+        demand(claim.is_some_and(|c| controller(c) == uid(pod)), || format!("{} has no {name}", uid(pod)))?;
+    }
+    for pod in living("db") {
+        let name = format!("data-{}", text(pod, "/metadata/name"));
+        let claim = found(api, "persistentvolumeclaims", "ns", &name).ok_or_else(|| format!("no claim {name}"))?;
+        let volume = found(api, "persistentvolumes", "", text(claim, "/spec/volumeName"));
+        let bound = volume.is_some_and(|volume| text(volume, "/spec/claimRef/uid") == uid(claim));
+        demand(bound && text(claim, "/status/phase") == "Bound", || format!("{name} is not bound: {claim}"))?;
+    }
+    let slices = api.all("endpointslices").filter(|s| text(s, "/metadata/labels/kubernetes.io~1service-name") == "web");
+    let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+    let mut told: Vec<&str> = endpoints.map(|endpoint| text(endpoint, "/targetRef/uid")).collect();
+    let mut pods: Vec<&str> = living("web").map(uid).collect();
+    told.sort_unstable();
+    pods.sort_unstable();
+    demand(told == pods, || format!("the service stands for {told:?}, and there are {pods:?}"))
 }
 
 fn template(app: &str, version: u64, restarts: bool) -> Value {
@@ -156,7 +248,7 @@ fn next_of(pod: &Value, node: &str, now: &str) -> Option<Value> {
     } else if text(pod, "/spec/nodeName").is_empty() {
         next["spec"]["nodeName"] = only_node(pod).unwrap_or_else(|| node.to_owned()).into();
     } else if phase == "Pending" {
-        next["status"] = json!({"phase": "Running", "startTime": now,
+        next["status"] = json!({"phase": "Running", "startTime": now, "podIP": "10.1.0.1",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}]});
     } else if phase == "Running" && !ends.is_empty() {
         let container = json!({"name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 0,

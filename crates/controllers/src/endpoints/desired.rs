@@ -1,8 +1,9 @@
 //! The endpoints that a service ought to have, by address family and ports.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use carrack_engine::View;
+use carrack_engine::{EventRecord, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Endpoints, Node, ObjectReference, Pod, Service, ServicePort};
@@ -187,9 +188,13 @@ fn hints(service: &Service, node: Option<&str>, zone: Option<&str>) -> Option<En
     (hints.for_zones.is_some() || hints.for_nodes.is_some()).then_some(hints)
 }
 
-/// What the Endpoints that somebody wrote for a service without selector come to.
-pub(super) fn from_endpoints(endpoints: &Endpoints) -> Desired {
+/// How many addresses of a subset are mirrored.
+const MIRRORED: usize = 1000;
+
+/// What the Endpoints that somebody wrote for a service without selector come to, and what is left out of it.
+pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord>) {
     let mut desired = Desired::new();
+    let (mut invalid, mut skipped) = (0, 0);
     for subset in endpoints.subsets.iter().flatten() {
         let mut ports: Vec<_> = subset
             .ports
@@ -202,7 +207,11 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> Desired {
             .collect();
         ports.sort();
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
-        for (address, ready) in ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false))) {
+        let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
+        let (valid, others): (Vec<_>, Vec<_>) = all.partition(|(address, _)| address.ip.parse::<IpAddr>().is_ok());
+        invalid += others.len();
+        skipped += valid.len().saturating_sub(MIRRORED);
+        for (address, ready) in valid.into_iter().take(MIRRORED) {
             let group = Group { family: family_of(&address.ip).to_owned(), ports: ports.clone() };
             let endpoint = Endpoint {
                 addresses: vec![address.ip.clone()],
@@ -215,5 +224,21 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> Desired {
             desired.entry(group).or_default().insert(identity(&endpoint), endpoint);
         }
     }
-    desired
+    let warn = |reason: &str, message: String| EventRecord {
+        component: Some("endpoint-slice-mirroring-controller"),
+        ..EventRecord::warning(endpoints, reason, message)
+    };
+    let mut told = Vec::new();
+    if invalid > 0 {
+        let message = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
+        told.push(warn("InvalidAddress", message));
+    }
+    if skipped > 0 {
+        let message = format!(
+            "A max of {MIRRORED} addresses can be mirrored to EndpointSlices per Endpoints subset. \
+             {skipped} addresses were skipped"
+        );
+        told.push(warn("TooManyAddressesToMirror", message));
+    }
+    (desired, told)
 }

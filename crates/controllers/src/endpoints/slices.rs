@@ -2,16 +2,20 @@
 //! what has no room gets a slice of its own. A slice's name is derived from the service and its number.
 //!
 //! Otherwise as kube-controller-manager's endpoint slice and endpoint slice mirroring controllers
-//! (pkg/controller/endpointslice, endpointslicemirroring).
+//! (pkg/controller/endpointslice, endpointslicemirroring). A slice that changes says since when what it tells was so, from
+//! which kube-proxy makes its latencies: upstream remembers for it what it has seen of each pod; here it is read from the
+//! endpoints that are other than they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{Controller, Key, Plan, Setup, Time, View, controller_ref, derived_suffix};
+use carrack_engine::{
+    Cache, Controller, EventRecord, Key, Plan, Setup, Source, Time, View, controller_ref, derived_suffix,
+};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time as MetaTime};
 use serde_json::json;
 
 use super::desired::{Desired, Group, families, from_endpoints, from_pods, identity};
@@ -27,18 +31,50 @@ const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
 /// Endpoints with this label set to `true` are not mirrored.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 
+/// Since when what a slice tells is so (as in core/v1, `EndpointsLastChangeTriggerTime`).
+const SINCE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 /// The endpoint slice controller.
 pub struct EndpointSliceController;
 
 /// What the slices of a service are to be, and by whom they are owned.
-struct Wanted {
+struct Wanted<'a> {
     desired: Desired,
     managed_by: &'static str,
     owner: OwnerReference,
     labels: BTreeMap<String, String>,
+    since: Since<'a>,
+    /// What is to be told if anything is written.
+    told: Vec<EventRecord>,
 }
 
-fn wanted(service: &Service, view: &View<'_>) -> Option<Wanted> {
+/// Where it is written since when an endpoint is as it is.
+enum Since<'a> {
+    /// In the Ready condition of its pod. The first slices of a service tell the age of that.
+    Pods(&'a Cache<Pod>, Option<MetaTime>),
+    /// In what is mirrored.
+    Mirrored(Option<String>),
+}
+
+impl Since<'_> {
+    /// What a slice says that is to have these endpoints and had those.
+    fn of(&self, service: &Service, had: &[Endpoint], endpoints: &[Endpoint]) -> Option<String> {
+        let (pods, made) = match self {
+            Self::Mirrored(since) => return since.clone(),
+            Self::Pods(pods, made) => (pods, made),
+        };
+        let fresh = endpoints.iter().filter(|endpoint| !had.contains(endpoint));
+        let pods = fresh.filter_map(|endpoint| {
+            let pod = pods.get(service.namespace(), endpoint.target_ref.as_ref()?.name.as_deref()?)?;
+            pods::condition(pod, "Ready")?.last_transition_time.clone()
+        });
+        let first = pods.chain(made.clone()).min()?;
+        Some(Time::from(&first).rfc3339())
+    }
+}
+
+fn wanted<'a>(service: &Service, is_first: bool, view: &'a View<'_>) -> Option<Wanted<'a>> {
     if is_external_name(service) {
         return None;
     }
@@ -51,18 +87,22 @@ fn wanted(service: &Service, view: &View<'_>) -> Option<Wanted> {
             }
         }
         let labels = labels_of(service);
-        return Some(Wanted { desired, managed_by: CONTROLLER, owner: controller_ref(service), labels });
+        let made = service.metadata.creation_timestamp.clone().filter(|_| is_first);
+        let since = Since::Pods(view.cache::<Pod>(), made);
+        let owner = controller_ref(service);
+        return Some(Wanted { desired, managed_by: CONTROLLER, owner, labels, since, told: Vec::new() });
     }
     let endpoints = view.get::<Endpoints>(service.namespace(), service.name())?;
     if endpoints.is_deleting() || endpoints.label(SKIP_MIRROR) == Some("true") {
         return None;
     }
     let labels = endpoints.metadata.labels.clone().unwrap_or_default();
-    let desired = from_endpoints(endpoints);
-    Some(Wanted { desired, managed_by: MIRRORING, owner: controller_ref(endpoints.as_ref()), labels })
+    let (desired, told) = from_endpoints(endpoints);
+    let since = Since::Mirrored(endpoints.annotation(SINCE).map(str::to_owned));
+    Some(Wanted { desired, managed_by: MIRRORING, owner: controller_ref(endpoints.as_ref()), labels, since, told })
 }
 
-impl Wanted {
+impl Wanted<'_> {
     fn labels(&self, service: &Service) -> BTreeMap<String, String> {
         let mut labels = self.labels.clone();
         labels.insert(SERVICE_LABEL.into(), service.name().to_owned());
@@ -71,11 +111,13 @@ impl Wanted {
     }
 
     fn slice(&self, service: &Service, name: String, group: &Group, endpoints: Vec<Endpoint>) -> EndpointSlice {
+        let since = self.since.of(service, &[], &endpoints);
         EndpointSlice {
             metadata: ObjectMeta {
                 namespace: Some(service.namespace().to_owned()),
                 name: Some(name),
                 labels: Some(self.labels(service)),
+                annotations: since.map(|since| BTreeMap::from([(SINCE.to_owned(), since)])),
                 owner_references: Some(vec![self.owner.clone()]),
                 ..ObjectMeta::default()
             },
@@ -107,19 +149,24 @@ fn free_name(service: &Service, group: &Group, taken: &mut BTreeSet<String>) -> 
 }
 
 /// Brings a slice to these endpoints, if it differs.
-fn bring(plan: Plan, service: &Service, wanted: &Wanted, slice: &EndpointSlice, endpoints: &[Endpoint]) -> Plan {
+fn bring(plan: Plan, service: &Service, wanted: &Wanted<'_>, slice: &EndpointSlice, endpoints: &[Endpoint]) -> Plan {
     let labels = wanted.labels(service);
-    if slice.endpoints.as_deref().unwrap_or_default() == endpoints && slice.metadata.labels.as_ref() == Some(&labels) {
+    let had = slice.endpoints.as_deref().unwrap_or_default();
+    if had == endpoints && slice.metadata.labels.as_ref() == Some(&labels) {
         return plan;
     }
     let mut patch = json!({"metadata": {"labels": labels}, "endpoints": endpoints});
+    let since = wanted.since.of(service, had, endpoints);
+    if slice.annotation(SINCE) != since.as_deref() {
+        patch["metadata"]["annotations"][SINCE] = since.into();
+    }
     for gone in slice.metadata.labels.iter().flatten().map(|(k, _)| k).filter(|k| !labels.contains_key(*k)) {
         patch["metadata"]["labels"][gone] = serde_json::Value::Null;
     }
     plan.patch(slice, patch)
 }
 
-fn plan(service: &Service, wanted: &Wanted, slices: &[&Arc<EndpointSlice>]) -> Plan {
+fn plan(service: &Service, wanted: &Wanted<'_>, slices: &[&Arc<EndpointSlice>]) -> Plan {
     let mut plan = Plan::none();
     // What is to go goes last, so that no endpoint is missing meanwhile.
     let mut deletions = Plan::none();
@@ -191,8 +238,12 @@ impl Controller for EndpointSliceController {
             let service = slice.label(SERVICE_LABEL).filter(|_| is_ours(slice));
             service.map(|name| Key::new(slice.namespace(), name)).into_iter().collect()
         });
-        // A zone that changes is written anew with the next change of the service.
-        setup.read::<Node>();
+        // A node may be seen after its pods, and its zone be told later.
+        let zone = |old: &Node, new: &Node| old.label(ZONE) != new.label(ZONE);
+        setup.watch_changes::<Node>(Source::of::<Node>(), zone, |node, view| {
+            let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());
+            pods.flat_map(|pod| services_of(pod, view)).collect::<BTreeSet<_>>().into_iter().collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         // What belonged to a service that is gone is the garbage collector's.
@@ -204,12 +255,15 @@ impl Controller for EndpointSliceController {
             .in_namespace(&key.namespace)
             .filter(|s| s.label(SERVICE_LABEL) == Some(&key.name) && is_ours(s) && !s.is_deleting())
             .collect();
-        match wanted(service, view) {
-            Some(wanted) => {
+        match wanted(service, slices.is_empty(), view) {
+            Some(mut wanted) => {
+                let told = std::mem::take(&mut wanted.told);
                 // Those of another kind of owner (a selector came or went) are replaced.
                 let (ours, others): (Vec<_>, Vec<_>) =
                     slices.into_iter().partition(|s| s.label(MANAGED_BY) == Some(wanted.managed_by));
-                others.into_iter().fold(plan(service, &wanted, &ours), |plan, slice| plan.delete(slice.as_ref()))
+                let plan =
+                    others.into_iter().fold(plan(service, &wanted, &ours), |plan, slice| plan.delete(slice.as_ref()));
+                if plan.is_none() { plan } else { told.into_iter().fold(plan, Plan::event) }
             }
             None => slices.into_iter().fold(Plan::none(), |plan, slice| plan.delete(slice.as_ref())),
         }

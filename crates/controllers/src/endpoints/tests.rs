@@ -49,6 +49,13 @@ fn apply(plan: &Plan, slices: &mut Vec<EndpointSlice>) {
             Write::Patch { patch, .. } => {
                 let slice = slices.iter_mut().find(|s| s.name() == name).expect("a slice");
                 slice.endpoints = Some(of(patch["endpoints"].clone()));
+                for (name, value) in patch["metadata"]["annotations"].as_object().into_iter().flatten() {
+                    let annotations = slice.metadata.annotations.get_or_insert_default();
+                    match value.as_str() {
+                        Some(value) => annotations.insert(name.clone(), value.to_owned()),
+                        None => annotations.remove(name),
+                    };
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -155,4 +162,73 @@ fn endpoints_for_older_readers() {
     };
     assert_eq!(gone(Some("endpoint-controller")), ["confirm absent ns/web", "delete ns/web"]);
     assert_eq!(gone(Some("me")), [""; 0]);
+}
+
+#[test]
+fn slices_tell_since_when_they_are_so() {
+    let mut service = web();
+    service["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let pod = |n: usize, ready: bool, second: u32| {
+        let mut pod = pod(n, ready, false, "Running");
+        pod["status"]["conditions"][0]["lastTransitionTime"] = format!("2026-01-01T00:01:{second:02}Z").into();
+        pod
+    };
+    let mut slices = Vec::new();
+    let mut check = |pods: &[Value], writes: usize, expected: Option<&str>| {
+        assert_eq!(reconcile(&service, pods, &mut slices, &[]), writes, "{pods:?}");
+        assert_eq!(slices[0].annotation(SINCE), expected, "{pods:?}");
+    };
+    check(&[], 1, Some("2026-01-01T00:00:00Z"));
+    // The earliest of those that are other than they were; the slice without ports goes.
+    check(&[pod(1, true, 7), pod(2, true, 9)], 2, Some("2026-01-01T00:01:07Z"));
+    check(&[pod(1, true, 7), pod(2, false, 20)], 1, Some("2026-01-01T00:01:20Z"));
+    // Nothing changes but a time.
+    check(&[pod(1, true, 7), pod(2, false, 30)], 0, Some("2026-01-01T00:01:20Z"));
+    // Who goes tells nothing of when.
+    check(&[pod(1, true, 7)], 1, None);
+}
+
+#[test]
+fn what_is_mirrored_has_its_limits() {
+    let plain = service(json!({"ports": [{"port": 5432}]}));
+    let addresses =
+        |n: usize| (0..n).map(|n| json!({"ip": format!("192.0.{}.{}", n / 250, n % 250)})).collect::<Vec<_>>();
+    let subset = |ready: Vec<Value>, others: Vec<Value>, port: u32| json!({"addresses": ready, "notReadyAddresses": others, "ports": [{"port": port}]});
+    let check = |subsets: Value, mirrored: usize, told: &[&str]| {
+        let endpoints = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "e",
+            "annotations": {SINCE: "2026-01-01T00:00:00Z"}}, "subsets": subsets});
+        let caches = caches(&plain, &[], &[], &[endpoints]);
+        let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        let mut slices = Vec::new();
+        apply(&plan, &mut slices);
+        assert_eq!(slices.iter().map(|s| s.endpoints.as_ref().map_or(0, Vec::len)).sum::<usize>(), mirrored);
+        assert!(slices.iter().all(|s| s.annotation(SINCE) == Some("2026-01-01T00:00:00Z")), "{slices:?}");
+        assert_eq!(plan.events.iter().map(|e| format!("{}: {}", e.reason, e.message)).collect::<Vec<_>>(), told);
+    };
+    check(json!([subset(addresses(1000), vec![], 1)]), 1000, &[]);
+    let too_many = "TooManyAddressesToMirror: A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints \
+                    subset. 3 addresses were skipped";
+    let late = vec![json!({"ip": "198.51.100.1"})];
+    check(json!([subset(addresses(1002), late, 1), subset(addresses(10), vec![], 2)]), 1010, &[too_many]);
+    let invalid = "InvalidAddress: Skipped 1 invalid IP addresses when mirroring to EndpointSlices";
+    check(json!([subset(vec![json!({"ip": "192.0.2"}), json!({"ip": "192.0.2.1"})], vec![], 1)]), 1, &[invalid]);
+}
+
+#[test]
+fn a_zone_that_is_told_late_is_filled_in() {
+    let mine = [pod(1, true, false, "Running")];
+    let mut slices = Vec::new();
+    let look = |labels: Value, slices: &mut Vec<EndpointSlice>| {
+        let caches = caches(&web(), &mine, slices, &[]);
+        let node: Node = of(json!({"metadata": {"name": "n", "labels": labels}}));
+        let caches = caches.with::<Node>([node]);
+        let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        apply(&plan, slices);
+        slices[0].endpoints.as_ref().and_then(|all| all[0].zone.clone())
+    };
+    assert_eq!(look(json!({}), &mut slices), None);
+    assert_eq!(look(json!({ ZONE: "z2" }), &mut slices), Some("z2".to_owned()));
+    // The services of its pods are looked at when a node comes.
+    let caches = caches(&web(), &mine, &slices, &[]).with_index::<Pod>(BY_NODE, pods::by_node);
+    assert_eq!(caches.keys_for::<Node>(&EndpointSliceController), BTreeSet::from([Key::new("ns", "web")]));
 }

@@ -356,6 +356,16 @@ impl Core for Scheduler {
         self.forget_names();
         self.schedule(now, fx);
     }
+
+    fn stop(&mut self, now: Time, fx: &mut Effects<Out>) {
+        if let Some(elector) = &mut self.elector {
+            elector.stop(now, fx);
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.elector.as_ref().is_none_or(LeaderElector::ended)
+    }
 }
 
 fn path_of(pod: &Pod) -> String {

@@ -71,7 +71,12 @@ impl World {
             Fault::Crash => {
                 let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
                 if let Some(role) = pick(rng, &roles) {
-                    self.crash(role, "killed");
+                    // Drawn apart, as are servers.
+                    if self.ends_rng.one_in(4) {
+                        self.tell_to_end(role);
+                    } else {
+                        self.crash(role, "killed");
+                    }
                 }
             }
             Fault::ServerCrash => {

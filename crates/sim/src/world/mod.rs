@@ -121,6 +121,8 @@ enum Happening {
     End(ConnId, End),
     /// A process that hung goes on with what has waited for it.
     GoesOn(Role, u32),
+    /// Nobody waits any longer for a process that was told to end.
+    Ends(Role, u32),
     /// Something of a node.
     Node(u8, NodeEvent),
     /// News for an agent from its node.
@@ -186,6 +188,8 @@ struct Process {
     /// How far its clock is ahead, in nanoseconds.
     skew_ns: i64,
     hang: Hang<Input<OwnIn>>,
+    /// It was told to end, and only waits for the answers to its last requests.
+    ending: bool,
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
@@ -229,6 +233,8 @@ struct World {
     fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
+    /// Draws which processes are told to end, and not killed.
+    ends_rng: Rng,
     breaches: Vec<Breach>,
     /// A planted bug has begun to repeat something.
     echoes: bool,
@@ -363,6 +369,7 @@ impl World {
             clones: Clones::default(),
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
+            ends_rng: root.fork("who is told to end"),
             breaches: Vec::new(),
             echoes: false,
             pumping: false,
@@ -450,6 +457,7 @@ impl World {
                     hosted: None,
                     skew_ns,
                     hang: Hang::default(),
+                    ending: false,
                     conns: BTreeMap::new(),
                     rng,
                     sent: Default::default(),
@@ -506,6 +514,11 @@ impl World {
             Happening::GoesOn(role, life) => {
                 if self.life(role) == Some(life) {
                     self.goes_on(role, life);
+                }
+            }
+            Happening::Ends(role, life) => {
+                if self.life(role) == Some(life) {
+                    self.has_ended(role, true);
                 }
             }
             Happening::Arrive(id) => self.arrive(id),
@@ -645,6 +658,9 @@ impl World {
         let planted = self.bug();
         let Some(process) = self.processes.get_mut(&role) else { return };
         let Some(hosted) = &mut process.hosted else { return };
+        if process.ending && !matches!(input, Input::Api { .. }) {
+            return;
+        }
         let local = Time(now.0 + process.skew_ns);
         let led = hosted.leads();
         let mut effects = hosted.step(local, input);
@@ -673,6 +689,33 @@ impl World {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
         self.carry_out(role, effects);
+        self.has_ended(role, false);
+    }
+
+    /// Tells a process to end, as an operator does: it may give back what it holds, for as long as the shell waits.
+    pub(super) fn tell_to_end(&mut self, role: Role) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        if process.hang.hangs(now) {
+            // It does not hear it, and whoever told it loses patience.
+            return self.crash(role, "killed");
+        }
+        let Some(hosted) = process.hosted.as_mut().filter(|_| !process.ending) else { return };
+        process.ending = true;
+        let life = process.life;
+        let effects = hosted.stop(Time(now.0 + process.skew_ns));
+        self.mark(format_args!("{role} is told to end"));
+        self.carry_out(role, effects);
+        self.queue.after(Duration::from_secs(1), Happening::Ends(role, life));
+        self.has_ended(role, false);
+    }
+
+    /// Ends a process that was told to, once it waits for nothing more, or when nobody waits for it any longer.
+    fn has_ended(&mut self, role: Role, at_once: bool) {
+        let Some(process) = self.processes.get(&role).filter(|process| process.ending) else { return };
+        if at_once || process.hosted.as_ref().is_some_and(Hosted::ended) {
+            self.crash(role, "as it was told");
+        }
     }
 
     /// Does what a process wants done, as long as it lives.
@@ -754,6 +797,7 @@ impl World {
             return;
         }
         process.hang.forget();
+        process.ending = false;
         for conn in std::mem::take(&mut process.conns).into_values() {
             self.server.hang_up(conn);
             self.ledger.closed(conn);

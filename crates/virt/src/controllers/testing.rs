@@ -38,6 +38,7 @@ fn word(write: &Write) -> String {
         Write::Delete { .. } => format!("delete {at}"),
         Write::Call { sub, .. } => format!("call {at}/{sub}"),
         Write::Post { sub, .. } => format!("post {at}/{sub}"),
+        Write::DeleteAll { resource, namespace } => format!("delete all {resource} of {namespace}"),
         Write::Confirm { absent, .. } => match absent {
             Absent::Object { .. } => format!("absent {at}"),
             Absent::AnyIn(namespace) => format!("none in {namespace}"),

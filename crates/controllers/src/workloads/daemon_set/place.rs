@@ -102,13 +102,21 @@ pub(super) fn target(pod: &Pod) -> String {
     named.into_iter().next().cloned().unwrap_or_default()
 }
 
+/// The number of the set's template, as the API server counts them, and where its pods bear it.
+const GENERATION: &str = "deprecated.daemonset.template.generation";
+const GENERATION_LABEL: &str = "pod-template-generation";
+
 /// A pod for a node.
 pub(super) fn pod_for(view: &View<'_>, known: &Known<'_>, node: &Node) -> Option<Pod> {
     let purpose = format!("{}/{}", node.name(), known.hash);
     let name = names::free::<Pod>(view, (known.set.namespace(), known.set.name()), known.set.uid(), &purpose).next()?;
     let mut pod = model(known.set, known.spec);
     pod.metadata.name = Some(name);
-    pod.metadata.labels.get_or_insert_default().insert(revisions::LABEL.to_owned(), known.hash.clone());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(revisions::LABEL.to_owned(), known.hash.clone());
+    if let Some(number) = known.set.annotation(GENERATION).filter(|number| number.parse::<i64>().is_ok()) {
+        labels.insert(GENERATION_LABEL.to_owned(), number.to_owned());
+    }
     // What else the template's affinity asks of nodes was asked here.
     let only = NodeSelectorRequirement {
         key: "metadata.name".into(),
@@ -211,7 +219,33 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended)
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::testing::Caches;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::testing::of;
+
+    #[test]
+    fn a_pod_bears_the_number_of_its_template() {
+        let check = |annotations: Value, expected: Option<&str>| {
+            let set: DaemonSet = of(json!({
+                "metadata": {"namespace": "ns", "name": "agent", "uid": "d", "annotations": annotations},
+                "spec": {"selector": {"matchLabels": {"app": "agent"}},
+                    "template": {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": []}}},
+            }));
+            let spec = set.spec.as_ref().expect("it has one");
+            let (hash, now) = ("abc".to_owned(), Time::default());
+            let known = Known { set: &set, spec, hash, by_node: BTreeMap::new(), nodes: Vec::new(), now };
+            let caches = Caches::new().with::<Pod>([]);
+            let node: Node = of(json!({"metadata": {"name": "n1"}}));
+            let pod = pod_for(&caches.view(), &known, &node).expect("the name is free");
+            assert_eq!(pod.label(GENERATION_LABEL), expected, "{annotations}");
+            assert_eq!(pod.label(revisions::LABEL), Some("abc"));
+        };
+        check(json!({ GENERATION: "7" }), Some("7"));
+        check(json!({}), None);
+        check(json!({ GENERATION: "seven" }), None);
+    }
 
     #[test]
     fn what_ends_again_and_again_stays_longer_each_time() {
