@@ -58,8 +58,8 @@ pub(super) fn fill(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>, S
     let waits = |plan: Plan| Some(plan.then(under_way(world, true, "Filling new PVCs", "Waiting for new PVCs")));
     Ok(match job.stage(world.restore, world.view) {
         Stage::Done => None,
-        Stage::Running(None) => waits(Plan::none()),
-        Stage::Running(Some(trouble)) => Some(encountered(world, &trouble)),
+        Stage::Running(_, None) => waits(Plan::none()),
+        Stage::Running(_, Some(trouble)) => Some(encountered(world, &trouble)),
         Stage::Absent => {
             let message = format!("Successfully created Pod {} that fills PVCs", job.name);
             let event = EventRecord::normal(world.restore, "SuccessfulCopyingPodCreate", message);
