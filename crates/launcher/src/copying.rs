@@ -52,7 +52,7 @@ pub(crate) struct Copying {
     /// Locked as long as this lives.
     doing: File,
     /// Why it is to fail.
-    pub failed: Option<String>,
+    failed: Option<String>,
 }
 
 fn job(number: usize) -> String {
@@ -154,9 +154,6 @@ impl Copying {
         }
         tracing::warn!(why, "the disks are not copied");
         self.failed = Some(why.to_owned());
-        if let Err(error) = self.doing.write_all_at(why.as_bytes(), 0) {
-            tracing::warn!(%error, "why a copy failed cannot be told");
-        }
     }
 
     /// Looks how far the jobs are; whether all of them have concluded.
@@ -187,7 +184,7 @@ impl Copying {
                 self.fail(&text("a copy cannot be kept", error));
             }
         }
-        if self.failed.is_some() {
+        if let Some(why) = &self.failed {
             for directory in &self.directories {
                 match rustix::fs::unlinkat(directory, PARTIAL, AtFlags::empty()) {
                     Err(errno) if errno != rustix::io::Errno::NOENT => {
@@ -195,6 +192,10 @@ impl Copying {
                     }
                     _ => {}
                 }
+            }
+            // Now that there is room, surely.
+            if let Err(error) = self.doing.write_all_at(why.as_bytes(), 0) {
+                tracing::warn!(%error, "why a copy failed cannot be told");
             }
         }
     }

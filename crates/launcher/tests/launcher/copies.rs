@@ -132,6 +132,10 @@ async fn disks_are_copied_as_they_were_when_it_began() {
 
 #[tokio::test]
 async fn a_copy_that_ends_early_leaves_nothing() {
+    // The launcher sees what was mounted before it.
+    let place = tempfile::tempdir().expect("a directory");
+    let full = [place.path().to_path_buf()];
+    let small = Small::mount(&full[0]);
     let (pod, mut spare) = machine().await;
     let to = |name: &str| [pod.dir.path().join(name)];
     // What cannot be copied, or nobody waits for.
@@ -174,9 +178,6 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     assert_eq!(pod.call(Call::Status).await.expect("answered").phase, Phase::Running);
 
     // There is no room for it: the guest's own write holds, and the guest runs.
-    let full = to("full");
-    std::fs::create_dir(&full[0]).expect("made");
-    let small = Small::mount(&full[0]);
     let receiver = wait_in(&full);
     pod.call(copy("full", &["one"], &full)).await.expect("begun");
     let said = receiver.join().expect("no panic").expect_err("nothing");

@@ -40,7 +40,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::snapshot::classes;
 use crate::controllers::vmi::pod::bytes_quantity;
 use crate::identity::{digest, label_value};
-pub(crate) use pod::{Job, Pair, Purpose, Running, Stage, confirm_none, container_id, instance, own, remove, trouble};
+pub(crate) use pod::{
+    Job, Pair, Purpose, Running, Stage, confirm_none, container_id, instance, own, remove, restarts, trouble,
+};
 
 /// Annotation of a storage class: claims without a class are of this one.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";

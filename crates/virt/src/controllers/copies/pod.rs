@@ -251,6 +251,12 @@ pub(crate) fn instance(pod: &Pod) -> &str {
     pod.annotation(INSTANCE_ANNOTATION).unwrap_or_default()
 }
 
+/// How often a pod's container was started again.
+pub(crate) fn restarts(pod: &Pod) -> i32 {
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    containers.map(|container| container.restart_count).max().unwrap_or(0)
+}
+
 /// The id of a pod's container that runs, without the runtime's name.
 pub(crate) fn container_id(pod: &Pod) -> Option<&str> {
     let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
