@@ -7,6 +7,7 @@ use carrack_types::kubevirt::{
     VirtualMachineSnapshotContent,
 };
 use carrack_types::resource::PartialObject;
+use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -33,6 +34,8 @@ struct World {
     claims: Vec<Value>,
     pods: Vec<Value>,
     classes: Vec<Value>,
+    /// The VolumeSnapshots, where storage takes them.
+    taken: Option<Vec<Value>>,
 }
 
 fn owner(kind: &str, name: &str) -> Value {
@@ -113,6 +116,7 @@ impl World {
             claims: vec![claim("data", json!({"status": {"capacity": {"storage": "2Gi"}}}))],
             pods: Vec::new(),
             classes: vec![class("plain", "driver", false)],
+            taken: None,
         }
     }
 
@@ -148,7 +152,19 @@ impl World {
     fn caches(&self) -> Caches {
         // Something newer of each kind: the caches are far enough.
         let newest = json!({"metadata": {"name": "newest", "namespace": "other", "resourceVersion": "100"}});
-        Caches::new()
+        let mut caches = Caches::new();
+        let mut defined = Vec::<PartialObject>::new();
+        if let Some(taken) = &self.taken {
+            let class = json!({"metadata": {"name": "snap", "resourceVersion": "100"}, "driver": "shelf",
+                "deletionPolicy": "Delete"});
+            caches = caches
+                .with([of::<VolumeSnapshotClass>(class)])
+                .with(taken.iter().chain([&newest]).cloned().map(of::<VolumeSnapshot>));
+            defined = ["volumesnapshots", "volumesnapshotclasses"]
+                .map(|kind| of(json!({"metadata": {"name": format!("{kind}.snapshot.storage.k8s.io")}})))
+                .into();
+        }
+        caches
             .with([of::<VirtualMachineSnapshot>(self.snapshot.clone())])
             .with([of::<VirtualMachineSnapshotContent>(self.content.clone())])
             .with([of::<VirtualMachineRestore>(self.restore.clone())])
@@ -158,7 +174,7 @@ impl World {
             .with(self.pods.iter().cloned().map(of::<Pod>))
             .with([of::<ControllerRevision>(with(newest.clone(), json!({"revision": 1})))])
             .with(self.classes.iter().cloned().map(of::<StorageClass>))
-            .with_metadata(definitions(), Vec::<PartialObject>::new())
+            .with_metadata(definitions(), defined)
     }
 
     fn snapshot(&self) -> Plan {
@@ -327,6 +343,12 @@ fn a_copy_that_a_machine_did_not_finish_is_begun_anew() {
         assert!(said[0].starts_with(&format!("delete pods/{POD}")), "{vmi:?}: {said:?}");
         // A machine that is off is copied by a pod, one that has ended is waited for.
         world.pods.clear();
+        let plan = world.content();
+        let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+        let forgotten = &patch["status"]["volumeSnapshotStatus"][0];
+        assert!(forgotten["readyToUse"] == false && forgotten["creationTime"].is_null(), "{patch}");
+        world.content["status"] = json!({"readyToUse": false, "volumeSnapshotStatus": [
+            {"volumeSnapshotName": COPY, "readyToUse": false}]});
         let phase = vmi.map(|vmi| vmi["status"]["phase"].clone());
         let said = words(&world.content()).join("\n");
         assert_eq!(
@@ -335,14 +357,46 @@ fn a_copy_that_a_machine_did_not_finish_is_begun_anew() {
             "{phase:?}: {said}"
         );
     }
-    // Where storage has taken other volumes meanwhile, they would be of two times.
-    let mut world = begun();
+}
+
+/// One disk is copied by the machine, the other is taken by storage.
+#[test]
+fn disks_of_both_kinds_are_of_one_time() {
+    const OTHER: &str = "vmsnapshot-s-uid-volume-more";
+    let other = |mut world: World| {
+        let backups = world.content["spec"]["volumeBackups"].as_array_mut().expect("backups");
+        backups.push(json!({"volumeName": "more", "volumeSnapshotName": OTHER,
+            "persistentVolumeClaim": {"metadata": {"name": "more"}, "spec": {"storageClassName": "shelf"}}}));
+        world.classes.push(class("shelf", "shelf", false));
+        world.taken = Some(Vec::new());
+        world
+    };
+    let said = |world: &World| words(&world.content()).join("\n");
+    let of_storage = |status: Value| {
+        json!({"metadata": {"name": OTHER, "namespace": "ns", "uid": "vs-uid", "resourceVersion": "40",
+            "ownerReferences": owner("VirtualMachineSnapshotContent", "content")},
+        "spec": {"source": {"persistentVolumeClaimName": "more"}}, "status": status})
+    };
+    // Nothing is taken before the pod is there; then all at once, and the guest stays frozen until storage is done.
+    let mut world = other(receiving(true));
+    let pods = std::mem::take(&mut world.pods);
+    assert!(said(&world).starts_with(&format!("create pods/{POD}")) && !said(&world).contains("volumesnapshots"));
+    world.pods = pods;
+    let all = words(&world.content());
+    let firsts: Vec<&str> = all.iter().filter_map(|word| word.rsplit(' ').last()).collect();
+    assert_eq!(firsts, ["call", "create", "call", "patch"], "{all:?}");
+    assert!(all[0].ends_with("freeze") && all[1].ends_with(OTHER) && all[2].ends_with("copyvolumes"), "{all:?}");
+    let mut world = other(begun());
+    world.taken = Some(vec![of_storage(json!({}))]);
+    assert!(!said(&world).contains("call"), "{}", said(&world));
+    world.taken = Some(vec![of_storage(json!({"creationTime": "1970-01-12T13:46:44Z", "readyToUse": true}))]);
+    assert!(said(&world).starts_with("call virtualmachineinstances/vm/unfreeze"), "{}", said(&world));
+    // A copy that is begun anew would be of another time: it fails when the snapshot's time is over.
     world.pods.clear();
-    let backups = world.content["spec"]["volumeBackups"].as_array_mut().expect("backups");
-    backups.push(json!({"volumeName": "more", "volumeSnapshotName": "vmsnapshot-s-uid-volume-more",
-        "persistentVolumeClaim": {"metadata": {"name": "more"}, "spec": {"storageClassName": "plain"}}}));
-    let said = words(&world.content()).join("\n");
-    assert!(!said.contains("create") && said.contains("status"), "{said}");
+    let interrupted = said(&world);
+    assert!(!interrupted.contains("create") && interrupted.contains("status"), "{interrupted}");
+    world.vmi = None;
+    assert!(!said(&world).contains("create pods"), "{}", said(&world));
 }
 
 #[test]

@@ -243,6 +243,11 @@ fn copying_job<'a>(world: &World<'a>, copies: &[Copy<'_>]) -> Option<Job<'a>> {
     copies::job(content, copies, purpose)
 }
 
+/// Whether storage has taken some of the volumes.
+fn is_partly_taken(world: &World<'_>) -> bool {
+    children(world.content, world.view).any(|(_, _, found)| found.is_some())
+}
+
 /// When a running machine began to copy a disk, as the content remembers it.
 fn begun_at(content: &VirtualMachineSnapshotContent, copy: &str) -> Option<MetaTime> {
     let statuses = &content.status.as_ref()?.volume_snapshot_status;
@@ -260,8 +265,9 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
     let done = content.is_created()
         || matches!(stage, Some(Stage::Done))
         || world.planted == Some(Planted::CopiesUnread) && matches!(stage, Some(Stage::Running(..)));
-    // What a pod waited for that is gone was begun in vain.
-    let lasts = done || matches!(stage, Some(Stage::Running(..)));
+    // What a pod waited for that is gone was begun in vain, and is begun anew; unless storage has taken other volumes at
+    // that time.
+    let lasts = done || matches!(stage, Some(Stage::Running(..))) || is_partly_taken(world);
     if let Some(Stage::Running(_, trouble)) = stage {
         sum.error = sum.error.take().or(trouble);
     }
@@ -443,8 +449,12 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Next, S
                 (None, _) => copies::off(source.vm),
             };
             let begun = copies.iter().any(|copy| begun_at(content, copy.name).is_some());
-            if begun && children(content, view).next().is_some() {
+            if (begun || receives) && is_partly_taken(world) {
                 return Err("the copying was interrupted, and other volumes are of another time".to_owned());
+            }
+            if begun {
+                // First that is forgotten.
+                return Ok(Next::Wait);
             }
             let message = format!("Successfully created Pod {} that copies disks", job.name);
             let event = EventRecord::normal(*content, "SuccessfulCopyingPodCreate", message);
