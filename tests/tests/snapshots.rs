@@ -16,15 +16,27 @@ fn status(kubectl: &Kubectl<'_>, kind: &str, name: &str) -> serde_json::Value {
     kubectl.field(kind, name, "/status")
 }
 
-/// The disk with the diary's pages.
-const PAGES: &str = "for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = PAGES ] && dev=/dev/${d##*/}; done";
+/// A line for the guest's shell that finds the disk of this serial number.
+fn find(serial: &str) -> String {
+    format!("for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = {serial} ] && dev=/dev/${{d##*/}}; done")
+}
 
+fn write_to(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
+    kubectl.holds_in_guest(name, &format!("{}; echo {text} | dd of=$dev conv=fsync", find(serial)));
+}
+
+fn reads_from(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
+    let bytes = text.len() + 1;
+    kubectl.holds_in_guest(name, &format!("{}; head -c {bytes} $dev | grep -q '^{text}$'", find(serial)));
+}
+
+/// Writes on the disk with the diary's pages.
 fn write(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    kubectl.holds_in_guest(name, &format!("{PAGES}; echo {text} | dd of=$dev conv=fsync"));
+    write_to(kubectl, name, "PAGES", text);
 }
 
 fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    kubectl.holds_in_guest(name, &format!("{PAGES}; head -c {} $dev | grep -q '^{text}$'", text.len() + 1));
+    reads_from(kubectl, name, "PAGES", text);
 }
 
 fn ask(kubectl: &Kubectl<'_>, name: &str, what: &str) {
@@ -158,16 +170,17 @@ fn what_storage_cannot_snapshot_is_copied() {
     let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
     eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
     kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
-    kubectl.apply(machine);
+    kubectl.apply(&with_block_device(machine));
     kubectl.wait_agent("diary");
     write(&kubectl, "diary", "before");
+    write_to(&kubectl, "diary", "BLOCK", "before-too");
     // Copied while it runs, by its own QEMU; it never stopped, and is let go.
     let instance = kubectl.field("vmi", "diary", "/metadata/uid");
     kubectl.apply(snapshot);
     kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-first", "--timeout=120s"]);
     let taken = status(&kubectl, "vmsnapshot", "diary-first");
     assert_eq!(taken["indications"], json!(["GuestAgent", "Online"]), "{taken}");
-    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages"], "excludedVolumes": ["root"]}));
+    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages", "block"], "excludedVolumes": ["root"]}));
     assert_eq!((&taken["phase"], &taken["error"]), (&json!("Succeeded"), &json!(null)), "{taken}");
     assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     let copy = format!("{}-copy-pages", taken["virtualMachineSnapshotContentName"].as_str().expect("a name"));
@@ -178,6 +191,7 @@ fn what_storage_cannot_snapshot_is_copied() {
             && kubectl.get("pod", &copying_pod(&kubectl)).is_none()
     });
     write(&kubectl, "diary", "after");
+    write_to(&kubectl, "diary", "BLOCK", "after-too");
 
     // And while it is off, by a pod.
     stop(&kubectl, "diary");
@@ -188,7 +202,7 @@ fn what_storage_cannot_snapshot_is_copied() {
     assert_eq!(kubectl.get("pod", &copying_pod(&kubectl)), None, "what copied it is gone, else it had not started");
     reads(&kubectl, "diary", "after");
 
-    // The machine itself, and another.
+    // The machine itself, and while it runs again, a clone of it.
     let other = example("vm-restore.yaml");
     let itself = other
         .replace("name: diary-again", "name: back")
@@ -197,13 +211,35 @@ fn what_storage_cannot_snapshot_is_copied() {
     restore(&kubectl, "back", &itself);
     start(&kubectl, "diary");
     reads(&kubectl, "diary", "before");
+    reads_from(&kubectl, "diary", "BLOCK", "before-too");
     write(&kubectl, "diary", "later");
-    restore(&kubectl, "diary-again", &other.replace("diary-first", "diary-second"));
+    write_to(&kubectl, "diary", "BLOCK", "later-too");
+    let instance = kubectl.field("vmi", "diary", "/metadata/uid");
+    kubectl.apply(
+        "apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata: {name: by-copies}\nspec:\n  \
+         source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: diary}\n  \
+         target: {apiGroup: kubevirt.io, kind: VirtualMachine, name: diary-copy}\n",
+    );
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmclone/by-copies", "--timeout=180s"]);
+    assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     start(&kubectl, "diary-copy");
-    reads(&kubectl, "diary-copy", "after");
-    reads(&kubectl, "diary", "later");
+    reads(&kubectl, "diary-copy", "later");
+    reads_from(&kubectl, "diary-copy", "BLOCK", "later-too");
+    kubectl.ok(&["delete", "vmclone", "by-copies", "--timeout=60s"]);
 
     nothing_is_left(&sandbox);
+}
+
+/// The diary with one more disk, which is a block device on its node.
+fn with_block_device(machine: &str) -> String {
+    let disk = "              serial: PAGES\n              disk:\n                bus: virtio\n";
+    let volume = "          persistentVolumeClaim:\n            claimName: diary\n";
+    let more_disk = format!("{disk}            - name: block\n{}", disk.replace("PAGES", "BLOCK"));
+    let more_volume = format!("{volume}        - name: block\n{}", volume.replace("diary", "diary-block"));
+    let machine = machine.replace(disk, &more_disk).replace(volume, &more_volume);
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: diary-block}\nspec:\n  \
+                 volumeMode: Block\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 64Mi}}\n";
+    format!("{machine}---\n{claim}")
 }
 
 /// The pod that would copy the diary's disks.

@@ -252,7 +252,6 @@ pub(crate) async fn cancel(qmp: &mut Qmp) {
 ///
 /// # Errors
 /// Why not, for people.
-#[expect(clippy::disallowed_methods, reason = "shell: QEMU tells nobody else that a cancelled job has concluded")]
 pub(crate) async fn abandon(qmp: &mut Qmp, nodes: usize) -> Result<(), String> {
     let mut looks = 0;
     loop {
