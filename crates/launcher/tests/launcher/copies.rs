@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "it waits, with deadlines, for what other processes do")]
 //! Disks that are copied while their machine runs.
 
 use crate::pod::{PATIENCE, Pod, UID, bare, dead};
@@ -50,7 +51,9 @@ fn wait_in(directories: &[PathBuf]) -> JoinHandle<Result<(), String>> {
     }
     let waiting = directories.to_vec();
     let receiver = std::thread::spawn(move || receive::run(UID, &waiting).map_err(|error| error.to_string()));
+    let started = Instant::now();
     while !is_wanted(&directories[0], UID) {
+        assert!(started.elapsed() < PATIENCE, "nobody waits");
         std::thread::sleep(Duration::from_millis(5));
     }
     receiver

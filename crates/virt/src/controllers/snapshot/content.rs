@@ -248,10 +248,15 @@ fn is_partly_taken(world: &World<'_>) -> bool {
     children(world.content, world.view).any(|(_, _, found)| found.is_some())
 }
 
-/// When a running machine began to copy a disk, as the content remembers it.
+/// What the content remembers of a copy.
+fn remembered<'a>(content: &'a VirtualMachineSnapshotContent, copy: &str) -> Option<&'a ContentVolumeStatus> {
+    content.status.as_ref()?.volume_snapshot_status.iter().find(|status| status.volume_snapshot_name == copy)
+}
+
+/// When a running machine began to copy a disk, as the content remembers it until all is there. One that was copied while
+/// the machine was off has a time only when it is ready.
 fn begun_at(content: &VirtualMachineSnapshotContent, copy: &str) -> Option<MetaTime> {
-    let statuses = &content.status.as_ref()?.volume_snapshot_status;
-    statuses.iter().find(|status| status.volume_snapshot_name == copy)?.creation_time.clone()
+    remembered(content, copy).filter(|status| status.ready_to_use != Some(true))?.creation_time.clone()
 }
 
 /// What the copies are, besides. They are there when their pod has succeeded; the content remembers that.
@@ -271,6 +276,7 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
     if let Some(Stage::Running(_, trouble)) = stage {
         sum.error = sum.error.take().or(trouble);
     }
+    let by_storage = sum.created;
     for copy in copies {
         let own = copy.is_own(content);
         let there = own && done;
@@ -280,8 +286,11 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
             None => sum.uncopied.push(copy.name.to_owned()),
             Some(_) if own => sum.statuses.push(ContentVolumeStatus {
                 volume_snapshot_name: copy.name.to_owned(),
-                creation_time: begun.or_else(|| there.then(|| taken_at(world))),
-                ready_to_use: Some(there),
+                ready_to_use: Some(there && (by_storage || begun.is_none())),
+                creation_time: begun.or_else(|| {
+                    let said = remembered(content, copy.name).and_then(|status| status.creation_time.clone());
+                    there.then(|| said.unwrap_or_else(|| taken_at(world)))
+                }),
                 error: None,
             }),
             Some(_) => {
