@@ -383,7 +383,7 @@ fn disks_of_both_kinds_are_of_one_time() {
     assert!(said(&world).starts_with(&format!("create pods/{POD}")) && !said(&world).contains("volumesnapshots"));
     world.pods = pods;
     let all = words(&world.content());
-    let firsts: Vec<&str> = all.iter().filter_map(|word| word.rsplit(' ').last()).collect();
+    let firsts: Vec<&str> = all.iter().filter_map(|word| word.split(' ').next()).collect();
     assert_eq!(firsts, ["call", "create", "call", "patch"], "{all:?}");
     assert!(all[0].ends_with("freeze") && all[1].ends_with(OTHER) && all[2].ends_with("copyvolumes"), "{all:?}");
     let mut world = other(begun());
