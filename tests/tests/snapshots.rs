@@ -16,15 +16,27 @@ fn status(kubectl: &Kubectl<'_>, kind: &str, name: &str) -> serde_json::Value {
     kubectl.field(kind, name, "/status")
 }
 
-/// The disk with the diary's pages.
-const PAGES: &str = "for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = PAGES ] && dev=/dev/${d##*/}; done";
+/// A line for the guest's shell that finds the disk of this serial number.
+fn find(serial: &str) -> String {
+    format!("for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = {serial} ] && dev=/dev/${{d##*/}}; done")
+}
 
+fn write_to(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
+    kubectl.holds_in_guest(name, &format!("{}; echo {text} | dd of=$dev conv=fsync", find(serial)));
+}
+
+fn reads_from(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
+    let bytes = text.len() + 1;
+    kubectl.holds_in_guest(name, &format!("{}; head -c {bytes} $dev | grep -q '^{text}$'", find(serial)));
+}
+
+/// Writes on the disk with the diary's pages.
 fn write(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    kubectl.holds_in_guest(name, &format!("{PAGES}; echo {text} | dd of=$dev conv=fsync"));
+    write_to(kubectl, name, "PAGES", text);
 }
 
 fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    kubectl.holds_in_guest(name, &format!("{PAGES}; head -c {} $dev | grep -q '^{text}$'", text.len() + 1));
+    reads_from(kubectl, name, "PAGES", text);
 }
 
 fn ask(kubectl: &Kubectl<'_>, name: &str, what: &str) {
@@ -130,21 +142,26 @@ fn a_machine_becomes_what_it_was_and_another_does() {
     reads(&kubectl, "diary-copy", "before");
     reads(&kubectl, "diary", "later");
 
-    // Nothing is left: in the API, and on the disk.
-    kubectl.ok(&["delete", "vm", "--all", "--timeout=120s"]);
-    kubectl.ok(&["delete", "vmrestore", "--all", "--timeout=60s"]);
-    kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
+    nothing_is_left(&sandbox);
+}
+
+/// Deletes everything, and what was made of it goes with it: in the API, and on the disk.
+fn nothing_is_left(sandbox: &Sandbox) {
+    let kubectl = sandbox.kubectl();
+    for kind in ["vm", "vmrestore", "vmsnapshot"] {
+        kubectl.ok(&["delete", kind, "--all", "--timeout=120s"]);
+    }
     for kind in ["vmsnapshotcontents", "volumesnapshots", "volumesnapshotcontents"] {
         assert_eq!(names(&kubectl, kind), Vec::<String>::new(), "{kind}");
     }
     kubectl.ok(&["delete", "pvc", "--all", "--timeout=90s"]);
-    eventually_true("no volume is left", 90, || {
-        names(&kubectl, "pv").is_empty() && files(&sandbox, "volumes").is_empty()
+    eventually_true("nothing is left", 90, || {
+        names(&kubectl, "pv").is_empty() && names(&kubectl, "pod").is_empty() && files(sandbox, "volumes").is_empty()
     });
-    assert_eq!(files(&sandbox, "snapshots"), Vec::<PathBuf>::new());
+    assert_eq!(files(sandbox, "snapshots"), Vec::<PathBuf>::new());
 }
 
-/// Storage that takes no snapshots: the disk is copied while the machine is off, and machines are made of the copy.
+/// Storage that takes no snapshots: the disk is copied, whether the machine runs or is off, and machines are made of copies.
 #[test]
 fn what_storage_cannot_snapshot_is_copied() {
     let sandbox = Sandbox::up(&["demo"]);
@@ -153,35 +170,39 @@ fn what_storage_cannot_snapshot_is_copied() {
     let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
     eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
     kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
-    kubectl.apply(machine);
+    kubectl.apply(&with_block_device(machine));
     kubectl.wait_agent("diary");
     write(&kubectl, "diary", "before");
+    write_to(&kubectl, "diary", "BLOCK", "before-too");
+    // Copied while it runs, by its own QEMU; it never stopped, and is let go.
+    let instance = kubectl.field("vmi", "diary", "/metadata/uid");
     kubectl.apply(snapshot);
-    eventually("it says that the machine is to be stopped", 30, || {
-        let now = status(&kubectl, "vmsnapshot", "diary-first");
-        let said = now["error"]["message"].as_str().unwrap_or_default();
-        if said.contains("stop the machine, or give the class a VolumeSnapshotClass") {
-            Ok(())
-        } else {
-            Err(now.to_string())
-        }
-    });
-    assert!(kubectl.field("vm", "diary", "/status/snapshotInProgress").is_null(), "it can be stopped");
-    stop(&kubectl, "diary");
     kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-first", "--timeout=120s"]);
     let taken = status(&kubectl, "vmsnapshot", "diary-first");
-    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages"], "excludedVolumes": ["root"]}));
+    assert_eq!(taken["indications"], json!(["GuestAgent", "Online"]), "{taken}");
+    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages", "block"], "excludedVolumes": ["root"]}));
     assert_eq!((&taken["phase"], &taken["error"]), (&json!("Succeeded"), &json!(null)), "{taken}");
+    assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     let copy = format!("{}-copy-pages", taken["virtualMachineSnapshotContentName"].as_str().expect("a name"));
     assert_eq!(kubectl.field("pvc", &copy, "/status/phase"), "Bound");
     assert_eq!(names(&kubectl, "volumesnapshots"), Vec::<String>::new());
+    eventually_true("its guest is thawed, and what copied is gone", 60, || {
+        kubectl.field("vmi", "diary", "/status/fsFreezeStatus").is_null()
+            && kubectl.get("pod", &copying_pod(&kubectl)).is_none()
+    });
+    write(&kubectl, "diary", "after");
+    write_to(&kubectl, "diary", "BLOCK", "after-too");
 
+    // And while it is off, by a pod.
+    stop(&kubectl, "diary");
+    kubectl.apply(&snapshot.replace("diary-first", "diary-second"));
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-second", "--timeout=120s"]);
+    assert_eq!(status(&kubectl, "vmsnapshot", "diary-second")["indications"], json!(null));
     start(&kubectl, "diary");
     assert_eq!(kubectl.get("pod", &copying_pod(&kubectl)), None, "what copied it is gone, else it had not started");
-    reads(&kubectl, "diary", "before");
-    write(&kubectl, "diary", "after");
+    reads(&kubectl, "diary", "after");
 
-    // The machine itself, and another.
+    // The machine itself, and while it runs again, a clone of it.
     let other = example("vm-restore.yaml");
     let itself = other
         .replace("name: diary-again", "name: back")
@@ -190,20 +211,35 @@ fn what_storage_cannot_snapshot_is_copied() {
     restore(&kubectl, "back", &itself);
     start(&kubectl, "diary");
     reads(&kubectl, "diary", "before");
+    reads_from(&kubectl, "diary", "BLOCK", "before-too");
     write(&kubectl, "diary", "later");
-    restore(&kubectl, "diary-again", &other);
+    write_to(&kubectl, "diary", "BLOCK", "later-too");
+    let instance = kubectl.field("vmi", "diary", "/metadata/uid");
+    kubectl.apply(
+        "apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata: {name: by-copies}\nspec:\n  \
+         source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: diary}\n  \
+         target: {apiGroup: kubevirt.io, kind: VirtualMachine, name: diary-copy}\n",
+    );
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmclone/by-copies", "--timeout=180s"]);
+    assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     start(&kubectl, "diary-copy");
-    reads(&kubectl, "diary-copy", "before");
-    reads(&kubectl, "diary", "later");
+    reads(&kubectl, "diary-copy", "later");
+    reads_from(&kubectl, "diary-copy", "BLOCK", "later-too");
+    kubectl.ok(&["delete", "vmclone", "by-copies", "--timeout=60s"]);
 
-    kubectl.ok(&["delete", "vm", "--all", "--timeout=120s"]);
-    kubectl.ok(&["delete", "vmrestore", "--all", "--timeout=60s"]);
-    kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
-    assert_eq!(names(&kubectl, "vmsnapshotcontents"), Vec::<String>::new());
-    kubectl.ok(&["delete", "pvc", "--all", "--timeout=90s"]);
-    eventually_true("nothing is left", 90, || {
-        names(&kubectl, "pv").is_empty() && names(&kubectl, "pod").is_empty() && files(&sandbox, "volumes").is_empty()
-    });
+    nothing_is_left(&sandbox);
+}
+
+/// The diary with one more disk, which is a block device on its node.
+fn with_block_device(machine: &str) -> String {
+    let disk = "              serial: PAGES\n              disk:\n                bus: virtio\n";
+    let volume = "          persistentVolumeClaim:\n            claimName: diary\n";
+    let more_disk = format!("{disk}            - name: block\n{}", disk.replace("PAGES", "BLOCK"));
+    let more_volume = format!("{volume}        - name: block\n{}", volume.replace("diary", "diary-block"));
+    let machine = machine.replace(disk, &more_disk).replace(volume, &more_volume);
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: diary-block}\nspec:\n  \
+                 volumeMode: Block\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 64Mi}}\n";
+    format!("{machine}---\n{claim}")
 }
 
 /// The pod that would copy the diary's disks.
@@ -302,14 +338,7 @@ fn machines_that_are_off_and_what_goes_wrong() {
     kubectl.ok(&["delete", "vmsnapshot", "--all", "--timeout=60s"]);
     assert_eq!((names(&kubectl, "vmsnapshotcontents").len(), names(&kubectl, "volumesnapshots").len()), (1, 1));
     kubectl.ok(&["delete", "vmsnapshotcontents", "--all", "--timeout=60s"]);
-    kubectl.ok(&["delete", "vm,vmrestore,pvc", "--all", "--timeout=90s"]);
-    for kind in ["volumesnapshots", "volumesnapshotcontents", "vmsnapshotcontents"] {
-        assert_eq!(names(&kubectl, kind), Vec::<String>::new(), "{kind}");
-    }
-    eventually_true("no volume is left", 90, || {
-        names(&kubectl, "pv").is_empty() && files(&sandbox, "volumes").is_empty()
-    });
-    assert_eq!(files(&sandbox, "snapshots"), Vec::<PathBuf>::new());
+    nothing_is_left(&sandbox);
 }
 
 /// The restored claim has its volume by then.

@@ -8,6 +8,7 @@ use crate::domain::{EndReason, Phase};
 use crate::layout::Layout;
 use crate::monitor::{self, MonitorError, Start};
 use crate::proto::Call;
+use crate::receive;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -70,6 +71,12 @@ enum LauncherCommand {
         #[arg(required = true, num_args = 2..)]
         paths: Vec<PathBuf>,
     },
+    /// Wait until the running machine `--uid` has copied its disks to these directories (in a pod of its own)
+    Receive {
+        /// One for each disk
+        #[arg(required = true)]
+        directories: Vec<PathBuf>,
+    },
     /// Ask the guest agent: whether it is there, or for a command's exit status (for probes)
     Probe {
         /// How long the answer may take, in seconds
@@ -99,6 +106,9 @@ pub fn run(prefix: &[&str], args: LauncherArgs) -> ExitCode {
         return ExitCode::FAILURE;
     }
     match args.command {
+        Some(LauncherCommand::Receive { directories }) => {
+            report(receive::run(&places.uid, &directories).map_err(|error| error.to_string()))
+        }
         // Done above: it is about no machine.
         Some(LauncherCommand::Copy { .. }) => ExitCode::SUCCESS,
         None => crate::entry::run(&places.monitor(prefix, &["--fresh"])),

@@ -5,13 +5,16 @@
 //!   restore:  disk.qcow2 ──▶ disk.img (raw) or a block device
 //! ```
 //!
+//! A file system in which no machine has made its disk yet is kept as what it is: as a file of no bytes, of which nothing is
+//! made again.
+//!
 //! Nothing that is copied is trusted. A disk is raw, as it is for the machine, whatever its first bytes say; a kept file is
 //! qcow2 that stands alone ([`image::inspect`]): no file that an image names is opened. A link is not followed. A file
 //! appears under its name as a whole or not at all, so a copy that was begun may be begun again.
 
 use crate::image::{self, ImageFormat, InspectError};
 use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -72,11 +75,15 @@ fn copy(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
         Direction::Keep => (ImageFormat::Raw, ImageFormat::Qcow2),
         Direction::Restore => (ImageFormat::Qcow2, ImageFormat::Raw),
     };
-    if !is_image(from)? {
+    let unused = direction == Direction::Keep && is_unused(from);
+    if !unused && !is_image(from)? {
         return Err(CopyError::Kind(from.to_path_buf()));
     }
     if read == ImageFormat::Qcow2 && image::inspect(from)? != ImageFormat::Qcow2 {
         return Err(CopyError::NotQcow2(from.to_path_buf()));
+    }
+    if direction == Direction::Restore && holds_nothing(from)? {
+        return Ok(());
     }
     if std::fs::symlink_metadata(to).is_ok_and(|meta| meta.file_type().is_block_device()) {
         return convert(from, read, to, write, &["-n"]);
@@ -94,7 +101,11 @@ fn copy(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    convert(from, read, &partial, write, &[])?;
+    if unused {
+        qemu_img(Command::new("qemu-img").args(["create", "-q", "-f", write.driver()]).arg(&partial).arg("0"))?;
+    } else {
+        convert(from, read, &partial, write, &[])?;
+    }
     let whole = || -> std::io::Result<()> {
         let file = File::open(&partial)?;
         file.set_permissions(std::fs::Permissions::from_mode(0o660))?;
@@ -111,10 +122,30 @@ fn is_image(path: &Path) -> Result<bool, CopyError> {
     std::fs::symlink_metadata(path).map(usable).map_err(|source| CopyError::Path { path: path.to_path_buf(), source })
 }
 
+/// Whether there is a file system without a disk: no machine has used it yet. The machine that does makes one.
+fn is_unused(path: &Path) -> bool {
+    let missing = std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    missing && path.parent().is_some_and(Path::is_dir)
+}
+
+/// Whether a copy is of a file system without a disk: it has no bytes, as no disk has. By its header's field of the size.
+/// Upstream reference: QEMU's docs/interop/qcow2.
+fn holds_nothing(copy: &Path) -> Result<bool, CopyError> {
+    const SIZE_AT: u64 = 24;
+    let mut size = [0; 8];
+    let read = File::open(copy).and_then(|file| file.read_exact_at(&mut size, SIZE_AT));
+    read.map_err(|source| CopyError::Path { path: copy.to_path_buf(), source })?;
+    Ok(u64::from_be_bytes(size) == 0)
+}
+
 /// Formats are said and not guessed, and QEMU's own locks on images are obeyed: what a machine writes to is not copied.
 fn convert(from: &Path, read: ImageFormat, to: &Path, write: ImageFormat, more: &[&str]) -> Result<(), CopyError> {
     let mut command = Command::new("qemu-img");
     command.args(["convert", "-q", "-f", read.driver(), "-O", write.driver()]).args(more).arg(from).arg(to);
+    qemu_img(&mut command)
+}
+
+fn qemu_img(command: &mut Command) -> Result<(), CopyError> {
     let done = command.stdin(Stdio::null()).output().map_err(|error| CopyError::QemuImg(error.to_string()))?;
     if done.status.success() {
         return Ok(());
@@ -127,7 +158,6 @@ fn convert(from: &Path, read: ImageFormat, to: &Path, write: ImageFormat, more: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt as _;
 
     fn disk(path: &Path) -> Vec<u8> {
         let file = File::options().create(true).write(true).truncate(true).open(path).expect("a file");
@@ -166,6 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn what_no_machine_has_used_stays_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [source, kept, target] = ["disk.img", "disk.qcow2", "again.img"].map(|name| dir.path().join(name));
+        run(Direction::Keep, &[source, kept.clone()]).expect("kept");
+        assert_eq!(image::inspect(&kept).expect("an image"), ImageFormat::Qcow2);
+        run(Direction::Restore, &[kept, target.clone()]).expect("restored");
+        assert!(!target.exists(), "the machine makes it as it needs it");
+    }
+
+    #[test]
     fn what_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
@@ -180,7 +220,8 @@ mod tests {
             assert!(error.contains(wanted), "{from}: {error}");
             assert!(!at("target").exists(), "{from}");
         };
-        check(Direction::Keep, "none", "No such file");
+        check(Direction::Keep, "no-directory/disk.img", "No such file");
+        check(Direction::Restore, "none", "No such file");
         check(Direction::Keep, "link", "neither an image nor a block device");
         check(Direction::Keep, "empty", "neither an image nor a block device");
         check(Direction::Restore, "backed", "it has a backing file");

@@ -105,6 +105,11 @@ impl Layout {
         self.machine_dir().join("firmware-vars.fd")
     }
 
+    /// Where the volume for a copy of a disk is, as long as the copy is begun; of several, the one with this number.
+    pub fn copy_dir(&self, number: usize) -> PathBuf {
+        self.machine_dir().join(format!("copy-{number}"))
+    }
+
     /// The specification that QEMU was started from, for a monitor that takes over.
     pub fn spec_file(&self) -> PathBuf {
         self.machine_dir().join("machine.json")

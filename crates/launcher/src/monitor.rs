@@ -11,13 +11,14 @@
 //!                                 └──► domain.json
 //! ```
 
+use crate::copying::{self, Copying};
 use crate::dhcp;
 use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
 use crate::lines::split;
 use crate::prepare::{prepare, replace, resume};
 use crate::promise;
-use crate::proto::{Call, LINE_LIMIT_BYTES, Request, Response, VERSION};
+use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::MachineSpec;
 use crate::writer::{self, Held};
@@ -70,6 +71,13 @@ pub(crate) enum MonitorError {
     Qemu(#[from] QmpError),
 }
 
+/// What may matter to a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum CopyNews {
+    Job,
+    DiskError,
+}
+
 struct Command {
     call: Call,
     reply: oneshot::Sender<Response>,
@@ -87,6 +95,13 @@ struct Monitor {
     lookout: JoinSet<String>,
     /// The guest has shut down to be started again.
     restart_due: bool,
+    /// The copy of the disks that is being made, and who tells when nobody wants it any more.
+    copying: Option<Copying>,
+    unwanted: Option<oneshot::Receiver<()>>,
+    /// The copy that was begun last.
+    last_copy: String,
+    /// A job has changed, or a disk has failed.
+    copy_due: Option<CopyNews>,
     parent: Option<rustix::process::Pid>,
 }
 
@@ -117,6 +132,10 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         disks: Vec::new(),
         lookout: JoinSet::new(),
         restart_due: false,
+        copying: None,
+        unwanted: None,
+        last_copy: String::new(),
+        copy_due: None,
         parent: rustix::process::getppid(),
     };
     if let Some(spec) = spec {
@@ -127,6 +146,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         monitor.hold(resume(&spec));
         monitor.attach().await;
         monitor.restart_if_due().await;
+        monitor.abandon_copies().await;
     }
     monitor.work(listener).await
 }
@@ -185,8 +205,10 @@ impl Monitor {
                     self.give_up(Observed::PromiseOver).await;
                 }
                 Some(Ok(why)) = self.lookout.join_next() => self.give_up(Observed::DiskTaken(why)).await,
+                () = told(&mut self.unwanted) => self.end_copy("nobody wants the copy any more").await,
             }
             self.restart_if_due().await;
+            self.copy_if_due().await;
         }
         // What is under way is answered, and everybody hears of the end, before anything else ends.
         drop(listener);
@@ -214,6 +236,14 @@ impl Monitor {
     /// Takes in what was observed. That QEMU must quit is seen by the phase when the loop ends.
     fn observe(&mut self, observed: Observed) {
         tracing::debug!(?observed, "observed");
+        if let Observed::Event { name, .. } = &observed {
+            let news = match name.as_str() {
+                "JOB_STATUS_CHANGE" => Some(CopyNews::Job),
+                "BLOCK_IO_ERROR" => Some(CopyNews::DiskError),
+                _ => None,
+            };
+            self.copy_due = self.copy_due.max(news);
+        }
         let Todo { publish, restart, quit: _ } = self.domain.observe(observed);
         if publish {
             self.publish();
@@ -316,6 +346,7 @@ impl Monitor {
             Call::Pause => self.execute("stop").await,
             Call::Unpause => self.execute("cont").await,
             Call::Reset => self.execute("system_reset").await,
+            Call::Copy { id, disks } => self.copy(id, &disks).await,
             Call::Screenshot { name } => {
                 if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
                     return Err("a picture's name has letters and digits".to_owned());
@@ -323,6 +354,73 @@ impl Monitor {
                 let file = self.layout.screenshot(&name);
                 self.execute_with("screendump", json!({ "filename": file, "format": "png" })).await
             }
+        }
+    }
+
+    /// Begins to copy disks.
+    async fn copy(&mut self, id: String, disks: &[CopiedDisk]) -> Result<(), String> {
+        if id == self.last_copy {
+            return Ok(());
+        }
+        if self.copying.is_some() {
+            return Err("the disks are being copied for somebody else".to_owned());
+        }
+        let Some(qmp) = &mut self.qmp else { return Err("the machine is not running".to_owned()) };
+        let (tell, unwanted) = oneshot::channel();
+        self.copying = Some(Copying::begin(&id, &self.layout, disks, qmp, tell).await?);
+        self.unwanted = Some(unwanted);
+        self.last_copy = id;
+        self.copy_due = Some(CopyNews::Job);
+        Ok(())
+    }
+
+    /// Ends a copy that is whole, or that has failed. A guest that was stopped by what the copy could not write goes on.
+    async fn copy_if_due(&mut self) {
+        let Some(news) = self.copy_due.take() else { return };
+        let (Some(copying), Some(qmp)) = (&mut self.copying, &mut self.qmp) else { return };
+        if !copying.look(qmp).await && news != CopyNews::DiskError {
+            return;
+        }
+        if news == CopyNews::DiskError {
+            self.end_copy("a disk failed while it was copied").await;
+            let Some(qmp) = &mut self.qmp else { return };
+            if qmp.run_state().await.is_ok_and(|state| state == "io-error")
+                && let Err(error) = self.execute("cont").await
+            {
+                tracing::error!(error, "the guest does not go on after a copy that failed");
+            }
+            return;
+        }
+        self.finish_copy().await;
+    }
+
+    async fn end_copy(&mut self, why: &str) {
+        if let Some(copying) = &mut self.copying {
+            copying.fail(why);
+        }
+        self.finish_copy().await;
+    }
+
+    async fn finish_copy(&mut self) {
+        self.unwanted = None;
+        if let (Some(copying), Some(qmp)) = (self.copying.take(), &mut self.qmp) {
+            let id = copying.id.clone();
+            copying.close(qmp).await;
+            tracing::info!(id, "the copying of disks has ended");
+        }
+    }
+
+    /// Whoever copied is dead, and whoever waits has been told by that.
+    async fn abandon_copies(&mut self) {
+        let Some(qmp) = &mut self.qmp else { return };
+        match qmp.execute("query-named-block-nodes", json!({ "flat": true })).await {
+            Ok(nodes) => {
+                let nodes = nodes.as_array().map_or(0, Vec::len);
+                if let Err(error) = copying::abandon(qmp, nodes).await {
+                    tracing::error!(error, "copies of disks that were begun before cannot be ended");
+                }
+            }
+            Err(error) => tracing::error!(%error, "which disks there are cannot be told"),
         }
     }
 
@@ -408,6 +506,16 @@ fn hand_over(start: Start, argv: &[String]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(&line)?;
     out.flush()
+}
+
+/// Until it is told; never when there is nobody to tell it.
+async fn told(by: &mut Option<oneshot::Receiver<()>>) {
+    let Some(receiver) = by else { return pending().await };
+    let is_told = receiver.await.is_ok();
+    *by = None;
+    if !is_told {
+        pending().await
+    }
 }
 
 async fn next_event(qmp: &mut Option<Qmp>) -> Observed {

@@ -13,6 +13,7 @@
 use crate::domain::Domain;
 use crate::spec::MachineSpec;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Raised when a request or an answer changes its meaning.
 pub const VERSION: u32 = 1;
@@ -55,10 +56,28 @@ pub enum Call {
         /// Letters and digits.
         name: String,
     },
+    /// Begin to copy disks to qcow2 files in these directories, as they are now; see [`crate::receive`]. A copy that was
+    /// begun under this id is not begun again. The directories are needed until this is answered.
+    Copy {
+        /// Whose copy it is.
+        id: String,
+        /// What is copied, and where to. Somebody waits in the first directory.
+        disks: Vec<CopiedDisk>,
+    },
     /// Only answer.
     Status,
     /// Answer, and again after every change.
     Watch,
+}
+
+/// A disk that is copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopiedDisk {
+    /// The disk's name, which is its volume's.
+    pub volume: String,
+    /// Where the copy is to be, as the launcher sees it.
+    pub directory: PathBuf,
 }
 
 /// An answer.

@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod api;
 pub mod controllers;
+mod copying;
 mod diff;
 mod duration;
 mod exposition;

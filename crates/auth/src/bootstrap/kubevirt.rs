@@ -171,7 +171,11 @@ fn agents(b: &mut Builder) {
                 "virtualmachinesnapshots/finalizers virtualmachinesnapshotcontents/finalizers \
                  virtualmachinerestores/finalizers",
             ),
-            rule("update", SUBRESOURCES, "virtualmachineinstances/freeze virtualmachineinstances/unfreeze"),
+            rule(
+                "update",
+                SUBRESOURCES,
+                "virtualmachineinstances/freeze virtualmachineinstances/unfreeze virtualmachineinstances/copyvolumes",
+            ),
             rule("get list watch create update patch delete", CORE, "persistentvolumeclaims"),
             rule("get list watch create update patch delete", &["snapshot.storage.k8s.io"], "volumesnapshots"),
             rule(READ, &["snapshot.storage.k8s.io"], "volumesnapshotclasses"),

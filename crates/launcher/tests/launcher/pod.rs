@@ -99,6 +99,11 @@ impl Pod {
         run.args(arguments(&self.layout, command)).stdin(Stdio::null()).status().expect("nsenter runs")
     }
 
+    /// Starts the launcher's `command` beside the container.
+    pub fn spawn(layout: &Layout, command: &[&str]) -> Child {
+        Command::new(program()).args(arguments(layout, command)).stdin(Stdio::null()).spawn().expect("it runs")
+    }
+
     /// What the launcher's `command` prints, run where it sees the same directories.
     pub fn output_of(layout: &Layout, command: &[&str]) -> String {
         let output = Command::new(program()).args(arguments(layout, command)).output().expect("it runs");

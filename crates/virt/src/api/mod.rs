@@ -21,6 +21,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::KUBEVIRT_VERSION;
+use crate::copying::COPY_VOLUMES;
 
 pub(crate) use lifecycle::plan_stop;
 
@@ -39,7 +40,7 @@ impl Default for Subresources {
 }
 
 /// What can be done to which resource: resource, subresource, verb.
-const SERVED: [(&str, &str, &str); 44] = [
+const SERVED: [(&str, &str, &str); 45] = [
     ("virtualmachines", "start", "update"),
     ("virtualmachines", "stop", "update"),
     ("virtualmachines", "restart", "update"),
@@ -64,6 +65,7 @@ const SERVED: [(&str, &str, &str); 44] = [
     ("virtualmachineinstances", "reset", "update"),
     ("virtualmachineinstances", "freeze", "update"),
     ("virtualmachineinstances", "unfreeze", "update"),
+    ("virtualmachineinstances", COPY_VOLUMES, "update"),
     ("virtualmachineinstances", "guestosinfo", "get"),
     ("virtualmachineinstances", "userlist", "get"),
     ("virtualmachineinstances", "filesystemlist", "get"),

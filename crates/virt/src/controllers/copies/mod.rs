@@ -11,6 +11,15 @@
 //! only while the machine has no instance: each in the transaction of its write. So nobody writes to a disk that is being
 //! copied, whatever a cache shows.
 //!
+//! The disks of a machine that runs are copied by its own QEMU, as they are at one instant, to claims that a pod of the same
+//! name has ready on the machine's node (`carrack_launcher::receive`, `crate::copying`):
+//!
+//! ```text
+//!   claims ─▶ pod waits ─▶ freeze, VolumeSnapshots of other disks, copyvolumes, thaw ─▶ pod succeeded ─▶ creationTime, ready
+//!                 ▲ the instance is another or over, the pod failed: from here again │
+//!                 └───────────────────────────────────────────────────────────────────┘
+//! ```
+//!
 //! What counts is that the pod succeeded, which is for ever. A pod that failed is made anew; in it, what was copied whole
 //! is not copied again.
 
@@ -32,7 +41,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::snapshot::classes;
 use crate::controllers::vmi::pod::bytes_quantity;
 use crate::identity::{digest, label_value};
-pub(crate) use pod::{Job, Pair, Purpose, Stage, confirm_none, own, remove, trouble};
+pub(crate) use pod::{
+    Job, Pair, Purpose, Running, Stage, confirm_none, container_id, instance, own, remove, restarts, trouble,
+};
 
 /// Annotation of a storage class: claims without a class are of this one.
 /// What classes say that make no volumes.
@@ -156,8 +167,12 @@ pub(crate) fn claim(
     }
 }
 
-/// The pod that keeps the disks of a content's machine; none when the content names none.
-pub(crate) fn keeping<'a>(content: &'a VirtualMachineSnapshotContent, copies: &[Copy<'_>]) -> Option<Job<'a>> {
+/// The pod that keeps the disks of a content's machine, or takes what that copies itself; none when the content names none.
+pub(crate) fn job<'a>(
+    content: &'a VirtualMachineSnapshotContent,
+    copies: &[Copy<'_>],
+    purpose: Purpose<'a>,
+) -> Option<Job<'a>> {
     let vm = content.spec.source.virtual_machine.as_ref()?;
     let pair = |copy: &Copy<'_>| {
         let source = &copy.backup.persistent_volume_claim;
@@ -169,7 +184,7 @@ pub(crate) fn keeping<'a>(content: &'a VirtualMachineSnapshotContent, copies: &[
     };
     Some(Job {
         name: copying_pod_name(vm.metadata.as_ref()?.uid.as_deref()?),
-        purpose: Purpose::Keep,
+        purpose,
         pairs: copies.iter().map(pair).collect::<Option<_>>()?,
         machine: vm.spec.template.as_ref().map(|template| &template.spec),
     })

@@ -12,18 +12,22 @@ use carrack_types::kubevirt::snapshot::names::{COPYING_LABEL, SPEC_DIGEST_ANNOTA
 use carrack_types::resource::{Kind, Object as _};
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerStatus, PersistentVolumeClaimVolumeSource, Pod, PodSpec, ResourceRequirements,
-    SeccompProfile, SecurityContext, Volume, VolumeDevice, VolumeMount,
+    Affinity, Capabilities, Container, ContainerStatus, NodeAffinity, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, PersistentVolumeClaimVolumeSource, Pod, PodSpec, ResourceRequirements, SeccompProfile,
+    SecurityContext, Volume, VolumeDevice, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::copying::DIRECTORY;
 use crate::identity::digest;
 
+/// The launcher's word for [`Purpose::Receive`].
+const RECEIVE: &str = "receive";
+/// Annotation of a pod that receives: UID of the instance whose disks it waits for.
+const INSTANCE_ANNOTATION: &str = "snapshot.kubevirt.io/copied-instance";
 /// Name of the container.
 const CONTAINER: &str = "copy";
-/// Where the container finds the file systems of the claims.
-const DIRECTORY: &str = "/disks";
 /// The file of a disk on the machine's side, as the launcher names it.
 const DISK: &str = "disk.img";
 /// The file of a copy.
@@ -31,18 +35,30 @@ const COPY: &str = "disk.qcow2";
 
 /// What a pod copies for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum Purpose<'a> {
     /// To keep what is on a machine's disks.
     Keep,
+    /// To take what a running machine's QEMU writes; the pod itself only waits.
+    Receive(Running<'a>),
     /// To make disks of what was kept.
     Restore,
 }
 
-impl Purpose {
+/// A machine that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Running<'a> {
+    /// UID of its instance.
+    pub uid: &'a str,
+    /// Its node: there the pod must be.
+    pub node: &'a str,
+}
+
+impl Purpose<'_> {
     /// As the launcher's command line has it.
     fn word(self) -> &'static str {
         match self {
             Self::Keep => "keep",
+            Self::Receive(_) => RECEIVE,
             Self::Restore => "restore",
         }
     }
@@ -63,7 +79,7 @@ pub(crate) struct Pair {
 pub(crate) struct Job<'a> {
     /// The pod's name.
     pub name: String,
-    pub purpose: Purpose,
+    pub purpose: Purpose<'a>,
     pub pairs: Vec<Pair>,
     /// The machine: the pod may run where it may.
     pub machine: Option<&'a VirtualMachineInstanceSpec>,
@@ -78,7 +94,7 @@ pub(crate) enum Stage<'a> {
     /// It is the owner's and of no use: it failed, is going, or was made for something else. It goes.
     Useless(&'a Pod),
     /// It works, or waits for something, which is told.
-    Running(Option<String>),
+    Running(&'a Pod, Option<String>),
     /// All is copied.
     Done,
 }
@@ -103,7 +119,10 @@ impl Job<'_> {
             "Succeeded" => Stage::Done,
             "Failed" => Stage::Useless(pod),
             _ if pod.is_deleting() => Stage::Useless(pod),
-            _ => Stage::Running(trouble(pod)),
+            _ if matches!(self.purpose, Purpose::Receive(running) if instance(pod) != running.uid) => {
+                Stage::Useless(pod)
+            }
+            _ => Stage::Running(pod, trouble(pod)),
         }
     }
 
@@ -112,13 +131,18 @@ impl Job<'_> {
         let mut volumes = Vec::new();
         let mut mounts = Vec::new();
         let mut devices = Vec::new();
-        let mut args = vec!["copy".to_owned(), self.purpose.word().to_owned()];
+        let mut args = match self.purpose {
+            Purpose::Receive(running) => vec![RECEIVE.to_owned(), "--uid".to_owned(), running.uid.to_owned()],
+            Purpose::Keep | Purpose::Restore => vec!["copy".to_owned(), self.purpose.word().to_owned()],
+        };
         for (number, pair) in self.pairs.iter().enumerate() {
             let sides = [
                 ("source", &pair.source, self.purpose == Purpose::Keep),
                 ("target", &pair.target, self.purpose == Purpose::Restore),
             ];
-            for (side, claim, of_machine) in sides {
+            // What a running machine has is copied by the machine itself.
+            let received = matches!(self.purpose, Purpose::Receive(_));
+            for (side, claim, of_machine) in sides.into_iter().filter(|(side, ..)| !received || *side == "target") {
                 let name = format!("{side}-{number}");
                 let source = PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None };
                 volumes.push(Volume { name: name.clone(), persistent_volume_claim: Some(source), ..Volume::default() });
@@ -129,7 +153,11 @@ impl Job<'_> {
                     continue;
                 }
                 let mount_path = format!("{DIRECTORY}/{name}");
-                args.push(format!("{mount_path}/{}", if of_machine { DISK } else { COPY }));
+                args.push(match (received, of_machine) {
+                    (true, _) => mount_path.clone(),
+                    (false, true) => format!("{mount_path}/{DISK}"),
+                    (false, false) => format!("{mount_path}/{COPY}"),
+                });
                 let read_only = (side == "source").then_some(true);
                 mounts.push(VolumeMount { name, mount_path, read_only, ..VolumeMount::default() });
             }
@@ -166,20 +194,30 @@ impl Job<'_> {
             volume_devices: (!devices.is_empty()).then_some(devices),
             ..Container::default()
         };
+        let mut annotations = BTreeMap::from([(SPEC_DIGEST_ANNOTATION.to_owned(), self.what())]);
+        // What has ended cannot go on: another pod begins anew.
+        let mut restart_policy = "OnFailure";
+        let mut affinity = None;
+        if let Purpose::Receive(running) = self.purpose {
+            annotations.insert(INSTANCE_ANNOTATION.to_owned(), running.uid.to_owned());
+            restart_policy = "Never";
+            affinity = Some(on_node(running.node));
+        }
         let tolerations = self.machine.map(|machine| machine.tolerations.clone()).unwrap_or_default();
         Pod {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
                 namespace: Some(owner.namespace().to_owned()),
                 labels: Some([(COPYING_LABEL.to_owned(), self.purpose.word().to_owned())].into()),
-                annotations: Some([(SPEC_DIGEST_ANNOTATION.to_owned(), self.what())].into()),
+                annotations: Some(annotations),
                 owner_references: Some(vec![controller_ref(owner)]),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {
                 containers: vec![container],
                 volumes: Some(volumes),
-                restart_policy: Some("OnFailure".to_owned()),
+                restart_policy: Some(restart_policy.to_owned()),
+                affinity,
                 automount_service_account_token: Some(false),
                 enable_service_links: Some(false),
                 // A copy that is interrupted is begun again.
@@ -191,6 +229,40 @@ impl Job<'_> {
             status: None,
         }
     }
+}
+
+fn on_node(name: &str) -> Affinity {
+    let field = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![name.to_owned()]),
+    };
+    let term = NodeSelectorTerm { match_fields: Some(vec![field]), match_expressions: None };
+    let required = NodeSelector { node_selector_terms: vec![term] };
+    let node_affinity = NodeAffinity {
+        required_during_scheduling_ignored_during_execution: Some(required),
+        preferred_during_scheduling_ignored_during_execution: None,
+    };
+    Affinity { node_affinity: Some(node_affinity), ..Affinity::default() }
+}
+
+/// The instance whose disks a pod waits for; empty when it copies by itself.
+pub(crate) fn instance(pod: &Pod) -> &str {
+    pod.annotation(INSTANCE_ANNOTATION).unwrap_or_default()
+}
+
+/// How often a pod's container was started again.
+pub(crate) fn restarts(pod: &Pod) -> i32 {
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    containers.map(|container| container.restart_count).max().unwrap_or(0)
+}
+
+/// The id of a pod's container that runs, without the runtime's name.
+pub(crate) fn container_id(pod: &Pod) -> Option<&str> {
+    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    container.state.as_ref()?.running.as_ref()?;
+    let id = container.container_id.as_deref()?;
+    Some(id.split_once("://").map_or(id, |(_, id)| id))
 }
 
 fn amounts(cpu: &str, memory: &str) -> Option<BTreeMap<String, Quantity>> {

@@ -7,6 +7,7 @@ use carrack_types::kubevirt::{
     VirtualMachineSnapshotContent,
 };
 use carrack_types::resource::PartialObject;
+use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -33,6 +34,8 @@ struct World {
     claims: Vec<Value>,
     pods: Vec<Value>,
     classes: Vec<Value>,
+    /// The VolumeSnapshots, where storage takes them.
+    taken: Option<Vec<Value>>,
 }
 
 fn owner(kind: &str, name: &str) -> Value {
@@ -113,6 +116,7 @@ impl World {
             claims: vec![claim("data", json!({"status": {"capacity": {"storage": "2Gi"}}}))],
             pods: Vec::new(),
             classes: vec![class("plain", "driver", false)],
+            taken: None,
         }
     }
 
@@ -148,7 +152,19 @@ impl World {
     fn caches(&self) -> Caches {
         // Something newer of each kind: the caches are far enough.
         let newest = json!({"metadata": {"name": "newest", "namespace": "other", "resourceVersion": "100"}});
-        Caches::new()
+        let mut caches = Caches::new();
+        let mut defined = Vec::<PartialObject>::new();
+        if let Some(taken) = &self.taken {
+            let class = json!({"metadata": {"name": "snap", "resourceVersion": "100"}, "driver": "shelf",
+                "deletionPolicy": "Delete"});
+            caches = caches
+                .with([of::<VolumeSnapshotClass>(class)])
+                .with(taken.iter().chain([&newest]).cloned().map(of::<VolumeSnapshot>));
+            defined = ["volumesnapshots", "volumesnapshotclasses"]
+                .map(|kind| of(json!({"metadata": {"name": format!("{kind}.snapshot.storage.k8s.io")}})))
+                .into();
+        }
+        caches
             .with([of::<VirtualMachineSnapshot>(self.snapshot.clone())])
             .with([of::<VirtualMachineSnapshotContent>(self.content.clone())])
             .with([of::<VirtualMachineRestore>(self.restore.clone())])
@@ -158,7 +174,7 @@ impl World {
             .with(self.pods.iter().cloned().map(of::<Pod>))
             .with([of::<ControllerRevision>(with(newest.clone(), json!({"revision": 1})))])
             .with(self.classes.iter().cloned().map(of::<StorageClass>))
-            .with_metadata(definitions(), Vec::<PartialObject>::new())
+            .with_metadata(definitions(), defined)
     }
 
     fn snapshot(&self) -> Plan {
@@ -203,31 +219,184 @@ fn a_volume_without_snapshots_is_kept_as_a_copy() {
 }
 
 #[test]
-fn a_machine_that_runs_is_to_be_stopped_first() {
+fn a_machine_whose_guest_is_told_of_errors_is_to_be_stopped_first() {
+    let loud = |policy: &str, bus: &str| {
+        let mut vmi = vmi();
+        vmi["spec"]["domain"]["devices"] =
+            json!({"disks": [{"name": "disk", "errorPolicy": policy, "disk": {"bus": bus}}]});
+        vmi
+    };
+    for (vmi, stops) in [
+        (vmi(), false),
+        (loud("stop", "virtio"), false),
+        (loud("stop", "usb"), true),
+        (loud("report", "virtio"), true),
+        (loud("ignore", "scsi"), true),
+    ] {
+        let mut world = World::new();
+        world.vm.as_mut().expect("a machine")["status"] = json!({});
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        world.vmi = Some(vmi.clone());
+        let plan = world.snapshot();
+        let said = words(&plan).join("\n");
+        assert_eq!(!said.contains("virtualmachines/vm"), stops, "whether it is locked: {vmi}: {said}");
+        if !stops {
+            continue;
+        }
+        assert!(said.contains("Progressing=False(In error state)"), "{said}");
+        let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+        let wanted = "stop the machine, or give the class a VolumeSnapshotClass";
+        let told = patch["status"]["error"]["message"].as_str().is_some_and(|text| text.contains(wanted));
+        assert!(told, "{patch}");
+        // One that was started after it was locked is let go.
+        world.vm = Some(vm());
+        let said = words(&world.snapshot());
+        assert!(said[0].starts_with("patch virtualmachines/vm finalizers="), "{said:?}");
+    }
+}
+
+/// A machine that runs, with the claim for the copy and a pod that waits.
+fn receiving(agent: bool) -> World {
     let mut world = World::new();
-    world.vmi = Some(vmi());
-    world.vm.as_mut().expect("a machine")["status"] = json!({});
-    world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
-    let plan = world.snapshot();
-    let said = words(&plan).join("\n");
-    assert!(!said.contains("virtualmachines/vm"), "it is locked: {said}");
-    assert!(said.contains("Progressing=False(In error state)"), "{said}");
+    let mut copy = created(&world.content());
+    copy["metadata"]["uid"] = json!("copy-uid");
+    copy["metadata"]["resourceVersion"] = json!("23");
+    world.claims.push(copy);
+    let condition = json!([{"type": "AgentConnected", "status": if agent { "True" } else { "False" }}]);
+    world.vmi = Some(with(vmi(), json!({"status": {"nodeName": "n", "conditions": condition}})));
+    let pod = created(&world.content());
+    let running = json!({"phase": "Running", "containerStatuses": [{"name": "copy", "ready": true, "restartCount": 0,
+        "image": "", "imageID": "", "containerID": "containerd://abc", "state": {"running": {}}}]});
+    world.pods.push(with(pod, json!({"metadata": {"uid": "pod-uid", "resourceVersion": "24"}, "status": running})));
+    world
+}
+
+/// The copy was begun, as the content remembers.
+fn begun() -> World {
+    let mut world = receiving(true);
+    world.content["status"] = json!({"readyToUse": false, "volumeSnapshotStatus": [
+        {"volumeSnapshotName": COPY, "creationTime": "1970-01-12T13:46:42Z", "readyToUse": false}]});
+    world
+}
+
+#[test]
+fn a_machine_that_runs_copies_its_disks_itself() {
+    let mut world = receiving(true);
+    let pod = world.pods[0].clone();
+    let spec = &pod["spec"];
+    assert_eq!(spec["containers"][0]["args"], json!(["receive", "--uid", "vmi-uid", "/disks/target-0"]));
+    assert_eq!((spec["volumes"].as_array().map(Vec::len), &spec["restartPolicy"]), (Some(1), &json!("Never")));
+    let term = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    assert_eq!(term[0]["matchFields"][0]["values"], json!(["n"]));
+    // Frozen only while it begins.
+    let calls = |world: &World| -> Vec<String> {
+        words(&world.content()).into_iter().map(|word| word.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let at = "call virtualmachineinstances/vm/";
+    let content = "patch virtualmachinesnapshotcontents/vmsnapshot-content-s-uid/status".to_owned();
+    let all = |names: &[&str]| -> Vec<String> {
+        names.iter().map(|name| format!("{at}{name}")).chain([content.clone()]).collect()
+    };
+    assert_eq!(calls(&world), all(&["freeze", "copyvolumes", "unfreeze"]));
+    let plan = world.content();
+    let Some(Write::Call { body, .. }) = plan.writes.get(1) else { panic!("{plan:?}") };
+    assert_eq!(body, &json!({"pod": "pod-uid", "container": "abc", "volumes": ["disk"]}));
     let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
-    assert!(
-        patch["status"]["error"]["message"]
-            .as_str()
-            .is_some_and(|text| text.contains("stop the machine, or give the class a VolumeSnapshotClass")),
-        "{patch}"
-    );
-    // One that was started after it was locked is let go.
-    world.vm = Some(vm());
-    let said = words(&world.snapshot());
-    assert!(said[0].starts_with("patch virtualmachines/vm finalizers="), "{said:?}");
-    // And nothing is copied of it.
-    let mut world = World::new();
-    world.vmi = Some(vmi());
-    let said = words(&world.content());
-    assert!(said.len() == 1 && said[0].contains("status"), "{said:?}");
+    let said = &patch["status"]["volumeSnapshotStatus"][0];
+    assert_eq!((&said["creationTime"], &said["readyToUse"]), (&json!("1970-01-12T13:46:50Z"), &json!(false)));
+    assert_eq!(patch["status"]["creationTime"], json!(null), "what is not whole is not taken");
+    assert_eq!(calls(&receiving(false)), all(&["copyvolumes"]));
+    // A pod that has not started yet is waited for.
+    world.pods[0]["status"] = json!({"phase": "Pending"});
+    assert!(!words(&world.content()).join(" ").contains("call"));
+
+    // Once it is whole, it is as of the time at which it began.
+    let mut world = begun();
+    check(&world.content(), &[]);
+    world.pods[0]["status"] = json!({"phase": "Succeeded"});
+    for vmi in [world.vmi.clone(), None] {
+        world.vmi = vmi;
+        let plan = world.content();
+        let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+        assert_eq!(plan.writes.len(), 1, "{:?}", words(&plan));
+        assert_eq!(patch["status"]["creationTime"], "1970-01-12T13:46:42Z");
+        assert_eq!(patch["status"]["readyToUse"], true);
+    }
+}
+
+#[test]
+fn a_copy_that_a_machine_did_not_finish_is_begun_anew() {
+    let another = with(vmi(), json!({"metadata": {"uid": "next-uid"}, "status": {"nodeName": "n"}}));
+    let failed = json!({"phase": "Failed", "containerStatuses": null});
+    for (vmi, status) in [
+        (Some(another), None),
+        (None, None),
+        (Some(with(vmi(), json!({"status": {"nodeName": "n", "phase": "Succeeded"}}))), None),
+        (Some(with(vmi(), json!({"status": {"nodeName": "n"}}))), Some(failed)),
+    ] {
+        let mut world = begun();
+        world.vmi = vmi.clone();
+        if let Some(status) = status {
+            world.pods[0]["status"] = status;
+        }
+        let said = words(&world.content());
+        assert!(said[0].starts_with(&format!("delete pods/{POD}")), "{vmi:?}: {said:?}");
+        // A machine that is off is copied by a pod, one that has ended is waited for.
+        world.pods.clear();
+        let plan = world.content();
+        let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+        let forgotten = &patch["status"]["volumeSnapshotStatus"][0];
+        assert!(forgotten["readyToUse"] == false && forgotten["creationTime"].is_null(), "{patch}");
+        world.content["status"] = json!({"readyToUse": false, "volumeSnapshotStatus": [
+            {"volumeSnapshotName": COPY, "readyToUse": false}]});
+        let phase = vmi.map(|vmi| vmi["status"]["phase"].clone());
+        let said = words(&world.content()).join("\n");
+        assert_eq!(
+            said.contains(&format!("create pods/{POD}")),
+            phase != Some(json!("Succeeded")),
+            "{phase:?}: {said}"
+        );
+    }
+}
+
+/// One disk is copied by the machine, the other is taken by storage.
+#[test]
+fn disks_of_both_kinds_are_of_one_time() {
+    const OTHER: &str = "vmsnapshot-s-uid-volume-more";
+    let other = |mut world: World| {
+        let backups = world.content["spec"]["volumeBackups"].as_array_mut().expect("backups");
+        backups.push(json!({"volumeName": "more", "volumeSnapshotName": OTHER,
+            "persistentVolumeClaim": {"metadata": {"name": "more"}, "spec": {"storageClassName": "shelf"}}}));
+        world.classes.push(class("shelf", "shelf", false));
+        world.taken = Some(Vec::new());
+        world
+    };
+    let said = |world: &World| words(&world.content()).join("\n");
+    let of_storage = |status: Value| {
+        json!({"metadata": {"name": OTHER, "namespace": "ns", "uid": "vs-uid", "resourceVersion": "40",
+            "ownerReferences": owner("VirtualMachineSnapshotContent", "content")},
+        "spec": {"source": {"persistentVolumeClaimName": "more"}}, "status": status})
+    };
+    // Nothing is taken before the pod is there; then all at once, and the guest stays frozen until storage is done.
+    let mut world = other(receiving(true));
+    let pods = std::mem::take(&mut world.pods);
+    assert!(said(&world).starts_with(&format!("create pods/{POD}")) && !said(&world).contains("volumesnapshots"));
+    world.pods = pods;
+    let all = words(&world.content());
+    let firsts: Vec<&str> = all.iter().filter_map(|word| word.split(' ').next()).collect();
+    assert_eq!(firsts, ["call", "create", "call", "patch"], "{all:?}");
+    assert!(all[0].ends_with("freeze") && all[1].ends_with(OTHER) && all[2].ends_with("copyvolumes"), "{all:?}");
+    let mut world = other(begun());
+    world.taken = Some(vec![of_storage(json!({}))]);
+    assert!(!said(&world).contains("call"), "{}", said(&world));
+    world.taken = Some(vec![of_storage(json!({"creationTime": "1970-01-12T13:46:44Z", "readyToUse": true}))]);
+    assert!(said(&world).starts_with("call virtualmachineinstances/vm/unfreeze"), "{}", said(&world));
+    // A copy that is begun anew would be of another time: it fails when the snapshot's time is over.
+    world.pods.clear();
+    let interrupted = said(&world);
+    assert!(!interrupted.contains("create") && interrupted.contains("status"), "{interrupted}");
+    world.vmi = None;
+    assert!(!said(&world).contains("create pods"), "{}", said(&world));
 }
 
 #[test]
@@ -357,6 +526,28 @@ fn a_restored_claim_is_filled_before_its_machine_is_changed() {
     let said = words(&world.restore());
     assert_eq!(said[..2], [format!("no child pods/{POD}"), "no child pods/virt-copying-r-uid".to_owned()]);
     assert!(said.last().is_some_and(|last| last.contains("complete=true")), "{said:?}");
+}
+
+#[test]
+fn a_restore_whose_pod_fails_again_and_again_fails() {
+    let mut world = World::restoring();
+    let pod = created(&world.restore());
+    let mut said = |restarts: i32| {
+        let failing = json!({"phase": "Running", "containerStatuses": [{"name": "copy", "ready": false, "image": "",
+            "restartCount": restarts, "imageID": "", "state": {"terminated": {"exitCode": 1, "message": "no room"}}}]});
+        let pod =
+            with(pod.clone(), json!({"metadata": {"uid": "pod-uid", "resourceVersion": "24"}, "status": failing}));
+        world.pods = vec![pod];
+        words(&world.restore()).join("\n")
+    };
+    assert!(!said(4).contains("Failure"), "it may come to something");
+    let failed = said(5);
+    assert!(failed.contains("Failure=True") && failed.contains("no room"), "{failed}");
+    // Then the pod goes, which keeps the target from starting, and the target is let go.
+    world.restore["status"]["conditions"] = json!([{"type": "Failure", "status": "True"}]);
+    check(&world.restore(), &[&format!("delete pods/{POD}")]);
+    world.pods.clear();
+    assert!(words(&world.restore())[0].starts_with("patch virtualmachines/vm/status"), "{:?}", words(&world.restore()));
 }
 
 #[test]

@@ -13,6 +13,9 @@ use super::claims::{self, Origin};
 use super::{Held, Stop, World, encountered, under_way};
 use crate::controllers::copies::{self, Job, Pair, Purpose, Stage};
 
+/// A pod that could not fill the claims in so many more tries, which take some five minutes, will not.
+const MOST_RESTARTS: i32 = 5;
+
 /// Whose UIDs the pod's name may follow from: the target's, which owns the restore if it was there, and the restore's.
 fn uids<'a>(world: &World<'a>) -> impl Iterator<Item = &'a str> {
     let metadata = &world.restore.metadata;
@@ -58,8 +61,11 @@ pub(super) fn fill(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>, S
     let waits = |plan: Plan| Some(plan.then(under_way(world, true, "Filling new PVCs", "Waiting for new PVCs")));
     Ok(match job.stage(world.restore, world.view) {
         Stage::Done => None,
-        Stage::Running(None) => waits(Plan::none()),
-        Stage::Running(Some(trouble)) => Some(encountered(world, &trouble)),
+        Stage::Running(_, None) => waits(Plan::none()),
+        Stage::Running(pod, Some(why)) if copies::restarts(pod) >= MOST_RESTARTS => {
+            return Err(Stop::ForGood { why, while_there: Some(Box::new(Premise::unchanged(pod))) });
+        }
+        Stage::Running(_, Some(trouble)) => Some(encountered(world, &trouble)),
         Stage::Absent => {
             let message = format!("Successfully created Pod {} that fills PVCs", job.name);
             let event = EventRecord::normal(world.restore, "SuccessfulCopyingPodCreate", message);

@@ -183,7 +183,8 @@ impl Controller for RestoreController {
             return finish(&world);
         }
         if !restore.is_progressing() {
-            return let_go(&world).unwrap_or_default();
+            // Of one that failed, a pod may be left.
+            return filling::clear(&world).or_else(|| let_go(&world)).unwrap_or_default();
         }
         if restore.status.is_none() {
             return say(&world, |status, now| {

@@ -205,7 +205,7 @@ fn fitness(
     };
     match classes.way(volume, claim, view) {
         Ok(Way::Snapshot(_)) => (true, None),
-        Ok(Way::Copy(_)) => (true, Some(format!("{}; it is copied while the machine is stopped", no_class()))),
+        Ok(Way::Copy(_)) => (true, Some(format!("{}; it is copied", no_class()))),
         Ok(Way::Neither) => (false, Some(no_class())),
         Err(Ambiguous(why)) => (false, Some(why)),
     }

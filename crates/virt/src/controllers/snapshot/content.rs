@@ -3,6 +3,7 @@
 //! ```text
 //!   source locked ─▶ freeze ─▶ VolumeSnapshots ─ all taken ─▶ thaw ─▶ creationTime ─ all ready ─▶ readyToUse
 //!   deleted ─▶ thaw ─▶ VolumeSnapshots deleted ─ none is left ─▶ finalizer off
+//!   source locked, runs ─▶ claims for copies ─▶ pod that waits ─▶ freeze, VolumeSnapshots, copies begun ─▶ as above
 //!   source locked, off ─▶ claims for copies ─▶ pod that copies ─ succeeded ─▶ creationTime, readyToUse ─▶ pod deleted
 //! ```
 //!
@@ -26,14 +27,15 @@ use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapsh
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as MetaTime};
 use serde_json::json;
 
 use super::classes::{self, Classes, Kinds};
-use super::source::{Source, must_stop};
+use super::source::Source;
 use super::{KINDS_AGAIN, due, snapshot_of};
-use crate::controllers::copies::{self, Stage};
+use crate::controllers::copies::{self, Copy, Job, Purpose, Running, Stage};
 use crate::controllers::{Config, Planted};
+use crate::copying::{COPY_VOLUMES, CopyVolumes};
 use crate::diff::merge_patch;
 
 /// How soon to look again at what should be there.
@@ -123,6 +125,11 @@ impl Controller for ContentController {
         match refusal.write {
             // A guest that cannot be thawed now is thawed by its node, or is gone; the content does not wait for that.
             Write::Call { sub: "unfreeze", .. } if content.is_deleting() => clean_up_thawed(content, view),
+            // It was frozen for that.
+            Write::Call { sub: COPY_VOLUMES, .. } => {
+                let name = content.spec.virtual_machine_snapshot_name.as_deref().unwrap_or_default();
+                thaw(content, name, view).then(say_error(content, message, now))
+            }
             // Among them: that it has thawed itself, which the snapshot says of itself then.
             Write::Call { .. } | Write::Create { .. } => say_error(content, message, now),
             _ => Plan::none(),
@@ -175,13 +182,15 @@ struct Sum {
     missing: Vec<String>,
     /// Names of claims of copies that are not there.
     uncopied: Vec<String>,
+    /// All is as it was at one time: what there is still to write does not change any more.
+    taken: bool,
     created: bool,
     ready: bool,
     error: Option<String>,
 }
 
 fn sum(world: &World<'_>) -> Sum {
-    let mut sum = Sum { created: true, ready: true, ..Sum::default() };
+    let mut sum = Sum { taken: true, created: true, ready: true, ..Sum::default() };
     for (backup, name, found) in children(world.content, world.view) {
         let Some(found) = found else {
             sum.missing.push(name.to_owned());
@@ -214,8 +223,40 @@ fn sum(world: &World<'_>) -> Sum {
         sum.created = false;
         sum.ready = false;
     }
+    sum.taken = sum.created;
     add_copies(world, &mut sum);
     sum
+}
+
+/// The pod that copies, or waits for copies, or is to: as it is there, or else as the machine is.
+fn copying_job<'a>(world: &World<'a>, copies: &[Copy<'_>]) -> Option<Job<'a>> {
+    let World { content, view, .. } = *world;
+    let source = source(content, view);
+    let purpose = match copying_pod(content, view) {
+        // Of an instance that is not there any more.
+        Some(pod) if !copies::instance(pod).is_empty() => {
+            Purpose::Receive(source.and_then(|source| source.running()).unwrap_or(Running { uid: "", node: "" }))
+        }
+        Some(_) => Purpose::Keep,
+        None => source.and_then(|source| source.running()).map_or(Purpose::Keep, Purpose::Receive),
+    };
+    copies::job(content, copies, purpose)
+}
+
+/// Whether storage has taken some of the volumes.
+fn is_partly_taken(world: &World<'_>) -> bool {
+    children(world.content, world.view).any(|(_, _, found)| found.is_some())
+}
+
+/// What the content remembers of a copy.
+fn remembered<'a>(content: &'a VirtualMachineSnapshotContent, copy: &str) -> Option<&'a ContentVolumeStatus> {
+    content.status.as_ref()?.volume_snapshot_status.iter().find(|status| status.volume_snapshot_name == copy)
+}
+
+/// When a running machine began to copy a disk, as the content remembers it until all is there. One that was copied while
+/// the machine was off has a time only when it is ready.
+fn begun_at(content: &VirtualMachineSnapshotContent, copy: &str) -> Option<MetaTime> {
+    remembered(content, copy).filter(|status| status.ready_to_use != Some(true))?.creation_time.clone()
 }
 
 /// What the copies are, besides. They are there when their pod has succeeded; the content remembers that.
@@ -225,22 +266,31 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
     if copies.is_empty() {
         return;
     }
-    let stage = copies::keeping(content, &copies).map(|job| job.stage(*content, view));
+    let stage = copying_job(world, &copies).map(|job| job.stage(*content, view));
     let done = content.is_created()
         || matches!(stage, Some(Stage::Done))
-        || world.planted == Some(Planted::CopiesUnread) && matches!(stage, Some(Stage::Running(_)));
-    if let Some(Stage::Running(trouble)) = stage {
+        || world.planted == Some(Planted::CopiesUnread) && matches!(stage, Some(Stage::Running(..)));
+    // What a pod waited for that is gone was begun in vain, and is begun anew; unless storage has taken other volumes at
+    // that time.
+    let lasts = done || matches!(stage, Some(Stage::Running(..))) || is_partly_taken(world);
+    if let Some(Stage::Running(_, trouble)) = stage {
         sum.error = sum.error.take().or(trouble);
     }
+    let by_storage = sum.created;
     for copy in copies {
         let own = copy.is_own(content);
         let there = own && done;
+        let begun = begun_at(content, copy.name).filter(|_| own && lasts);
+        sum.taken &= there || begun.is_some();
         match copy.claim {
             None => sum.uncopied.push(copy.name.to_owned()),
             Some(_) if own => sum.statuses.push(ContentVolumeStatus {
                 volume_snapshot_name: copy.name.to_owned(),
-                creation_time: there.then(|| taken_at(world)),
-                ready_to_use: Some(there),
+                ready_to_use: Some(there && (by_storage || begun.is_none())),
+                creation_time: begun.or_else(|| {
+                    let said = remembered(content, copy.name).and_then(|status| status.creation_time.clone());
+                    there.then(|| said.unwrap_or_else(|| taken_at(world)))
+                }),
                 error: None,
             }),
             Some(_) => {
@@ -254,7 +304,7 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
 }
 
 /// When all was taken: as it was said, or now.
-fn taken_at(world: &World<'_>) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+fn taken_at(world: &World<'_>) -> MetaTime {
     let said = world.content.status.as_ref().and_then(|status| status.creation_time.clone());
     said.unwrap_or_else(|| world.now.meta())
 }
@@ -295,7 +345,20 @@ fn take(world: &World<'_>) -> Plan {
         // The snapshot's controller locks it; or it is gone, and the snapshot's time runs out.
         return report(world, sum);
     };
-    let mut plan = Plan::none();
+    // First what takes its time. Nothing is taken before all can be.
+    let next = match copy(world, &source, &mut sum) {
+        Ok(next) => next,
+        Err(why) => {
+            sum.error = Some(why);
+            return report(world, sum).requeue_after(AGAIN);
+        }
+    };
+    let (mut plan, begins) = match next {
+        Next::Do(plan) if plan.is_none() => return report(world, sum),
+        Next::Do(plan) => return resting(world, plan),
+        Next::Wait => return report(world, sum),
+        Next::Take(begins) => (Plan::none(), begins),
+    };
     let first = children(content, view).all(|(_, _, found)| found.is_none());
     if source.has_agent() && !source.is_paused() && (first || !source.is_frozen()) {
         let key = Key::new(content.namespace(), source.vm.name());
@@ -323,35 +386,53 @@ fn take(world: &World<'_>) -> Plan {
             }
         }
     }
-    plan = match copy(world, &source, &mut sum) {
-        Ok(copy) => plan.then(copy),
-        Err(why) => {
-            sum.error = Some(why);
-            return report(world, sum).requeue_after(AGAIN);
+    if let Some(begins) = begins {
+        let key = Key::new(content.namespace(), source.vm.name());
+        plan = plan.call(&subresources(), key, COPY_VOLUMES, json!(begins));
+        for status in &mut sum.statuses {
+            let is_copy = !children(content, view).any(|(_, name, _)| name == status.volume_snapshot_name);
+            if is_copy {
+                status.creation_time = Some(world.now.meta());
+            }
         }
-    };
+        sum.taken = sum.missing.is_empty() && sum.statuses.iter().all(|status| status.creation_time.is_some());
+        sum.error = None;
+        return resting(world, plan.then(report(world, sum)));
+    }
     if plan.is_none() {
         return report(world, sum);
     }
-    // A request that arrives late finds the content there, or makes nothing.
+    resting(world, plan)
+}
+
+/// A request that arrives late finds the content there, or makes nothing.
+fn resting(world: &World<'_>, plan: Plan) -> Plan {
+    let World { content, snapshot, .. } = world;
     plan.resting_on(&Premise::present(*content)).resting_on(&Premise::present(*snapshot))
 }
 
-/// The next step to having the disks copied that storage cannot snapshot.
-fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Plan, String> {
+/// What comes next for the disks that storage cannot snapshot.
+enum Next {
+    /// This.
+    Do(Plan),
+    /// Nothing, for now.
+    Wait,
+    /// All that there is besides is taken, and the running machine begins to copy, if there is something to copy.
+    Take(Option<CopyVolumes>),
+}
+
+fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Next, String> {
     let World { content, view, .. } = world;
     let copies = copies::of(content, view);
-    let Some(first) = copies.first() else { return Ok(Plan::none()) };
-    if source.is_online() {
-        let class = first.backup.persistent_volume_claim.spec.storage_class_name.as_deref().unwrap_or_default();
-        return Err(must_stop(&first.backup.volume_name, class));
+    if copies.is_empty() {
+        return Ok(Next::Take(None));
     }
     let mut plan = Plan::none();
     for copy in &copies {
         if copy.claim.is_some() {
             // Somebody else's was told of.
             if !copy.is_own(content) {
-                return Ok(Plan::none());
+                return Ok(Next::Wait);
             }
             continue;
         }
@@ -365,16 +446,29 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Plan, S
         plan = plan.create(&copies::claim(content, copy, claim, class)).told(event);
     }
     if !plan.is_none() {
-        return Ok(plan);
+        return Ok(Next::Do(plan));
     }
-    let Some(job) = copies::keeping(content, &copies) else { return Ok(Plan::none()) };
+    let Some(job) = copying_job(world, &copies) else { return Ok(Next::Wait) };
+    let receives = matches!(job.purpose, Purpose::Receive(_));
     Ok(match job.stage(*content, view) {
         Stage::Absent => {
-            let (proof, premise) = copies::off(source.vm);
+            let (proof, premise) = match (source.vmi, receives) {
+                (Some(vmi), true) => (Plan::none(), Premise::present(vmi)),
+                (Some(_), false) => return Err("the machine neither runs nor is it off".to_owned()),
+                (None, _) => copies::off(source.vm),
+            };
+            let begun = copies.iter().any(|copy| begun_at(content, copy.name).is_some());
+            if (begun || receives) && is_partly_taken(world) {
+                return Err("the copying was interrupted, and other volumes are of another time".to_owned());
+            }
+            if begun {
+                // First that is forgotten.
+                return Ok(Next::Wait);
+            }
             let message = format!("Successfully created Pod {} that copies disks", job.name);
             let event = EventRecord::normal(*content, "SuccessfulCopyingPodCreate", message);
             let create = Plan::none().create(&job.pod(*content, world.image)).resting_on(&premise);
-            proof.then(create.resting_on(&Premise::present(source.vm))).told(event)
+            Next::Do(proof.then(create.resting_on(&Premise::present(source.vm))).told(event))
         }
         Stage::Foreign => return Err(format!("pod {} is there, and copies for somebody else", job.name)),
         Stage::Useless(pod) => {
@@ -382,11 +476,18 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Plan, S
             let remove = copies::remove(pod);
             if remove.is_none() {
                 sum.error = Some(why);
-                return Ok(remove);
+                return Ok(Next::Wait);
             }
-            remove.event(EventRecord::warning(*content, "CopyingFailed", why))
+            Next::Do(remove.event(EventRecord::warning(*content, "CopyingFailed", why)))
         }
-        Stage::Running(_) | Stage::Done => Plan::none(),
+        Stage::Running(pod, _) if receives && copies.iter().any(|copy| begun_at(content, copy.name).is_none()) => {
+            let Some(container) = copies::container_id(pod) else { return Ok(Next::Wait) };
+            let volumes = copies.iter().map(|copy| copy.backup.volume_name.clone()).collect();
+            Next::Take(Some(CopyVolumes { pod: pod.uid().to_owned(), container: container.to_owned(), volumes }))
+        }
+        // The guest is off, or goes on: what storage takes itself is taken.
+        Stage::Running(..) | Stage::Done if !sum.missing.is_empty() => Next::Take(None),
+        Stage::Running(..) | Stage::Done => Next::Wait,
     })
 }
 
@@ -438,9 +539,15 @@ fn report(world: &World<'_>, sum: Sum) -> Plan {
         ..old.clone()
     };
     let mut plan = Plan::none();
-    if sum.created && new.creation_time.is_none() {
-        new.creation_time = Some(now.meta());
+    let said = &old.volume_snapshot_status;
+    let was_taken =
+        said.len() == content.spec.volume_backups.len() && said.iter().all(|one| one.creation_time.is_some());
+    if sum.taken && (!was_taken || sum.created && new.creation_time.is_none() && copies::of(content, view).is_empty()) {
         plan = thaw(content, snapshot.name(), view);
+    }
+    if sum.created && new.creation_time.is_none() {
+        let begun = copies::of(content, view).iter().find_map(|copy| begun_at(content, copy.name));
+        new.creation_time = Some(begun.unwrap_or_else(|| now.meta()));
     }
     new.error = match sum.error {
         Some(message) if !sum.ready => {

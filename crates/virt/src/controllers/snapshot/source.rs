@@ -16,6 +16,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
+use crate::controllers::copies;
+
 use super::classes::{self, Ambiguous, Classes, Way};
 
 /// A machine and its instance.
@@ -87,7 +89,23 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Why it must be stopped first, if it must: a disk that a guest writes to cannot be copied.
+    /// The instance, if its disks can be copied while it runs, and where it is.
+    pub fn running(&self) -> Option<copies::Running<'a>> {
+        let vmi = self.vmi.filter(|vmi| vmi.phase() == phase::RUNNING && !vmi.is_deleting())?;
+        Some(copies::Running { uid: vmi.uid(), node: vmi.status.as_ref().map(|status| status.node_name.as_str())? })
+    }
+
+    /// Whether the guest of a running machine is stopped by errors of a disk rather than told of them: one that the copying
+    /// causes must not reach it.
+    fn stops_on_errors(&self, volume: &str) -> bool {
+        let disks = self.vmi.map_or(&[][..], |vmi| &vmi.spec.domain.devices.disks);
+        disks.iter().filter(|disk| disk.name == volume).all(|disk| {
+            let bus = disk.disk.as_ref().and_then(|target| target.bus.as_deref());
+            bus != Some("usb") && disk.error_policy.as_deref().is_none_or(|policy| policy == "stop")
+        })
+    }
+
+    /// Why it must be stopped first, if it must: the errors of a disk that is to be copied are told to the guest.
     ///
     /// # Errors
     /// When there are several snapshot classes and none is the default one.
@@ -96,7 +114,7 @@ impl<'a> Source<'a> {
             return Ok(None);
         }
         for (volume, claim, way) in self.ways(view) {
-            if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) {
+            if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) && !self.stops_on_errors(volume) {
                 let class = classes::storage_class(claim).unwrap_or_default();
                 return Ok(Some(must_stop(volume, class)));
             }
@@ -169,7 +187,7 @@ impl<'a> Source<'a> {
 pub(super) fn must_stop(volume: &str, class: &str) -> String {
     format!(
         "volume {volume} has no VolumeSnapshotClass for its StorageClass [{class}] and is copied, which takes a machine that \
-         is off: stop the machine, or give the class a VolumeSnapshotClass"
+         is off or whose disk has the error policy stop: stop the machine, or give the class a VolumeSnapshotClass"
     )
 }
 

@@ -677,7 +677,7 @@ fn machines_say_which_volumes_can_be_snapshotted() {
     let none = "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [local] [disk]";
     let copied = || {
         json!([{"name": "disk", "enabled": true,
-        "reason": format!("{none}; it is copied while the machine is stopped")}, cloud()])
+        "reason": format!("{none}; it is copied")}, cloud()])
     };
     check(|world| world.classes = vec![class("x", json!({"driver": "another"}))], copied());
     check(|world| world.defined = false, copied());

@@ -1,3 +1,4 @@
+#![expect(clippy::disallowed_methods, reason = "shell: it waits, for a while, for a process of a pod")]
 //! Puts a container disk into the launcher's container.
 //!
 //! The disk is a file in one container's root filesystem and must be seen in another's. A mount is cloned in the mount
@@ -8,10 +9,17 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_remount, move_mount, open_tree};
+use carrack_launcher::receive::is_wanted;
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_remount, move_mount, open_tree, unmount,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
+/// How often it is looked whether somebody waits for a copy.
+const LOOK: Duration = Duration::from_millis(50);
 /// Where container disks are in their images.
 const DISK_DIR: &str = "/disk";
 
@@ -21,19 +29,88 @@ const DISK_DIR: &str = "/disk";
 /// # Errors
 /// Why not, for people.
 pub(super) fn mount(source: u32, path: Option<&str>, launcher: u32, target: &str) -> Result<(), String> {
-    let namespace = |pid: u32| {
-        File::open(format!("/proc/{pid}/ns/mnt"))
-            .map_err(|error| format!("cannot reach the container of process {pid}: {error}"))
-    };
     let (from, to) = (namespace(source)?, namespace(launcher)?);
-    let (path, target) = (path.map(PathBuf::from), PathBuf::from(target));
-    // A thread that changes its mount namespace is good for nothing else afterwards.
-    let thread = std::thread::spawn(move || {
-        own_filesystem_view()?;
-        let (tree, identity) = clone_disk(&from, path)?;
-        place(&to, &tree, identity, &target)
-    });
-    thread.join().map_err(|_| "the mounting thread failed".to_owned())?
+    in_own_thread(|| {
+        let (tree, identity) = clone_disk(&from, path.map(PathBuf::from))?;
+        place(&to, &tree, identity, Path::new(target))
+    })
+}
+
+/// Lends directories of container `source` to container `launcher`, to write to: each pair is where it is in the one, and
+/// where it is to be in the other. What was lent before, and not taken back, goes first. In the first directory somebody must
+/// wait for copies of the disks of the machine `uid`, or begin to before `until`.
+///
+/// # Errors
+/// Why not, for people. Some may be lent.
+pub(super) fn lend(
+    source: u32,
+    launcher: u32,
+    pairs: &[(String, PathBuf)],
+    uid: &str,
+    until: Instant,
+) -> Result<(), String> {
+    let (from, to) = (namespace(source)?, namespace(launcher)?);
+    in_own_thread(|| {
+        let Some((first, _)) = pairs.first() else { return Ok(()) };
+        enter(&from)?;
+        while !is_wanted(Path::new(first), uid) {
+            if Instant::now() > until {
+                return Err(format!("nobody waits in {first} for copies of this machine's disks"));
+            }
+            std::thread::sleep(LOOK);
+        }
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let clone = |(path, target): &(String, PathBuf)| {
+            let tree = open_tree(rustix::fs::CWD, path.as_str(), flags);
+            tree.map(|tree| (tree, target.clone()))
+                .map_err(|error| format!("cannot clone the mount of {path}: {error}"))
+        };
+        let trees = pairs.iter().map(clone).collect::<Result<Vec<_>, String>>()?;
+        enter(&to)?;
+        for (tree, target) in trees {
+            let problem = |error: &dyn std::fmt::Display| format!("cannot lend {}: {error}", target.display());
+            detach(&target)?;
+            fs::create_dir_all(&target).map_err(|error| problem(&error))?;
+            move_mount(&tree, "", rustix::fs::CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .map_err(|error| problem(&error))?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes back what was lent; what is open stays so.
+///
+/// # Errors
+/// Why not, for people.
+pub(super) fn take_back(launcher: u32, targets: &[PathBuf]) -> Result<(), String> {
+    let from = namespace(launcher)?;
+    in_own_thread(|| {
+        enter(&from)?;
+        targets.iter().try_for_each(|target| detach(target))
+    })
+}
+
+fn detach(target: &Path) -> Result<(), String> {
+    loop {
+        match unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Nothing is mounted there, or it is not there.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(format!("cannot take back {}: {error}", target.display())),
+        }
+    }
+}
+
+fn namespace(pid: u32) -> Result<File, String> {
+    File::open(format!("/proc/{pid}/ns/mnt"))
+        .map_err(|error| format!("cannot reach the container of process {pid}: {error}"))
+}
+
+/// A thread that changes its mount namespace is good for nothing else afterwards.
+fn in_own_thread(work: impl FnOnce() -> Result<(), String> + Send) -> Result<(), String> {
+    let work = || own_filesystem_view().and_then(|()| work());
+    std::thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "the mounting thread failed".to_owned())?
 }
 
 /// A mount namespace can be entered only by a thread that shares its root and working directory with no other.

@@ -4,6 +4,7 @@
 //! `plain.kubevirt.io`: the guest's bytes in binary messages, nothing else. Only callers with a client certificate
 //! that names the API server (or an administrator) are let in; the API server has authorised whoever stands behind.
 
+mod copies;
 mod guest;
 mod stream;
 
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::Agents;
 use super::{CALL_DEADLINE, Config, lock, metrics};
+use crate::copying::COPY_VOLUMES;
 use crate::handler::effects::Served;
 
 /// Connections at a time.
@@ -182,6 +184,7 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
         }
         (&Method::PUT, ["freeze"]) => guest::freeze(config, &guests.agents, &guest, request).await,
         (&Method::PUT, ["unfreeze"]) => guest::unfreeze(config, &guests.agents, &guest).await,
+        (&Method::PUT, [COPY_VOLUMES]) => copies::begin(config, &guest, request).await,
         (&Method::PUT, ["pause"]) => tell(&layout, Call::Pause).await,
         (&Method::PUT, ["unpause"]) => tell(&layout, Call::Unpause).await,
         (&Method::PUT, ["softreboot"]) => tell(&layout, Call::SoftReboot).await,

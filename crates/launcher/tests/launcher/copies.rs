@@ -1,0 +1,213 @@
+#![expect(clippy::disallowed_methods, reason = "it waits, with deadlines, for what other processes do")]
+//! Disks that are copied while their machine runs.
+
+use crate::pod::{PATIENCE, Pod, UID, bare, dead};
+use carrack_launcher::client::ClientError;
+use carrack_launcher::proto::{Call, CopiedDisk};
+use carrack_launcher::qmp::Qmp;
+use carrack_launcher::receive::{self, PARTIAL, WHOLE, is_wanted};
+use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec, DiskTuning, OnError};
+use carrack_launcher::{Phase, layout};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const DISK_BYTES: usize = 96 << 20;
+
+fn disk(name: &str, path: PathBuf, on_error: Option<OnError>) -> DiskSpec {
+    DiskSpec {
+        name: name.to_owned(),
+        source: DiskSource::Persistent { path, create_bytes: None },
+        cdrom: false,
+        bus: DiskBus::Virtio,
+        read_only: false,
+        serial: None,
+        boot_order: None,
+        tuning: DiskTuning { on_error, ..DiskTuning::default() },
+    }
+}
+
+/// A machine with two disks of sevens, and a third one whose errors reach its guest.
+async fn machine() -> (Pod, Qmp) {
+    let pod = Pod::start();
+    let mut spec = bare();
+    for (name, on_error) in [("one", None), ("two", None), ("loud", Some(OnError::Report))] {
+        let path = pod.dir.path().join(format!("{name}.img"));
+        std::fs::write(&path, vec![7; DISK_BYTES]).expect("written");
+        spec.disks.push(disk(name, path, on_error));
+    }
+    pod.sync(&spec).await.expect("started");
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    let spare = Qmp::connect(&pod.layout.spare_qmp_socket()).await.expect("connected");
+    (pod, spare)
+}
+
+/// Someone waits for copies in new directories.
+fn wait_in(directories: &[PathBuf]) -> JoinHandle<Result<(), String>> {
+    for directory in directories {
+        std::fs::create_dir_all(directory).expect("made");
+    }
+    let waiting = directories.to_vec();
+    let receiver = std::thread::spawn(move || receive::run(UID, &waiting).map_err(|error| error.to_string()));
+    let started = Instant::now();
+    while !is_wanted(&directories[0], UID) {
+        assert!(started.elapsed() < PATIENCE, "nobody waits");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    receiver
+}
+
+fn copy(id: &str, volumes: &[&str], directories: &[PathBuf]) -> Call {
+    let disk = |(volume, directory): (&&str, &PathBuf)| CopiedDisk {
+        volume: (*volume).to_owned(),
+        directory: directory.clone(),
+    };
+    Call::Copy { id: id.to_owned(), disks: volumes.iter().zip(directories).map(disk).collect() }
+}
+
+/// The guest's own write, by the way that its device takes.
+async fn write(qmp: &mut Qmp, node: &str, pattern: u8) {
+    let line = format!("qemu-io -d /machine/peripheral/dev-{node}/virtio-backend \"write -P {pattern} 0 96M\"");
+    let said = qmp.execute("human-monitor-command", json!({ "command-line": line })).await.expect("written");
+    assert_eq!(said, Value::String(String::new()));
+}
+
+async fn jobs(qmp: &mut Qmp) -> Value {
+    qmp.execute("query-jobs", json!({})).await.expect("answered")
+}
+
+/// Jobs that would take for ever.
+async fn slow(qmp: &mut Qmp) {
+    for job in jobs(qmp).await.as_array().expect("jobs") {
+        let speed = json!({ "device": job["id"], "speed": 1 });
+        qmp.execute("block-job-set-speed", speed).await.expect("slower");
+    }
+}
+
+async fn until_no_jobs(qmp: &mut Qmp) {
+    let started = Instant::now();
+    while jobs(qmp).await != json!([]) {
+        assert!(started.elapsed() < PATIENCE, "jobs are left");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let nodes = qmp.execute("query-named-block-nodes", json!({ "flat": true })).await.expect("answered");
+    assert!(!nodes.to_string().contains("copy-"), "{nodes}");
+}
+
+fn raw(copy: &Path) -> Vec<u8> {
+    let raw = copy.with_extension("raw");
+    let done = Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).arg(copy).arg(&raw).status();
+    assert!(done.expect("qemu-img runs").success());
+    std::fs::read(raw).expect("read")
+}
+
+#[tokio::test]
+async fn disks_are_copied_as_they_were_when_it_began() {
+    let (pod, mut spare) = machine().await;
+    let to = [pod.dir.path().join("a"), pod.dir.path().join("b")];
+    let receiver = wait_in(&to);
+    pod.call(copy("first", &["one", "two"], &to)).await.expect("begun");
+    slow(&mut spare).await;
+    write(&mut spare, "disk-0", 8).await;
+    for job in jobs(&mut spare).await.as_array().expect("jobs") {
+        spare.execute("block-job-set-speed", json!({ "device": job["id"], "speed": 0 })).await.expect("faster");
+    }
+    receiver.join().expect("no panic").expect("received");
+    for directory in &to {
+        let copied = raw(&directory.join(WHOLE));
+        assert!(copied.len() == DISK_BYTES && copied.iter().all(|byte| *byte == 7), "{}", directory.display());
+        assert!(!directory.join(PARTIAL).exists());
+    }
+    let now = std::fs::read(pod.dir.path().join("one.img")).expect("read");
+    assert!(now.iter().all(|byte| *byte == 8), "the guest has written meanwhile");
+    until_no_jobs(&mut spare).await;
+    // It is not begun again under its name, and another is.
+    std::fs::remove_dir_all(&to[0]).expect("removed");
+    pod.call(copy("first", &["one"], &to[..1])).await.expect("begun before");
+    assert!(!to[0].exists());
+    let receiver = wait_in(&to[..1]);
+    pod.call(copy("second", &["one"], &to[..1])).await.expect("begun");
+    receiver.join().expect("no panic").expect("received");
+    assert!(raw(&to[0].join(WHOLE)).iter().all(|byte| *byte == 8));
+}
+
+#[tokio::test]
+async fn a_copy_that_ends_early_leaves_nothing() {
+    // The launcher sees what was mounted before it.
+    let place = tempfile::tempdir().expect("a directory");
+    let full = [place.path().to_path_buf()];
+    let small = Small::mount(&full[0]);
+    let (pod, mut spare) = machine().await;
+    let to = |name: &str| [pod.dir.path().join(name)];
+    // What cannot be copied, or nobody waits for.
+    for (volumes, why) in [(["loud"], "its errors are told to the guest"), (["none"], "no disk none")] {
+        let receiver = wait_in(&to(why));
+        let refused = pod.call(copy(why, &volumes, &to(why))).await;
+        assert!(matches!(&refused, Err(ClientError::Refused(said)) if said.contains(why)), "{refused:?}");
+        let said = receiver.join().expect("no panic").expect_err("nothing");
+        assert!(said.contains(why), "{said}");
+    }
+    std::fs::create_dir(&to("nobody")[0]).expect("made");
+    let refused = pod.call(copy("nobody", &["one"], &to("nobody"))).await;
+    assert!(matches!(&refused, Err(ClientError::Refused(said)) if said.contains("nobody waits")), "{refused:?}");
+
+    // Whoever wants it dies.
+    let gone = to("gone");
+    std::fs::create_dir(&gone[0]).expect("made");
+    let mut child = Pod::spawn(&pod.layout, &["receive", &gone[0].to_string_lossy()]);
+    while !is_wanted(&gone[0], UID) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    pod.call(copy("gone", &["one"], &gone)).await.expect("begun");
+    slow(&mut spare).await;
+    let another = to("another");
+    let waiting = wait_in(&another);
+    assert!(pod.call(copy("another", &["two"], &another)).await.is_err(), "one at a time");
+    child.kill().expect("killed");
+    child.wait().expect("waited for");
+    until_no_jobs(&mut spare).await;
+    assert!(!gone[0].join(PARTIAL).exists() && !gone[0].join(WHOLE).exists());
+
+    // The monitor dies: who waits is told at once, and the next one clears up.
+    pod.call(copy("another", &["two"], &another)).await.expect("begun");
+    slow(&mut spare).await;
+    dead(pod.kill_monitor()).await;
+    let said = waiting.join().expect("no panic").expect_err("nothing");
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(pod.exec(&["monitor", "--detach"]).success());
+    until_no_jobs(&mut spare).await;
+    assert_eq!(pod.call(Call::Status).await.expect("answered").phase, Phase::Running);
+
+    // There is no room for it: the guest's own write holds, and the guest runs.
+    let receiver = wait_in(&full);
+    pod.call(copy("full", &["one"], &full)).await.expect("begun");
+    let said = receiver.join().expect("no panic").expect_err("nothing");
+    assert!(said.contains("No space left") || said.contains("a disk failed"), "{said}");
+    until_no_jobs(&mut spare).await;
+    write(&mut spare, "disk-0", 9).await;
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    drop(small);
+    assert!(layout::connect(&pod.layout.command_socket()).await.is_ok());
+}
+
+/// A file system of two megabytes.
+struct Small<'a>(&'a Path);
+
+impl<'a> Small<'a> {
+    fn mount(at: &'a Path) -> Self {
+        let done = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).status();
+        assert!(done.expect("mount runs").success());
+        Self(at)
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg("--lazy").arg(self.0).status();
+        if !done.is_ok_and(|status| status.success()) {
+            eprintln!("{} is still mounted", self.0.display());
+        }
+    }
+}
