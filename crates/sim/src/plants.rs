@@ -384,7 +384,8 @@ pub const PLANTS: &[Plant] = &[
         name: "late-writer",
         what: "a launcher that hung for longer than its node's lease starts its machine, whatever the record of its disk says",
         found_by: crate::writers::NAME,
-        also: &["one-guest-per-vm"],
+        // Its instance was failed on the proof that nothing of it starts there any more.
+        also: &["one-guest-per-vm", "failed-on-proof"],
         bug: Bug::LateWriter,
     },
     Plant {
