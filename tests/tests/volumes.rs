@@ -3,6 +3,8 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
 use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true};
 
@@ -126,4 +128,101 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     eventually_true("the disk is detached", 60, || !disks.attached());
     let image = fs::read(disks.image("pv-raw")).expect("the disk");
     assert!(image.starts_with(b"carrack was here"), "the data is on the disk");
+}
+
+/// A file system that is shared with mount namespaces made later, until this is dropped.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn new(dir: PathBuf) -> Self {
+        fs::create_dir(&dir).expect("a directory");
+        mount(&["-t", "tmpfs", "shared", &dir.to_string_lossy()]);
+        let shared = Self(dir);
+        mount(&["--make-shared", &shared.0.to_string_lossy()]);
+        shared
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let output = Command::new("umount").arg("-R").arg(&self.0).output().expect("umount");
+        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
+    }
+}
+
+fn mount(arguments: &[&str]) {
+    let output = Command::new("mount").args(arguments).output().expect("mount");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// A pod with one volume at `/data` that does nothing.
+fn holder(name: &str, mount: &str, privileged: bool, volume: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
+         - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"while :; do sleep 0.2; done\"]\n    securityContext: {{privileged: {privileged}}}\n    \
+         volumeMounts: [{{name: v, mountPath: /data{mount}}}]\n  volumes:\n  - name: v\n    {volume}\n"
+    )
+}
+
+#[test]
+fn what_is_mounted_goes_where_it_is_to_and_a_directory_of_the_node_is_a_volume() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let kubectl = sandbox.kubectl();
+    let shared = Shared::new(sandbox.home().join("shared"));
+    let on_host = format!("hostPath: {{path: {}, type: Directory}}", shared.0.display());
+    for (name, propagation, privileged) in
+        [("giver", "Bidirectional", true), ("taker", "HostToContainer", false), ("private", "None", false)]
+    {
+        kubectl.apply(&holder(name, &format!(", mountPropagation: {propagation}"), privileged, &on_host));
+    }
+    let wait = |pod: &str| {
+        kubectl.ok(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), "--timeout=90s"]);
+    };
+    for pod in ["giver", "taker", "private"] {
+        wait(pod);
+    }
+    let shell = |pod: &str, line: &str| kubectl.ok(&["exec", pod, "--", "sh", "-c", line]);
+    shell("giver", "mkdir /data/inner && mount -t tmpfs inner /data/inner && echo given >/data/inner/file");
+    assert_eq!(fs::read_to_string(shared.0.join("inner/file")).expect("the node has it"), "given\n");
+    assert_eq!(shell("taker", "cat /data/inner/file"), "given\n");
+    assert_eq!(shell("private", "ls /data/inner"), "");
+    // What a pod has mounted on the node stays there when it goes, as its volumes' directory does.
+    kubectl.ok(&["delete", "pod", "giver", "taker", "private", "--timeout=60s"]);
+    assert_eq!(fs::read_to_string(shared.0.join("inner/file")).expect("the node has it"), "given\n");
+
+    // A directory of the node, which a claim gets when its first pod is placed.
+    let directory = sandbox.home().join("local");
+    fs::create_dir(&directory).expect("a directory");
+    let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    kubectl.apply(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata:\n  name: local\nprovisioner: kubernetes.io/no-provisioner\n\
+         volumeBindingMode: WaitForFirstConsumer\n---\n\
+         apiVersion: v1\nkind: PersistentVolume\nmetadata:\n  name: local\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+         storageClassName: local\n  capacity: {{storage: 32Mi}}\n  local: {{path: {}}}\n  nodeAffinity:\n    required:\n      \
+         nodeSelectorTerms:\n      - matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata:\n  name: local\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+         storageClassName: local\n  resources: {{requests: {{storage: 32Mi}}}}\n",
+        directory.display()
+    ));
+    let claimed = "persistentVolumeClaim: {claimName: local}";
+    for (pod, expected) in [("first", "first\n"), ("second", "first\nsecond\n")] {
+        kubectl.apply(&holder(pod, "", false, claimed));
+        wait(pod);
+        shell(pod, &format!("echo {pod} >>/data/file"));
+        assert_eq!(fs::read_to_string(directory.join("file")).expect("the file is on the node"), expected);
+        kubectl.ok(&["delete", "pod", pod, "--timeout=60s"]);
+    }
+
+    // A file server needs a kernel that can mount it. Where it is not so, that is what the user is told.
+    if !fs::read_to_string("/proc/filesystems").expect("read").contains("nfs") {
+        kubectl.apply(&holder("remote", "", false, "nfs: {server: 192.0.2.1, path: /exported}"));
+        eventually("the missing file system shows in the pod's events", 60, || {
+            let said = kubectl.ok(&["describe", "pod", "remote"]);
+            let told = said.contains("FailedMount")
+                && said.contains("this node's kernel cannot mount NFS (192.0.2.1:/exported)");
+            if told { Ok(()) } else { Err(said) }
+        });
+        kubectl.ok(&["delete", "pod", "remote", "--timeout=60s"]);
+    }
 }

@@ -31,7 +31,7 @@ use crate::{
     Refusal, Rng, Selector, Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
 };
 
-/// How long to wait before asking again for a revision after an unknown outcome.
+/// How long to wait before asking again for a revision after an unknown outcome, while few wait.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
 
 struct Hosted {
@@ -636,12 +636,16 @@ impl Manager {
         fx: &mut Effects<Never>,
     ) {
         let revision = result.and_then(|r| r.json::<PartialObject>()).map_or(0, |o| o.revision());
+        // All keys ask the same server: the more of them wait, the longer each does, so that together they ask a few times a
+        // second however many they are.
+        let waiting = u32::try_from(self.probes.len() / 4).unwrap_or(u32::MAX);
+        let again = now + PROBE_RETRY.saturating_mul(waiting.saturating_add(1));
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             for barrier in &mut run.barriers {
                 match barrier {
                     Barrier::AtLeast(_, r) if *r == u64::MAX => {
                         if revision == 0 {
-                            self.probes.insert(fx.timer(now + PROBE_RETRY), (i, key.clone()));
+                            self.probes.insert(fx.timer(again), (i, key.clone()));
                             run.pending += 1;
                             return;
                         }

@@ -158,7 +158,8 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting the cluster, each role a process of its own");
     let cluster = Cluster::new(stage, &json!([]))?;
     let plugins = cluster.places.node.volume_plugin_dir();
-    let disks_of_flex = FlexDisks::install(&plugins, &stage.dir.join("disks"))?;
+    // Below the node's directory: what is left attached of it is detached with the rest of the node.
+    let disks_of_flex = FlexDisks::install(&plugins, &cluster.places.node.data_dir().join("disks"))?;
     let told = ["--flex-volume-plugin-dir", &plugins.to_string_lossy()].map(str::to_owned);
     let cluster = cluster.with_flags(Role::Controllers, &told.each_ref().map(String::as_str));
     cluster.start_containerd()?;
