@@ -106,6 +106,20 @@ fn a_fresh_cluster_has_volumes_for_claims() {
     let labels = "{namespace=\"default\",persistentvolumeclaim=\"notes\"}";
     assert_contains(&metrics, &[&format!("kubelet_volume_stats_capacity_bytes{labels}")]);
 
+    // The pods of a StatefulSet have a claim each, and find it again.
+    kubectl.ok(&["apply", "-f", &example("statefulset.yaml")]);
+    kubectl.ok(&["rollout", "status", "statefulset/ledger", "--timeout=120s"]);
+    assert_contains(&kubectl.ok(&["get", "pvc", "-l", "app=ledger"]), &["data-ledger-0", "data-ledger-1"]);
+    kubectl.ok(&["delete", "pod", "ledger-1", "--timeout=60s"]);
+    eventually("the pod that takes its place has its disk", 60, || {
+        let log = kubectl.run(&["exec", "ledger-1", "--", "cat", "/data/log"]).output();
+        if log.stdout == "ledger-1 started\nledger-1 started\n" { Ok(()) } else { Err(log.to_string()) }
+    });
+    delete(&kubectl, "statefulset", "ledger");
+    eventually_true("its pods are gone", 60, || kubectl.ok(&["get", "pods", "-l", "app=ledger", "-o", "name"]).is_empty());
+    kubectl.ok(&["delete", "pvc", "-l", "app=ledger", "--timeout=60s"]);
+    delete(&kubectl, "service", "ledger");
+
     // What is written outlives the pod; nothing outlives the claim.
     delete(&kubectl, "pod", "notebook");
     eventually_true("the volume is detached", 60, || attached(&sandbox.data_dir()).is_empty());

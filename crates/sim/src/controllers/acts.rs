@@ -198,9 +198,7 @@ fn stateful_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let mut spec = json!({"replicas": 1 + rng.below(4), "serviceName": name, "podManagementPolicy": policy, "updateStrategy": strategy,
         "ordinals": {"start": rng.below(2)}, "selector": {"matchLabels": {"app": name}}, "revisionHistoryLimit": 1,
         "template": template(name, version)});
-    if let Some(Value::Object(claims)) = super::claims::of_stateful_set(&mut rng.fork("claims")) {
-        spec.as_object_mut().into_iter().for_each(|spec| spec.extend(claims.clone()));
-    }
+    super::claims::of_stateful_set(&mut rng.fork("claims"), &mut spec);
     work.create(spec, acts);
     for _ in 0..rng.below(4) {
         if !work.wait(rng) {

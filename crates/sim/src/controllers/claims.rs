@@ -33,12 +33,21 @@ fn claim_spec(rng: &mut Rng) -> Value {
     json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}})
 }
 
-/// The part of a StatefulSet's spec about claims; in some runs it has none.
-pub(super) fn of_stateful_set(rng: &mut Rng) -> Option<Value> {
+/// Makes a claim a part of a StatefulSet, and its pods mount it.
+fn give(spec: &mut Value, claim: &Value, policy: Value) {
+    spec["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": claim}]);
+    spec["persistentVolumeClaimRetentionPolicy"] = policy;
+    spec["template"]["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+}
+
+/// Gives a StatefulSet's pods claims; in some runs none.
+pub(super) fn of_stateful_set(rng: &mut Rng, spec: &mut Value) {
     let word = |delete: bool| if delete { "Delete" } else { "Retain" };
     let policy = json!({"whenDeleted": word(rng.one_in(2)), "whenScaled": word(rng.one_in(2))});
-    let templates = json!([{"metadata": {"name": "data"}, "spec": claim_spec(rng)}]);
-    rng.one_in(2).then(|| json!({"volumeClaimTemplates": templates, "persistentVolumeClaimRetentionPolicy": policy}))
+    let claim = claim_spec(rng);
+    if rng.one_in(2) {
+        give(spec, &claim, policy);
+    }
 }
 
 /// Classes, and the volumes that are there.
@@ -101,13 +110,10 @@ pub(super) fn shrinking_set(claims_go: bool, safety: Duration, acts: &mut Vec<Ac
     let policy = json!({"whenDeleted": "Retain", "whenScaled": if claims_go { "Delete" } else { "Retain" }});
     let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "ready",
         "resources": {"requests": {"storage": "1Gi"}}});
-    work.create(
-        json!({"replicas": 3, "serviceName": name, "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": name}}, "template": template(name, 1),
-            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
-            "persistentVolumeClaimRetentionPolicy": policy}),
-        acts,
-    );
+    let mut spec = json!({"replicas": 3, "serviceName": name, "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": name}}, "template": template(name, 1)});
+    give(&mut spec, &claim, policy);
+    work.create(spec, acts);
     for (n, replicas) in [1, 3, 0, 2].into_iter().enumerate() {
         work.at = safety / 6 * u32::try_from(n + 1).unwrap_or(1);
         work.patch(json!({ "replicas": replicas }), acts);
