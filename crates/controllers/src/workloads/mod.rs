@@ -23,6 +23,8 @@ mod revisions;
 mod scale;
 mod stateful_set;
 #[cfg(test)]
+mod surplus_tests;
+#[cfg(test)]
 mod tests;
 
 pub use cron_job::CronJobController;

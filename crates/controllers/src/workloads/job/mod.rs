@@ -118,7 +118,7 @@ pub(crate) fn is_finished(job: &Job) -> bool {
     ["Complete", "Failed"].iter().any(|kind| conditions::find(conditions, kind).is_some_and(|c| c.status() == "True"))
 }
 
-fn by_job(pod: &Pod) -> Vec<String> {
+pub(super) fn by_job(pod: &Pod) -> Vec<String> {
     let owner = controller_of::<Job>(pod).filter(|_| tracked(pod));
     owner.map(|o| Key::new(pod.namespace(), o.name.clone()).to_string()).into_iter().collect()
 }
