@@ -179,7 +179,7 @@ fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
     if known.spec.backoff_limit_per_index.is_some() {
         let failures = per_index::failures(known, index);
         annotations.insert(per_index::FAILURES.to_owned(), failures.counted.to_string());
-        if failures.ignored > 0 {
+        if failures.ignored > 0 && !known.untold {
             annotations.insert(per_index::IGNORED.to_owned(), failures.ignored.to_string());
         }
     }
