@@ -90,6 +90,10 @@ pub enum Planted {
     HastyOrphans,
     /// A volume that names a claim is given to whoever has that name.
     ClaimsByName,
+    /// Pods that are to go and never had a node are left to themselves.
+    UnplacedStay,
+    /// Pods of a Job do not tell of failures of their index that the failure policy ignores.
+    IgnoredUntold,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -107,6 +111,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(TaintEviction::default()),
         Box::new(match config.planted {
             Some(Planted::HastyOrphans) => PodGc::with_planted_haste(),
+            Some(Planted::UnplacedStay) => PodGc::with_planted_blindness(),
             _ => PodGc::default(),
         }),
         Box::new(EndpointSliceController),

@@ -144,6 +144,8 @@ impl Hosted {
                     Some(Bug::CarelessDetach) => Some(Planted::CarelessDetach),
                     Some(Bug::CarelessInlineDetach) => Some(Planted::CarelessInlineDetach),
                     Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),
+                    Some(Bug::UnplacedStay) => Some(Planted::UnplacedStay),
+                    Some(Bug::IgnoredUntold) => Some(Planted::IgnoredUntold),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };

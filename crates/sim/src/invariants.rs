@@ -157,6 +157,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant { name: "orphans-wait", sentence: "A pod whose node is gone is given up only after the quarantine." },
     Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
     Invariant {
+        name: "failures-are-handed-on",
+        sentence: "A pod of an index with a limit of its own tells of every failure before it, whether it counts or not.",
+    },
+    Invariant {
         name: "eviction-needs-a-silent-node",
         sentence: "No node's pods are to be evicted unless the node could have been heard for long and was not, while another was: never because the control plane was cut off.",
     },

@@ -479,6 +479,8 @@ impl Swarm {
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack
+                | Bug::UnplacedStay
+                | Bug::IgnoredUntold
                 | Bug::UnmountsFirst
                 | Bug::GoingIsGone
                 | Bug::AskedTwice

@@ -80,6 +80,8 @@ pub(crate) enum Bug {
     SharedTokens,
     ExpiredTokens,
     PublishedOnce,
+    UnplacedStay,
+    IgnoredUntold,
 }
 
 /// All planted bugs.
@@ -528,6 +530,20 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::PublishedOnce,
     },
+    Plant {
+        name: "unplaced-stay",
+        what: "nobody says of a pod that is to go and never had a node that it has ended, and its Job waits for that",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::UnplacedStay,
+    },
+    Plant {
+        name: "ignored-untold",
+        what: "a pod of an index does not tell of the failures before it that the failure policy ignores",
+        found_by: "failures-are-handed-on",
+        also: &[],
+        bug: Bug::IgnoredUntold,
+    },
 ];
 
 /// The planted bug of a name.
@@ -572,6 +588,8 @@ impl Bug {
                 | Self::CarelessDetach
                 | Self::HastyOrphans
                 | Self::BaselessWrites
+                | Self::UnplacedStay
+                | Self::IgnoredUntold
         )
     }
     /// Whether it is one of the controller of clones.

@@ -2,6 +2,9 @@
 //!
 //! How many pods there ought to be is what their controllers are asked for, where the budget is relative to that. Pods
 //! whose eviction was granted count as gone until they are, for two minutes at most.
+//!
+//! What is odd about a budget is told at each look at it, as upstream does: a budget is looked at when it or one of its pods
+//! changes, and not for what was told. The recorder counts what is said again, and lets one object cause so many events only.
 //! Behaviour follows kube-controller-manager's disruption controller (pkg/controller/disruption).
 
 mod scale;
@@ -33,6 +36,9 @@ const NOT_YET: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct DisruptionController {
     scales: Scales,
+    /// Pods that more than one budget chooses, as they were when it was told, by the first of their budgets: their UIDs with
+    /// their revisions.
+    told: BTreeMap<Key, BTreeMap<String, String>>,
 }
 
 fn budgets_of(pod: &Pod, view: &View<'_>) -> Vec<Key> {
@@ -126,7 +132,7 @@ fn wanted(budget: &PodDisruptionBudget, pods: &[&Pod], scales: &Scales, view: &V
 }
 
 /// What is odd about the pods that a budget has.
-fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool, view: &View<'_>) -> Plan {
+fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool) -> Plan {
     let mut plan = Plan::none();
     if pods.is_empty() {
         plan = plan.event(EventRecord::normal(budget, "NoPods", "No matching pods found"));
@@ -136,15 +142,25 @@ fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool, view: 
                    Set \".spec.minAvailable\" to a number of pods to have them counted.";
         plan = plan.event(EventRecord::warning(budget, "UnmanagedPods", why));
     }
+    plan
+}
+
+/// Tells of pods that more than one budget chooses: at their first budget, and again when they change. `told` is what was
+/// told of those of this budget.
+fn shared(budget: &PodDisruptionBudget, pods: &[&Pod], told: &mut BTreeMap<String, String>, view: &View<'_>) -> Plan {
+    let before = std::mem::take(told);
+    let mut plan = Plan::none();
     if view.cache::<PodDisruptionBudget>().in_namespace(budget.namespace()).nth(1).is_none() {
         return plan;
     }
     for pod in pods {
-        // Told of by the first one only.
         let all = budgets_of(pod, view);
-        if let [first, _, ..] = &all[..]
-            && first.name == budget.name()
-        {
+        let [first, _, ..] = &all[..] else { continue };
+        if first.name != budget.name() {
+            continue;
+        }
+        let revision = pod.metadata.resource_version.clone().unwrap_or_default();
+        if before.get(pod.uid()) != Some(&revision) {
             let names: Vec<&str> = all.iter().map(|key| key.name.as_str()).collect();
             let why = format!(
                 "The pod matches more than one PodDisruptionBudget: {}. Each counts it, and it cannot be evicted",
@@ -152,18 +168,34 @@ fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool, view: 
             );
             plan = plan.event(EventRecord::warning(*pod, "MultiplePodDisruptionBudgets", why));
         }
+        told.insert(pod.uid().to_owned(), revision);
     }
     plan
 }
 
-fn condition(budget: &PodDisruptionBudget, status: bool, reason: &str, message: &str, now: Time) -> Vec<Condition> {
+/// What is wrong with a budget's selector. Admission refuses such a one.
+fn selector_fault(budget: &PodDisruptionBudget) -> Option<String> {
+    let selector = budget.spec.as_ref()?.selector.as_ref()?;
+    let known = ["In", "NotIn", "Exists", "DoesNotExist"];
+    let bad = selector.match_expressions.iter().flatten().find(|r| !known.contains(&r.operator.as_str()))?;
+    Some(format!("{:?} is not a valid label selector operator", bad.operator))
+}
+
+fn condition(
+    budget: &PodDisruptionBudget,
+    observed: Option<i64>,
+    status: bool,
+    reason: &str,
+    message: &str,
+    now: Time,
+) -> Vec<Condition> {
     let mut all = budget.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     let mut new = Condition {
         type_: "DisruptionAllowed".into(),
         status: if status { "True" } else { "False" }.into(),
         reason: reason.into(),
         message: message.into(),
-        observed_generation: budget.metadata.generation,
+        observed_generation: observed,
         last_transition_time: now.meta(),
     };
     match all.iter_mut().find(|c| c.type_ == new.type_) {
@@ -209,7 +241,10 @@ impl Controller for DisruptionController {
         self.scales.refresh(view, setup, |owner, view| of_owned(owner.namespace(), owner.uid(), view));
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        let Some(budget) = view.get::<PodDisruptionBudget>(&key.namespace, &key.name) else { return Plan::none() };
+        let Some(budget) = view.get::<PodDisruptionBudget>(&key.namespace, &key.name) else {
+            self.told.remove(key);
+            return Plan::none();
+        };
         let pods: Vec<&Pod> = view
             .cache::<Pod>()
             .in_namespace(&key.namespace)
@@ -218,12 +253,17 @@ impl Controller for DisruptionController {
             .collect();
         let mut old = budget.status.clone().unwrap_or_default();
         old.disrupted_pods = old.disrupted_pods.filter(|d| !d.is_empty());
-        let mut plan = Plan::none();
-        let new = match wanted(budget, &pods, &self.scales, view) {
+        let fault = selector_fault(budget);
+        let wanted = match &fault {
+            Some(why) => Err(Why::Failed(why.clone())),
+            None => wanted(budget, &pods, &self.scales, view),
+        };
+        let mut plan = shared(budget, &pods, self.told.entry(key.clone()).or_default(), view);
+        let new = match wanted {
             // What is said of it stays until it can be known.
             Err(Why::NotYet) => return plan.requeue_after(NOT_YET),
             Ok(Wanted { expected, healthy: desired, unmanaged }) => {
-                plan = plan.then(oddities(budget, &pods, unmanaged, view));
+                plan = plan.then(oddities(budget, &pods, unmanaged));
                 let (disrupted, again) = disrupted(budget, &pods, now, &mut plan);
                 if let Some(after) = again {
                     plan = plan.requeue_after(after);
@@ -236,7 +276,7 @@ impl Controller for DisruptionController {
                 let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
                 let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
                 PodDisruptionBudgetStatus {
-                    conditions: Some(condition(budget, allowed > 0, reason, "", now)),
+                    conditions: Some(condition(budget, budget.metadata.generation, allowed > 0, reason, "", now)),
                     current_healthy: Some(small(healthy)),
                     desired_healthy: Some(small(desired)),
                     expected_pods: Some(small(expected)),
@@ -245,23 +285,26 @@ impl Controller for DisruptionController {
                     observed_generation: budget.metadata.generation,
                 }
             }
-            // Whoever cannot count allows nothing.
+            // Whoever cannot count allows nothing, and has not observed what it cannot count.
             Err(Why::Failed(why)) => {
-                plan = plan.event(EventRecord::warning(
-                    budget.as_ref(),
-                    "CalculateExpectedPodCountFailed",
-                    format!("Failed to calculate the number of expected pods: {why}"),
-                ));
+                let event = if fault.is_some() {
+                    EventRecord::warning(budget.as_ref(), "NoPods", format!("Failed to get pods: {why}"))
+                } else {
+                    if pods.is_empty() {
+                        plan = plan.then(oddities(budget, &pods, false));
+                    }
+                    let message = format!("Failed to calculate the number of expected pods: {why}");
+                    EventRecord::warning(budget.as_ref(), "CalculateExpectedPodCountFailed", message)
+                };
+                plan = plan.event(event);
                 PodDisruptionBudgetStatus {
-                    conditions: Some(condition(budget, false, "SyncFailed", &why, now)),
+                    conditions: Some(condition(budget, old.observed_generation, false, "SyncFailed", &why, now)),
                     disruptions_allowed: Some(0),
-                    observed_generation: budget.metadata.generation,
                     ..old.clone()
                 }
             }
         };
         if new == old && budget.status.is_some() {
-            plan.events.clear();
             return plan;
         }
         let mut status = json!(new);
@@ -319,7 +362,9 @@ mod tests {
     fn look(spec: Value, status: Value, pods: Vec<Value>, now_s: i64) -> (Value, Plan) {
         let mut budget =
             json!({"metadata": {"namespace": "ns", "name": "b", "uid": "b", "generation": 3}, "spec": spec});
-        budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+        if budget["spec"]["selector"].is_null() {
+            budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+        }
         if !status.is_null() {
             budget["status"] = status;
         }
@@ -461,20 +506,100 @@ mod tests {
             let (status, plan) = look(spec.clone(), Value::Null, pods.clone(), 0);
             let reasons: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
             assert_eq!(reasons, expected, "{spec}");
-            // It is told once.
-            let (_, plan) = look(spec.clone(), status, pods, 0);
-            assert!(plan.events.is_empty(), "{spec}: {:?}", plan.events);
+            // It is told at each look, and nothing is written for that.
+            let (again, plan) = look(spec.clone(), status, pods, 0);
+            let reasons: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
+            assert_eq!((again, plan.requeue_after, reasons), (Value::Null, None, expected), "{spec}");
         }
         let budget = |name: &str| {
             of::<PodDisruptionBudget>(json!({"metadata": {"namespace": "ns", "name": name, "uid": name},
                 "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}))
         };
-        let caches = Caches::new().with([budget("a"), budget("b")]).with::<Pod>([of(owned())]);
-        for (name, expected) in [("a", vec!["MultiplePodDisruptionBudgets"]), ("b", vec![])] {
-            let plan =
-                DisruptionController::default().reconcile(&Key::new("ns", name), &caches.view(), Time::default());
+        let mut controller = DisruptionController::default();
+        let mut check = |revision: &str, budgets: &[&str], name: &str, expected: &[&str]| {
+            let mut pod = owned();
+            pod["metadata"]["resourceVersion"] = revision.into();
+            let caches = Caches::new().with(budgets.iter().map(|name| budget(name))).with::<Pod>([of(pod)]);
+            let plan = controller.reconcile(&Key::new("ns", name), &caches.view(), Time::default());
             let reasons: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
-            assert_eq!(reasons, expected, "{name}");
+            assert_eq!(reasons, expected, "{name} {revision}");
+        };
+        // By one of its budgets, each time that the pod changes.
+        let both = ["a", "b"];
+        check("1", &both, "a", &["MultiplePodDisruptionBudgets"]);
+        check("1", &both, "b", &[]);
+        check("1", &both, "a", &[]);
+        check("2", &both, "a", &["MultiplePodDisruptionBudgets"]);
+        // Nothing is remembered of what is not so any more.
+        check("2", &["a"], "a", &[]);
+        check("2", &both, "a", &["MultiplePodDisruptionBudgets"]);
+        check("2", &["b"], "a", &[]);
+        assert_eq!(controller.told.keys().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn who_cannot_count_says_so_at_each_look_and_writes_it_once() {
+        let counted = json!({"disruptionsAllowed": 2, "currentHealthy": 4, "desiredHealthy": 2, "expectedPods": 4,
+            "observedGeneration": 2, "conditions": [{"type": "DisruptionAllowed", "status": "True",
+                "reason": "SufficientPods", "message": "", "observedGeneration": 2,
+                "lastTransitionTime": "1970-01-01T00:00:01Z"}]});
+        let job = || vec![pod("p", true, "batch/v1/Job")];
+        let why = "jobs.batch does not implement the scale subresource";
+        for (spec, pods, told, why) in [
+            (
+                json!({"maxUnavailable": 1}),
+                job(),
+                vec![(
+                    "CalculateExpectedPodCountFailed",
+                    format!("Failed to calculate the number of expected pods: {why}"),
+                )],
+                why,
+            ),
+            (
+                json!({"minAvailable": "50%"}),
+                job(),
+                vec![(
+                    "CalculateExpectedPodCountFailed",
+                    format!("Failed to calculate the number of expected pods: {why}"),
+                )],
+                why,
+            ),
+            (
+                json!({"minAvailable": "half"}),
+                vec![],
+                vec![
+                    ("NoPods", "No matching pods found".to_owned()),
+                    (
+                        "CalculateExpectedPodCountFailed",
+                        "Failed to calculate the number of expected pods: invalid value for IntOrString: invalid type: \
+                         string is not a percentage: \"half\""
+                            .to_owned(),
+                    ),
+                ],
+                "invalid value for IntOrString: invalid type: string is not a percentage: \"half\"",
+            ),
+            (
+                json!({"minAvailable": 1, "selector": {"matchExpressions": [{"key": "app", "operator": "Like"}]}}),
+                vec![],
+                vec![("NoPods", "Failed to get pods: \"Like\" is not a valid label selector operator".to_owned())],
+                "\"Like\" is not a valid label selector operator",
+            ),
+        ] {
+            let events =
+                |plan: &Plan| plan.events.iter().map(|e| (e.reason.clone(), e.message.clone())).collect::<Vec<_>>();
+            let told: Vec<_> = told.into_iter().map(|(reason, message)| (reason.to_owned(), message)).collect();
+            let (s, plan) = look(spec.clone(), counted.clone(), pods.clone(), 60);
+            assert_eq!(events(&plan), told, "{spec}");
+            // Nothing may go; what was counted last is still said, and that this is of an older budget.
+            let mut expected = counted.clone();
+            expected["disruptionsAllowed"] = 0.into();
+            expected["conditions"] = json!([{"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed",
+                "message": why, "observedGeneration": 2, "lastTransitionTime": "1970-01-01T00:01:00Z"}]);
+            let mut seen = s.clone();
+            seen.as_object_mut().expect("a status").retain(|_, value| !value.is_null());
+            assert_eq!(seen, expected, "{spec}");
+            let (again, plan) = look(spec.clone(), s, pods, 99);
+            assert_eq!((again, plan.requeue_after, events(&plan)), (Value::Null, None, told), "{spec}");
         }
     }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::desired::{families, hostname, ips, publishes_not_ready, reference, target_port};
-use super::{chooses, has_selector, is_external_name, labels_of, services_of};
+use super::{SINCE, chooses, has_selector, is_external_name, labels_of, ready_since, services_of};
 use crate::pods;
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -91,6 +91,37 @@ fn subsets(service: &Service, view: &View<'_>) -> (Vec<EndpointSubset>, bool) {
     (subsets, count > FULL)
 }
 
+/// An address as a reader sees it: with its ports, and whether it is ready.
+type Told<'a> = (&'a EndpointAddress, Option<&'a Vec<EndpointPort>>, bool);
+
+fn told(subsets: &[EndpointSubset]) -> impl Iterator<Item = Told<'_>> {
+    subsets.iter().flat_map(|subset| {
+        let ready = subset.addresses.iter().flatten().map(|address| (address, true));
+        let others = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
+        ready.chain(others).map(|(address, ready)| (address, subset.ports.as_ref(), ready))
+    })
+}
+
+/// Since when what is told anew is so: the earliest of the pods whose addresses are other than they were, and the service
+/// itself where nothing was told of it before.
+fn since(
+    service: &Service,
+    had: Option<&[EndpointSubset]>,
+    subsets: &[EndpointSubset],
+    view: &View<'_>,
+) -> Option<String> {
+    let mut known: BTreeMap<&str, Vec<Told<'_>>> = BTreeMap::new();
+    for one in told(had.unwrap_or_default()) {
+        known.entry(one.0.ip.as_str()).or_default().push(one);
+    }
+    let is_fresh = |one: &Told<'_>| known.get(one.0.ip.as_str()).is_none_or(|all| !all.contains(one));
+    let pods = told(subsets).filter(is_fresh).filter_map(|(address, ..)| {
+        ready_since(view.cache::<Pod>(), service.namespace(), address.target_ref.as_ref()?.name.as_deref()?)
+    });
+    let made = service.metadata.creation_timestamp.clone().filter(|_| had.is_none());
+    pods.chain(made).min().map(|first| Time::from(&first).rfc3339())
+}
+
 impl Controller for EndpointsController {
     fn name(&self) -> &'static str {
         "endpoint-controller"
@@ -119,13 +150,15 @@ impl Controller for EndpointsController {
                 // It is being deleted; another follows.
                 return Plan::none();
             }
-            let mark = truncated.then(|| BTreeMap::from([(OVER_CAPACITY.to_owned(), "truncated".to_owned())]));
+            let since = since(service, None, &subsets, view).map(|since| (SINCE.to_owned(), since));
+            let mark = truncated.then(|| (OVER_CAPACITY.to_owned(), "truncated".to_owned()));
+            let annotations: BTreeMap<String, String> = since.into_iter().chain(mark).collect();
             return Plan::none().create(&Endpoints {
                 metadata: ObjectMeta {
                     namespace: Some(key.namespace.clone()),
                     name: Some(key.name.clone()),
                     labels: Some(labels),
-                    annotations: mark,
+                    annotations: Some(annotations).filter(|all| !all.is_empty()),
                     ..ObjectMeta::default()
                 },
                 subsets: Some(subsets).filter(|s| !s.is_empty()),
@@ -142,6 +175,10 @@ impl Controller for EndpointsController {
         }
         if marked != truncated {
             patch["metadata"]["annotations"][OVER_CAPACITY] = if truncated { "truncated".into() } else { Value::Null };
+        }
+        let since = since(service, Some(have), &subsets, view);
+        if old.annotation(SINCE) != since.as_deref() {
+            patch["metadata"]["annotations"][SINCE] = since.into();
         }
         Plan::none().patch(old.as_ref(), patch)
     }

@@ -12,13 +12,24 @@ mod slices;
 
 use std::collections::BTreeSet;
 
-use carrack_engine::{Key, View};
+use carrack_engine::{Cache, Key, View};
 use carrack_types::resource::Object as _;
 use carrack_types::selector::map_selects;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 pub use legacy::EndpointsController;
 pub use slices::EndpointSliceController;
+
+/// Since when what is told of a service is so (as in core/v1, `EndpointsLastChangeTriggerTime`). kube-proxy makes its latencies
+/// from it. Upstream remembers for it what it has seen of each pod; here it is read from the endpoints that are other than
+/// they were.
+const SINCE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// Since when a pod has been as ready as it is.
+fn ready_since(pods: &Cache<Pod>, namespace: &str, name: &str) -> Option<MetaTime> {
+    crate::pods::condition(pods.get(namespace, name)?, "Ready")?.last_transition_time.clone()
+}
 
 /// Keys of the services that choose a pod.
 fn services_of(pod: &Pod, view: &View<'_>) -> Vec<Key> {

@@ -2,9 +2,7 @@
 //! what has no room gets a slice of its own. A slice's name is derived from the service and its number.
 //!
 //! Otherwise as kube-controller-manager's endpoint slice and endpoint slice mirroring controllers
-//! (pkg/controller/endpointslice, endpointslicemirroring). A slice that changes says since when what it tells was so, from
-//! which kube-proxy makes its latencies: upstream remembers for it what it has seen of each pod; here it is read from the
-//! endpoints that are other than they were.
+//! (pkg/controller/endpointslice, endpointslicemirroring). A slice that changes says since when what it tells was so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde_json::json;
 
 use super::desired::{Desired, Group, families, from_endpoints, from_pods, identity};
-use super::{has_selector, is_external_name, labels_of, services_of};
+use super::{SINCE, has_selector, is_external_name, labels_of, ready_since, services_of};
 use crate::pods::{self, BY_NODE};
 
 /// How many endpoints a slice holds.
@@ -31,8 +29,6 @@ const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
 /// Endpoints with this label set to `true` are not mirrored.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 
-/// Since when what a slice tells is so (as in core/v1, `EndpointsLastChangeTriggerTime`).
-const SINCE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// The endpoint slice controller.
@@ -66,8 +62,7 @@ impl Since<'_> {
         };
         let fresh = endpoints.iter().filter(|endpoint| !had.contains(endpoint));
         let pods = fresh.filter_map(|endpoint| {
-            let pod = pods.get(service.namespace(), endpoint.target_ref.as_ref()?.name.as_deref()?)?;
-            pods::condition(pod, "Ready")?.last_transition_time.clone()
+            ready_since(pods, service.namespace(), endpoint.target_ref.as_ref()?.name.as_deref()?)
         });
         let first = pods.chain(made.clone()).min()?;
         Some(Time::from(&first).rfc3339())

@@ -189,6 +189,51 @@ fn slices_tell_since_when_they_are_so() {
 }
 
 #[test]
+fn endpoints_tell_since_when_they_are_so() {
+    let mut service = web();
+    service["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let pod = |n: usize, ready: bool, second: u32| {
+        let mut pod = pod(n, ready, false, "Running");
+        pod["status"]["conditions"][0]["lastTransitionTime"] = format!("2026-01-01T00:01:{second:02}Z").into();
+        pod
+    };
+    let mut endpoints: Option<Value> = None;
+    let mut check = |service: &Value, pods: &[Value], writes: bool, expected: Option<&str>| {
+        let there: Vec<Value> = endpoints.iter().cloned().collect();
+        let caches = caches(service, pods, &[], &there);
+        let plan = EndpointsController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        assert_eq!(!plan.writes.is_empty(), writes, "{pods:?}");
+        match plan.writes.first() {
+            Some(Write::Create { object, .. }) => endpoints = Some(object.clone()),
+            Some(Write::Patch { patch, .. }) => {
+                let all = endpoints.as_mut().expect("endpoints");
+                all["subsets"] = patch["subsets"].clone();
+                if let Some(since) = patch["metadata"]["annotations"].get(SINCE) {
+                    all["metadata"]["annotations"][SINCE] = since.clone();
+                }
+                // As the API server stores it.
+                all["metadata"]["annotations"].as_object_mut().expect("a map").retain(|_, value| !value.is_null());
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        let all = endpoints.as_ref().expect("endpoints");
+        assert_eq!(all["metadata"]["annotations"][SINCE].as_str(), expected, "{pods:?}");
+    };
+    check(&service, &[], true, Some("2026-01-01T00:00:00Z"));
+    check(&service, &[pod(1, true, 7), pod(2, true, 9)], true, Some("2026-01-01T00:01:07Z"));
+    check(&service, &[pod(1, true, 7), pod(2, false, 20)], true, Some("2026-01-01T00:01:20Z"));
+    // Nothing changes but a time.
+    check(&service, &[pod(1, true, 7), pod(2, false, 30)], false, Some("2026-01-01T00:01:20Z"));
+    // Who goes tells nothing of when.
+    check(&service, &[pod(1, true, 7)], true, None);
+    check(&service, &[pod(1, true, 7)], false, None);
+    // Another port is another way to reach each.
+    service["spec"]["ports"][0]["targetPort"] = 9.into();
+    check(&service, &[pod(1, true, 7)], true, Some("2026-01-01T00:01:07Z"));
+}
+
+#[test]
 fn what_is_mirrored_has_its_limits() {
     let plain = service(json!({"ports": [{"port": 5432}]}));
     let addresses =

@@ -23,6 +23,8 @@ mod revisions;
 mod scale;
 mod stateful_set;
 #[cfg(test)]
+mod surplus_tests;
+#[cfg(test)]
 mod tests;
 
 pub use cron_job::CronJobController;
@@ -49,7 +51,10 @@ pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
         Box::new(DeploymentController { by_spec: planted == Some(Planted::SetsBySpec) }),
         Box::new(StatefulSetController { claims_go: planted == Some(Planted::ClaimsGo) }),
         Box::new(DaemonSetController::default()),
-        Box::new(JobController { forgets: planted == Some(Planted::EndsForgotten) }),
+        Box::new(JobController {
+            forgets: planted == Some(Planted::EndsForgotten),
+            untold: planted == Some(Planted::IgnoredUntold),
+        }),
         Box::new(TtlController),
         Box::new(CronJobController { forgets: planted == Some(Planted::TimesTwice) }),
     ]

@@ -70,28 +70,53 @@ fn deletion_cost(pod: &Pod) -> i32 {
         .unwrap_or(0)
 }
 
-/// How old something is, in powers of two of a second: what is about as old as another goes in no particular order.
-fn age(since: Option<Time>, now: Time) -> u32 {
-    since.map_or(0, |at| now.since(at).as_secs().checked_ilog2().unwrap_or(0))
+/// How old something is, in powers of two of a nanosecond: what is about as old as another goes in no particular order.
+fn about_as_old(age: Option<Duration>) -> Option<u32> {
+    age.and_then(|age| age.as_nanos().checked_ilog2())
 }
 
-/// Which of two pods goes first when there are too many: the less goes before the greater. Follows upstream's
-/// `ActivePodsWithRanks`: unbound before bound, pending before running, not ready before ready, the cheaper, those with more
-/// company on their node, the one that is ready for a shorter time, with more restarts, and the younger one.
-pub(crate) fn goes_before(a: &Pod, b: &Pod, company: &BTreeMap<String, usize>, now: Time) -> Ordering {
+/// For how long a pod has been ready.
+fn ready_for(pod: &Pod, now: Time) -> Option<Duration> {
+    ready_condition(pod).and_then(|c| c.last_transition_time.as_ref()).map(|at| now.since(Time::from(at)))
+}
+
+/// How long ago a pod was made.
+fn old(pod: &Pod, now: Time) -> Option<Duration> {
+    pod.metadata.creation_timestamp.as_ref().map(|at| now.since(Time::from(at)))
+}
+
+/// Unbound before bound, pending before running, not ready before ready.
+fn less_there(a: &Pod, b: &Pod) -> Ordering {
     let phase_rank = |pod: &Pod| match phase(pod) {
         "Pending" => 0,
         "Unknown" => 1,
         _ => 2,
     };
-    let with = |pod: &Pod| company.get(node(pod)).copied().unwrap_or(0);
-    let ready_for =
-        |pod: &Pod| age(ready_condition(pod).and_then(|c| c.last_transition_time.as_ref()).map(Time::from), now);
-    let old = |pod: &Pod| age(pod.metadata.creation_timestamp.as_ref().map(Time::from), now);
     (!node(a).is_empty())
         .cmp(&!node(b).is_empty())
         .then_with(|| phase_rank(a).cmp(&phase_rank(b)))
         .then_with(|| ready(a).cmp(&ready(b)))
+}
+
+/// Which of two pods of a Job goes first when there are too many: the less goes before the greater. Follows upstream's
+/// `ActivePods`, which knows no costs, no company, and ages exactly: what is less there, the one that is ready for a shorter
+/// time, with more restarts, and the younger one.
+pub(crate) fn of_job_goes_before(a: &Pod, b: &Pod, now: Time) -> Ordering {
+    less_there(a, b)
+        .then_with(|| ready_for(a, now).cmp(&ready_for(b, now)))
+        .then_with(|| restarts(b).cmp(&restarts(a)))
+        .then_with(|| old(a, now).cmp(&old(b, now)))
+        .then_with(|| a.uid().cmp(b.uid()))
+}
+
+/// Which of two pods of a set goes first when there are too many: the less goes before the greater. Follows upstream's
+/// `ActivePodsWithRanks`: what is less there, the cheaper, those with more company on their node, the one that is ready for a
+/// shorter time, with more restarts, and the younger one.
+pub(crate) fn goes_before(a: &Pod, b: &Pod, company: &BTreeMap<String, usize>, now: Time) -> Ordering {
+    let with = |pod: &Pod| company.get(node(pod)).copied().unwrap_or(0);
+    let ready_for = |pod: &Pod| about_as_old(ready_for(pod, now));
+    let old = |pod: &Pod| about_as_old(old(pod, now));
+    less_there(a, b)
         .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
         .then_with(|| with(b).cmp(&with(a)))
         .then_with(|| ready_for(a).cmp(&ready_for(b)))

@@ -45,6 +45,16 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             }
             return acts;
         }
+        Some(Bug::UnplacedStay) => {
+            for n in 0..4 {
+                unplaced_job(&mut rng.fork(&format!("job {n}")), safety, &format!("unplaced{n}"), &mut acts);
+            }
+            return acts;
+        }
+        Some(Bug::IgnoredUntold) => {
+            ignoring_job(rng, safety, &mut acts);
+            return acts;
+        }
         Some(Bug::EndsForgotten) => {
             for n in 0..8 {
                 job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
@@ -72,7 +82,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
     if parts.has("jobs") {
-        unplaced_job(&mut rng.fork("unplaced job"), safety, &mut acts);
+        unplaced_job(&mut rng.fork("unplaced job"), safety, "unplaced", &mut acts);
     }
     if parts.has("times") {
         super::times::acts(&mut rng.fork("times"), safety, &mut acts);
@@ -322,8 +332,8 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
 }
 
 /// A Job whose pods no node takes: its deadline ends it, though no pod of it ever ends by itself.
-fn unplaced_job(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    let (at, name) = (start(rng, safety), "unplaced");
+fn unplaced_job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
+    let at = start(rng, safety);
     let work = Work { resource: Job::resource(), kind: "job", name, at, safety };
     let mut template = template(name, 1);
     template["spec"]["restartPolicy"] = "Never".into();
@@ -332,6 +342,23 @@ fn unplaced_job(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     work.create(
         json!({"completions": 1 + rng.below(3), "parallelism": 1 + rng.below(3), "podReplacementPolicy": policy,
             "activeDeadlineSeconds": 1 + rng.below(20), "template": template}),
+        acts,
+    );
+}
+
+/// An Indexed Job whose pods fail in a way that its policy ignores, until its deadline ends it.
+fn ignoring_job(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let (at, name) = (start(rng, safety), "ignoring");
+    let work = Work { resource: Job::resource(), kind: "job", name, at, safety };
+    let mut template = template(name, 1);
+    template["metadata"]["annotations"][carrack_hollow::EXIT_CODE] = "1".into();
+    template["metadata"]["annotations"][carrack_hollow::EXIT_AFTER_S] = rng.below(5).to_string().into();
+    template["spec"]["restartPolicy"] = "Never".into();
+    let ignored = json!([{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}}]);
+    work.create(
+        json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": i32::MAX,
+            "backoffLimitPerIndex": 9, "podFailurePolicy": {"rules": ignored}, "activeDeadlineSeconds": 60,
+            "template": template}),
         acts,
     );
 }

@@ -74,6 +74,33 @@ fn label<'a>(object: &'a Value, key: &str) -> &'a str {
     object.pointer("/metadata/labels").and_then(|l| l[key].as_str()).unwrap_or_default()
 }
 
+/// Label with the index of a Job's pod.
+const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// How many failures of its index a pod says that there were before it, those that count and those that do not.
+fn failures_told(pod: &Value) -> i64 {
+    let annotation = |kind: &str| {
+        let name = format!("batch.kubernetes.io/job-index-{kind}-count");
+        pod.pointer("/metadata/annotations").and_then(|all| all[name].as_str()?.parse::<i64>().ok()).unwrap_or(0)
+    };
+    annotation("failure").saturating_add(annotation("ignored-failure"))
+}
+
+/// How many failures of its index a new pod must know of: those that one which is still held has told, and its own. Of an
+/// index without a limit nobody tells.
+fn failures_before(job: &Value, pod: &Value, observer: &Observer) -> i64 {
+    if job.pointer("/spec/backoffLimitPerIndex").is_none_or(Value::is_null) {
+        return 0;
+    }
+    let is_held = |p: &&Value| {
+        let finalizers = p.pointer("/metadata/finalizers").and_then(Value::as_array);
+        let tracked = finalizers.into_iter().flatten().any(|f| f == "batch.kubernetes.io/job-tracking");
+        tracked && text(p, "/status/phase") == "Failed"
+    };
+    let of_index = pods_of(job, observer).filter(|p| uid(p) != uid(pod) && label(p, INDEX) == label(pod, INDEX));
+    of_index.filter(is_held).map(|p| failures_told(p).saturating_add(1)).max().unwrap_or(0)
+}
+
 /// Kind of the controlling owner.
 fn owner_kind(object: &Value) -> &str {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
@@ -180,7 +207,7 @@ impl Bounds {
             _ if deleting(pod) => _ = ends.failed.insert(uid(pod).to_owned()),
             _ => {}
         }
-        let index = |p: &Value| label(p, "batch.kubernetes.io/job-completion-index").to_owned();
+        let index = |p: &Value| label(p, INDEX).to_owned();
         // One that the Job took away, or that was taken along, is none of the index's failures.
         if text(pod, "/status/phase") == "Failed" && pod.pointer("/metadata/finalizers").is_some() && !is_disrupted(pod)
         {
@@ -195,6 +222,11 @@ impl Bounds {
         if job.pointer("/spec/backoffLimitPerIndex").and_then(Value::as_i64).is_some_and(|limit| failures > limit) {
             let what = format!("{} is made, of an index that failed {failures} times and may not again", key_of(pod));
             breaches.push(Breach::new("ends-count-once", what));
+        }
+        let handed_on = failures_before(job, pod, observer);
+        if failures_told(pod) < handed_on {
+            let what = format!("{} tells of {} failures before it, of {handed_on}", key_of(pod), failures_told(pod));
+            breaches.push(Breach::new("failures-are-handed-on", what));
         }
         let twins = living.iter().filter(|p| !index(p).is_empty() && index(p) == index(pod)).count();
         if twins > 1 {

@@ -1,6 +1,6 @@
 //! Makes pods that a Job needs, and removes those that it does not need any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) fn plan(known: &Known<'_>, status: &JobStatus, view: &View<'_>) -> Pl
     let wanted = left.min(parallelism).max(0);
     if active > wanted {
         let mut order: Vec<&Arc<Pod>> = known.active().collect();
-        order.sort_by(|a, b| pods::goes_before(a, b, &BTreeMap::new(), known.now));
+        order.sort_by(|a, b| pods::of_job_goes_before(a, b, known.now));
         return remove(known, order.into_iter().take(usize::try_from(active - wanted).unwrap_or(0)));
     }
     let ending = if known.replaces_ended_only() { i32::try_from(known.terminating()).unwrap_or(i32::MAX) } else { 0 };
@@ -77,10 +77,13 @@ fn surplus(known: &Known<'_>) -> Vec<Arc<Pod>> {
         return Vec::new();
     }
     let completions = known.spec.completions.unwrap_or(0);
+    // Of those of one index the most useful one stays.
+    let mut order: Vec<&Arc<Pod>> = known.active().collect();
+    order.sort_by(|a, b| pods::of_job_goes_before(b, a, known.now));
     let mut seen = BTreeSet::new();
     let takes_place = |pod: &&Arc<Pod>| indexes::of_pod(pod).is_some_and(|i| i < completions && seen.insert(i));
-    let kept: Vec<String> = known.active().filter(takes_place).map(|p| p.uid().to_owned()).collect();
-    known.active().filter(|p| !kept.iter().any(|uid| uid == p.uid())).cloned().collect()
+    let (_, surplus): (Vec<_>, Vec<_>) = order.into_iter().partition(takes_place);
+    surplus.into_iter().rev().cloned().collect()
 }
 
 fn make_any(known: &Known<'_>, view: &View<'_>, missing: usize) -> Plan {
@@ -176,7 +179,7 @@ fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
     if known.spec.backoff_limit_per_index.is_some() {
         let failures = per_index::failures(known, index);
         annotations.insert(per_index::FAILURES.to_owned(), failures.counted.to_string());
-        if failures.ignored > 0 {
+        if failures.ignored > 0 && !known.untold {
             annotations.insert(per_index::IGNORED.to_owned(), failures.ignored.to_string());
         }
     }

@@ -41,6 +41,8 @@ pub use ttl::TtlController;
 pub struct JobController {
     /// A planted bug.
     pub(crate) forgets: bool,
+    /// Another.
+    pub(crate) untold: bool,
 }
 
 /// The finalizer that holds a pod until its end is counted.
@@ -56,6 +58,8 @@ pub(crate) struct Known<'a> {
     pub now: Time,
     /// A planted bug: whether pods have let go is not looked at.
     pub forgets: bool,
+    /// A planted bug: pods do not tell of failures that the policy ignores.
+    pub untold: bool,
 }
 
 impl Known<'_> {
@@ -118,7 +122,7 @@ pub(crate) fn is_finished(job: &Job) -> bool {
     ["Complete", "Failed"].iter().any(|kind| conditions::find(conditions, kind).is_some_and(|c| c.status() == "True"))
 }
 
-fn by_job(pod: &Pod) -> Vec<String> {
+pub(super) fn by_job(pod: &Pod) -> Vec<String> {
     let owner = controller_of::<Job>(pod).filter(|_| tracked(pod));
     owner.map(|o| Key::new(pod.namespace(), o.name.clone()).to_string()).into_iter().collect()
 }
@@ -158,7 +162,7 @@ impl Controller for JobController {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
-        let known = Known { job, spec, pods, now, forgets: self.forgets };
+        let known = Known { job, spec, pods, now, forgets: self.forgets, untold: self.untold };
         if is_finished(job) || job.is_deleting() {
             return known.pods.iter().filter(|p| tracked(p)).fold(Plan::none(), |plan, pod| let_go(plan, pod));
         }

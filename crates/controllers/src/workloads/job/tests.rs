@@ -175,3 +175,101 @@ fn jobs_end_for_a_reason() {
         check_end(spec, status, &pods, expected);
     }
 }
+
+/// What a look writes down of a Job's clock and pause, and what it tells: `start, conditions, events, requeue`.
+fn check_clock(spec: Value, status: Value, pods: &[Value], expected: (&str, &str, &[&str], Option<u64>)) {
+    let plan = look(spec.clone(), status.clone(), pods);
+    let written = plan.writes.iter().find_map(|write| match write {
+        Write::Update { object, .. } => Some(object["status"].clone()),
+        _ => None,
+    });
+    let written = written.unwrap_or_default();
+    let word = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let conditions = written["conditions"].as_array().into_iter().flatten();
+    let conditions: Vec<_> = conditions
+        .map(|c| {
+            format!("{}={} {} ({})", word(&c["type"]), word(&c["status"]), word(&c["reason"]), word(&c["message"]))
+        })
+        .collect();
+    let events: Vec<&str> = plan.events.iter().map(|e| e.reason.as_str()).collect();
+    let again = plan.requeue_after.map(|after| after.as_secs());
+    assert_eq!(
+        (word(&written["startTime"]).as_str(), conditions.join("; ").as_str(), &events[..], again),
+        expected,
+        "{spec} {status}"
+    );
+}
+
+#[test]
+fn the_clock_of_a_job_stops_while_it_is_suspended() {
+    const PAUSED: &str = "Suspended=True JobSuspended (Job suspended)";
+    const GOES_ON: &str = "Suspended=False JobResumed (Job resumed)";
+    let spec =
+        |suspend: bool| json!({"completions": 1, "parallelism": 1, "suspend": suspend, "activeDeadlineSeconds": 1800});
+    let no_deadline = |suspend: bool| json!({"completions": 1, "parallelism": 1, "suspend": suspend});
+    let status = |start: Value, suspended: Option<&str>, succeeded: i32| {
+        let reason = if suspended == Some("True") { "JobSuspended" } else { "JobResumed" };
+        let message = if suspended == Some("True") { "Job suspended" } else { "Job resumed" };
+        let condition = |status| json!([{"type": "Suspended", "status": status, "reason": reason, "message": message}]);
+        json!({"startTime": start, "conditions": suspended.map(condition), "succeeded": succeeded})
+    };
+    let (midnight, at_one, half) = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "2026-01-01T00:45:00Z");
+    let running = || [pod("p", "Running", json!({}))];
+    let none = || Value::Null;
+    // Made suspended: it has no clock, and no deadline.
+    check_clock(spec(true), status(none(), None, 0), &[], ("", PAUSED, &["Suspended"], None));
+    // Made to run: it starts, and is told of no pause.
+    check_clock(spec(false), status(none(), None, 0), &[], (at_one, "", &[], Some(1800)));
+    // Suspended while it runs: the clock goes, before its pods do.
+    check_clock(spec(true), status(half.into(), None, 0), &running(), ("", PAUSED, &["Suspended"], None));
+    check_clock(spec(true), status(half.into(), Some("False"), 0), &running(), ("", PAUSED, &["Suspended"], None));
+    // However long it ran: it had no deadline while nobody looked at it.
+    check_clock(spec(true), status(midnight.into(), None, 0), &running(), ("", PAUSED, &["Suspended"], None));
+    // It goes on: the deadline is as far as ever, also for one that another controller left its clock.
+    check_clock(spec(false), status(none(), Some("True"), 0), &[], (at_one, GOES_ON, &["Resumed"], Some(1800)));
+    check_clock(
+        spec(false),
+        status(midnight.into(), Some("True"), 0),
+        &[],
+        (at_one, GOES_ON, &["Resumed"], Some(1800)),
+    );
+    check_clock(no_deadline(false), status(none(), Some("True"), 0), &[], (at_one, GOES_ON, &["Resumed"], None));
+    // Then it counts from there.
+    let target = "FailureTarget=True DeadlineExceeded (Job was active longer than specified deadline)";
+    check_clock(
+        spec(false),
+        status(midnight.into(), Some("False"), 0),
+        &running(),
+        (midnight, &format!("{GOES_ON}; {target}"), &[], None),
+    );
+    // One that has what it wanted is neither suspended nor resumed.
+    let done = "SuccessCriteriaMet=True CompletionsReached (Reached expected number of succeeded pods)";
+    let complete = "Complete=True CompletionsReached (Reached expected number of succeeded pods)";
+    for (suspend, suspended, before) in
+        [(true, None, ""), (false, Some("True"), "Suspended=True JobSuspended (Job suspended); ")]
+    {
+        let expected = format!("{before}{done}; {complete}");
+        check_clock(
+            spec(suspend),
+            status(midnight.into(), suspended, 1),
+            &[],
+            (midnight, &expected, &["Completed"], if suspend { None } else { Some(1800) }),
+        );
+    }
+}
+
+#[test]
+fn what_is_said_of_a_pause_is_said_once() {
+    for (suspend, kind, reason) in [(true, "True", "JobSuspended"), (false, "False", "JobResumed")] {
+        let spec = json!({"completions": 1, "parallelism": 1, "suspend": suspend});
+        let start = if suspend { Value::Null } else { json!("2026-01-01T01:00:00Z") };
+        let status = json!({"startTime": start, "active": 1, "ready": 0, "terminating": 0,
+            "conditions": [{"type": "Suspended", "status": kind, "reason": reason}]});
+        let pods = [pod("p", "Running", json!({}))];
+        let plan = look(spec, status, &pods);
+        assert!(plan.events.is_empty(), "{plan:?}");
+        // What is left is to end its pods, which do not count as failed.
+        let expected: &[&str] = if suspend { &["let go p", "delete p"] } else { &[] };
+        assert_eq!(words(&plan), expected);
+    }
+}

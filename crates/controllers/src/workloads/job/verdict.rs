@@ -42,18 +42,26 @@ pub(super) fn totals(status: &JobStatus) -> (i32, i32) {
 pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     let old = known.status();
     let mut status = old.clone();
-    let mut plan = suspend(known, &mut status);
-    if status.start_time.is_none() && !known.is_suspended() {
-        status.start_time = Some(known.now.meta());
-    }
+    let mut plan = Plan::none();
     if !known.is_finishing() {
-        let (end, again) = judge(known, &status);
+        // Its deadline is judged by the clock of one that goes on.
+        let mut going_on = status.clone();
+        let told = suspend(known, &mut going_on);
+        let (end, again) = judge(known, &going_on);
         if let Some(after) = again {
             plan = plan.requeue_after(after);
         }
-        if let Some(end) = end {
-            plan = plan.then(too_many(known, &status, &end));
-            conditions::set(&mut status.conditions, end);
+        match end {
+            Some(end) => {
+                // One that was over when it was suspended or went on never was suspended or went on.
+                start(known, &mut status);
+                plan = plan.then(too_many(known, &status, &end));
+                conditions::set(&mut status.conditions, end);
+            }
+            None => {
+                status = going_on;
+                plan = plan.then(told);
+            }
         }
     }
     present(known, &mut status);
@@ -91,16 +99,28 @@ fn write(known: &Known<'_>, old: &JobStatus, new: JobStatus, plan: Plan) -> Plan
     Plan::none().update_status(&Job { status: Some(new), ..known.job.clone() }).then(plan)
 }
 
-/// Says that a Job was suspended or goes on. The clock of one that goes on starts anew.
+/// Starts the clock of a Job that may have pods for the first time.
+fn start(known: &Known<'_>, status: &mut JobStatus) {
+    if status.start_time.is_none() && !known.is_suspended() {
+        status.start_time = Some(known.now.meta());
+    }
+}
+
+/// Says that a Job was suspended or goes on. A suspended one has no clock, and that of one that goes on starts anew: its
+/// deadline is for how long it is active without a pause (upstream's `syncJob`).
 fn suspend(known: &Known<'_>, status: &mut JobStatus) -> Plan {
     let was = conditions::find(status.conditions.as_ref(), "Suspended").is_some_and(|c| c.status() == "True");
     let (status_text, reason, message) = match (known.is_suspended(), was) {
         (true, false) => ("True", "JobSuspended", "Job suspended"),
         (false, true) => ("False", "JobResumed", "Job resumed"),
-        _ => return Plan::none(),
+        _ => {
+            start(known, status);
+            return Plan::none();
+        }
     };
     conditions::set(&mut status.conditions, condition("Suspended", status_text, reason, message, known.now));
     status.start_time = None;
+    start(known, status);
     let event = if known.is_suspended() { "Suspended" } else { "Resumed" };
     Plan::none().event(EventRecord::normal(known.job, event, message))
 }
