@@ -116,7 +116,9 @@ fn a_fresh_cluster_has_volumes_for_claims() {
         if log.stdout == "ledger-1 started\nledger-1 started\n" { Ok(()) } else { Err(log.to_string()) }
     });
     delete(&kubectl, "statefulset", "ledger");
-    eventually_true("its pods are gone", 60, || kubectl.ok(&["get", "pods", "-l", "app=ledger", "-o", "name"]).is_empty());
+    eventually_true("its pods are gone", 60, || {
+        kubectl.ok(&["get", "pods", "-l", "app=ledger", "-o", "name"]).is_empty()
+    });
     kubectl.ok(&["delete", "pvc", "-l", "app=ledger", "--timeout=60s"]);
     delete(&kubectl, "service", "ledger");
 

@@ -95,6 +95,11 @@ impl Layout {
         self.machine_dir().join("qmp-spare")
     }
 
+    /// A third QMP socket: copies of disks are made over it, so that nothing else waits for them.
+    pub fn copy_qmp_socket(&self) -> PathBuf {
+        self.machine_dir().join("qmp-copy")
+    }
+
     /// The guest agent's channel.
     pub fn agent_socket(&self) -> PathBuf {
         self.machine_dir().join("guest-agent")

@@ -1,9 +1,13 @@
 //! Lines of JSON over a unix socket, bounded in length: the form of QMP and of the command socket.
 
 use futures::StreamExt as _;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::AsyncWriteExt as _;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
@@ -63,6 +67,25 @@ impl LineWriter {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
         self.inner.write_all(&line).await?;
+        Ok(())
+    }
+
+    /// Writes one value, and hands an open file over with it.
+    pub async fn write_with<T: Serialize>(&mut self, value: &T, file: BorrowedFd<'_>) -> Result<(), LineError> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        let stream: &UnixStream = self.inner.as_ref();
+        let send = || {
+            let files = [file];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+                return Err(io::Error::other("no room for a file"));
+            }
+            Ok(rustix::net::sendmsg(stream, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)?)
+        };
+        let sent = stream.async_io(Interest::WRITABLE, send).await?;
+        self.inner.write_all(&line[sent..]).await?;
         Ok(())
     }
 

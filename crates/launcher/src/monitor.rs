@@ -2,8 +2,9 @@
 //! The monitor: the process between QEMU and virt-handler.
 //!
 //! One loop takes commands and QMP events in the order in which they come, lets [`Domain`] judge them, and
-//! does what it says. Beside it run a task for each connection of the command socket and one for each DHCP
-//! server; neither decides anything.
+//! does what it says. Beside it run a task for each connection of the command socket, one for each DHCP
+//! server, and one for a copy of disks; none decides anything about the guest. The loop waits for nothing that
+//! may hang with a copy's storage: it has to stop the guest on time.
 //!
 //! ```text
 //!   connection ──► commands ──► loop ◄──► QMP
@@ -11,7 +12,7 @@
 //!                                 └──► domain.json
 //! ```
 
-use crate::copying::{self, Copying};
+use crate::copying;
 use crate::dhcp;
 use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
@@ -29,8 +30,8 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
 
 /// QEMU makes its sockets within a few hundredths of a second; a busy machine may need longer.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
@@ -71,11 +72,11 @@ pub(crate) enum MonitorError {
     Qemu(#[from] QmpError),
 }
 
-/// What may matter to a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CopyNews {
-    Job,
-    DiskError,
+/// A copy of disks that is being made, or begun.
+struct UnderWay {
+    id: String,
+    /// Who is answered when it has begun.
+    reply: Option<oneshot::Sender<Response>>,
 }
 
 struct Command {
@@ -95,13 +96,14 @@ struct Monitor {
     lookout: JoinSet<String>,
     /// The guest has shut down to be started again.
     restart_due: bool,
-    /// The copy of the disks that is being made, and who tells when nobody wants it any more.
-    copying: Option<Copying>,
-    unwanted: Option<oneshot::Receiver<()>>,
+    /// The copy of the disks that is being made, and who tells when it has begun.
+    copying: Option<UnderWay>,
+    begun: Option<oneshot::Receiver<()>>,
+    /// Who works on copies, one at a time: by turns.
+    copies: JoinSet<copying::Ended>,
+    turn: Arc<Mutex<()>>,
     /// The copy that was begun last.
     last_copy: String,
-    /// A job has changed, or a disk has failed.
-    copy_due: Option<CopyNews>,
     parent: Option<rustix::process::Pid>,
 }
 
@@ -133,9 +135,10 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         lookout: JoinSet::new(),
         restart_due: false,
         copying: None,
-        unwanted: None,
+        begun: None,
+        copies: JoinSet::new(),
+        turn: Arc::default(),
         last_copy: String::new(),
-        copy_due: None,
         parent: rustix::process::getppid(),
     };
     if let Some(spec) = spec {
@@ -146,7 +149,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         monitor.hold(resume(&spec));
         monitor.attach().await;
         monitor.restart_if_due().await;
-        monitor.abandon_copies().await;
+        monitor.copies.spawn(copying::end_old(monitor.layout.clone(), monitor.turn.clone()));
     }
     monitor.work(listener).await
 }
@@ -205,11 +208,14 @@ impl Monitor {
                     self.give_up(Observed::PromiseOver).await;
                 }
                 Some(Ok(why)) = self.lookout.join_next() => self.give_up(Observed::DiskTaken(why)).await,
-                () = told(&mut self.unwanted) => self.end_copy("nobody wants the copy any more").await,
+                () = told(&mut self.begun) => self.copy_begun(),
+                Some(ended) = self.copies.join_next() => self.copy_ended(ended).await,
             }
             self.restart_if_due().await;
-            self.copy_if_due().await;
         }
+        // Whoever waits for a copy is told by the end of this process.
+        self.copies.abort_all();
+        self.copying = None;
         // What is under way is answered, and everybody hears of the end, before anything else ends.
         drop(listener);
         commands.close();
@@ -236,14 +242,6 @@ impl Monitor {
     /// Takes in what was observed. That QEMU must quit is seen by the phase when the loop ends.
     fn observe(&mut self, observed: Observed) {
         tracing::debug!(?observed, "observed");
-        if let Observed::Event { name, .. } = &observed {
-            let news = match name.as_str() {
-                "JOB_STATUS_CHANGE" => Some(CopyNews::Job),
-                "BLOCK_IO_ERROR" => Some(CopyNews::DiskError),
-                _ => None,
-            };
-            self.copy_due = self.copy_due.max(news);
-        }
         let Todo { publish, restart, quit: _ } = self.domain.observe(observed);
         if publish {
             self.publish();
@@ -308,14 +306,15 @@ impl Monitor {
 
     async fn command(&mut self, command: Command) {
         let Command { call, reply } = command;
+        if let Call::Copy { id, disks } = call {
+            return self.copy(id, disks, reply);
+        }
         let starts = matches!(call, Call::Sync { .. }) && self.domain.phase == Phase::Waiting;
         let response = match self.perform(call).await {
             Ok(()) => Response::Domain(self.domain.clone()),
             Err(reason) => Response::Error(reason),
         };
-        if reply.send(response).is_err() {
-            tracing::debug!("the caller did not wait for the answer");
-        }
+        answer(reply, response);
         if starts && self.domain.phase == Phase::Starting {
             self.attach().await;
         }
@@ -346,7 +345,8 @@ impl Monitor {
             Call::Pause => self.execute("stop").await,
             Call::Unpause => self.execute("cont").await,
             Call::Reset => self.execute("system_reset").await,
-            Call::Copy { id, disks } => self.copy(id, &disks).await,
+            // It is answered when it has begun.
+            Call::Copy { .. } => Ok(()),
             Call::Screenshot { name } => {
                 if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
                     return Err("a picture's name has letters and digits".to_owned());
@@ -357,70 +357,58 @@ impl Monitor {
         }
     }
 
-    /// Begins to copy disks.
-    async fn copy(&mut self, id: String, disks: &[CopiedDisk]) -> Result<(), String> {
+    /// Begins to copy disks, beside everything else.
+    fn copy(&mut self, id: String, disks: Vec<CopiedDisk>, reply: oneshot::Sender<Response>) {
         if id == self.last_copy {
-            return Ok(());
+            return answer(reply, Response::Domain(self.domain.clone()));
         }
-        if self.copying.is_some() {
-            return Err("the disks are being copied for somebody else".to_owned());
+        if let Some(under_way) = &self.copying {
+            let whom = if under_way.id == id { "this" } else { "somebody else" };
+            return answer(reply, Response::Error(format!("the disks are being copied for {whom}")));
         }
-        let Some(qmp) = &mut self.qmp else { return Err("the machine is not running".to_owned()) };
-        let (tell, unwanted) = oneshot::channel();
-        self.copying = Some(Copying::begin(&id, &self.layout, disks, qmp, tell).await?);
-        self.unwanted = Some(unwanted);
-        self.last_copy = id;
-        self.copy_due = Some(CopyNews::Job);
-        Ok(())
+        if self.qmp.is_none() || self.domain.phase == Phase::Ended {
+            return answer(reply, Response::Error("the machine is not running".to_owned()));
+        }
+        let (tell, begun) = oneshot::channel();
+        self.copies.spawn(copying::run(id.clone(), self.layout.clone(), disks, self.turn.clone(), tell));
+        self.copying = Some(UnderWay { id, reply: Some(reply) });
+        self.begun = Some(begun);
     }
 
-    /// Ends a copy that is whole, or that has failed. A guest that was stopped by what the copy could not write goes on.
-    async fn copy_if_due(&mut self) {
-        let Some(news) = self.copy_due.take() else { return };
-        let (Some(copying), Some(qmp)) = (&mut self.copying, &mut self.qmp) else { return };
-        if !copying.look(qmp).await && news != CopyNews::DiskError {
-            return;
+    fn copy_begun(&mut self) {
+        self.begun = None;
+        let Some(copying) = &mut self.copying else { return };
+        self.last_copy.clone_from(&copying.id);
+        if let Some(reply) = copying.reply.take() {
+            answer(reply, Response::Domain(self.domain.clone()));
         }
-        if news == CopyNews::DiskError {
-            self.end_copy("a disk failed while it was copied").await;
-            let Some(qmp) = &mut self.qmp else { return };
-            if qmp.run_state().await.is_ok_and(|state| state == "io-error")
-                && let Err(error) = self.execute("cont").await
-            {
-                tracing::error!(error, "the guest does not go on after a copy that failed");
+    }
+
+    /// A copy is whole, or has failed. A guest that was stopped by what the copy could not write goes on.
+    async fn copy_ended(&mut self, ended: Result<copying::Ended, JoinError>) {
+        let (id, failed, stopped, _locked) = match ended {
+            Ok(ended) => (ended.id.clone(), ended.failed.clone(), ended.stopped, Some(ended)),
+            // The task has panicked.
+            Err(error) => (self.copying.as_ref().map(|copy| copy.id.clone()), Some(error.to_string()), false, None),
+        };
+        if id.is_some() {
+            // Both may be there to be seen.
+            if self.begun.as_mut().is_some_and(|begun| begun.try_recv().is_ok()) {
+                self.copy_begun();
             }
-            return;
-        }
-        self.finish_copy().await;
-    }
-
-    async fn end_copy(&mut self, why: &str) {
-        if let Some(copying) = &mut self.copying {
-            copying.fail(why);
-        }
-        self.finish_copy().await;
-    }
-
-    async fn finish_copy(&mut self) {
-        self.unwanted = None;
-        if let (Some(copying), Some(qmp)) = (self.copying.take(), &mut self.qmp) {
-            let id = copying.id.clone();
-            copying.close(qmp).await;
-            tracing::info!(id, "the copying of disks has ended");
-        }
-    }
-
-    /// Whoever copied is dead, and whoever waits has been told by that.
-    async fn abandon_copies(&mut self) {
-        let Some(qmp) = &mut self.qmp else { return };
-        match qmp.execute("query-named-block-nodes", json!({ "flat": true })).await {
-            Ok(nodes) => {
-                let nodes = nodes.as_array().map_or(0, Vec::len);
-                if let Err(error) = copying::abandon(qmp, nodes).await {
-                    tracing::error!(error, "copies of disks that were begun before cannot be ended");
-                }
+            self.begun = None;
+            let reply = self.copying.take().and_then(|copying| copying.reply);
+            if let (Some(reply), Some(why)) = (reply, &failed) {
+                answer(reply, Response::Error(why.clone()));
             }
-            Err(error) => tracing::error!(%error, "which disks there are cannot be told"),
+        }
+        tracing::info!(id, failed, "the copying of disks has ended");
+        // The guest's write is tried again, now that no copy is in its way.
+        if stopped
+            && !promise::is_over(&self.layout.promise_file())
+            && let Err(error) = self.execute("cont").await
+        {
+            tracing::error!(error, "the guest does not go on after a copy that failed");
         }
     }
 
@@ -506,6 +494,12 @@ fn hand_over(start: Start, argv: &[String]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(&line)?;
     out.flush()
+}
+
+fn answer(reply: oneshot::Sender<Response>, response: Response) {
+    if reply.send(response).is_err() {
+        tracing::debug!("the caller did not wait for the answer");
+    }
 }
 
 /// Until it is told; never when there is nobody to tell it.

@@ -11,6 +11,7 @@ use crate::lines::{LineError, LineReader, LineWriter, split};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -124,18 +125,48 @@ impl Qmp {
     /// # Errors
     /// The connection broke, QEMU refused, or it did not answer in time.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
-        let answer = self.exchange(command, arguments);
+        self.in_time(command, arguments, None).await
+    }
+
+    /// Hands an open file over to QEMU, which keeps it in a set of its own; tells the path by which commands name it.
+    /// `purpose` is told again by `query-fdsets`.
+    ///
+    /// # Errors
+    /// As for [`Self::execute`].
+    pub async fn add_file(&mut self, file: BorrowedFd<'_>, purpose: &str) -> Result<String, QmpError> {
+        let command = "add-fd";
+        let added = self.in_time(command, json!({ "opaque": purpose }), Some(file)).await?;
+        let refused = || QmpError::Refused { command: command.to_owned(), message: format!("it said {added}") };
+        Ok(format!("/dev/fdset/{}", added["fdset-id"].as_u64().ok_or_else(refused)?))
+    }
+
+    async fn in_time(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<Value, QmpError> {
+        let answer = self.exchange(command, arguments, file);
         match tokio::time::timeout(ANSWER_DEADLINE, answer).await {
             Ok(result) => result,
             Err(_) => Err(QmpError::Silent { command: command.to_owned() }),
         }
     }
 
-    async fn exchange(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+    async fn exchange(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
         let request = json!({ "execute": command, "arguments": arguments, "id": id });
-        self.writer.write(&request).await.map_err(QmpError::Line)?;
+        let written = match file {
+            Some(file) => self.writer.write_with(&request, file).await,
+            None => self.writer.write(&request).await,
+        };
+        written.map_err(QmpError::Line)?;
         loop {
             let message: Message = self.reader.read().await.map_err(QmpError::Line)?;
             if let Some(name) = message.event {

@@ -13,10 +13,14 @@
 //!
 //! A lock goes with the process that holds it, whatever ends that. So neither side waits for one that is dead, and what is
 //! written by QEMU is let go of as soon as nobody wants it.
+//!
+//! Others may write to the directories as well, and put there what they like: no link is followed, nothing is waited for when
+//! a file is opened, and no more of it is read than it may hold.
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +35,10 @@ pub const PARTIAL: &str = "disk.partial";
 
 /// How often the pod looks whether the copy was begun.
 const LOOK: Duration = Duration::from_millis(50);
+/// So often it tries to lock what a poll of the handler may hold for an instant.
+const LOCK_TRIES: u32 = 20;
+/// How much of a reason is read.
+const REASON_BYTES: usize = 8000;
 /// How much of a reason is told.
 const REASON_CHARS: usize = 2000;
 
@@ -65,34 +73,39 @@ pub fn run(uid: &str, directories: &[PathBuf]) -> Result<(), ReceiveError> {
     if whole() {
         return Ok(());
     }
-    let wanted = first.join(WANTED);
-    let lock =
-        File::options().create(true).truncate(false).write(true).open(&wanted).map_err(failed(wanted.clone()))?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(ReceiveError::Busy(first.clone())),
-        Err(errno) => return Err(failed(wanted)(errno.into())),
+    let (wanted, doing) = (first.join(WANTED), first.join(DOING));
+    let directory = open_directory(first).map_err(failed(first.clone()))?;
+    let lock = open(&directory, WANTED, OFlags::CREATE | OFlags::WRONLY).map_err(failed(wanted.clone()))?;
+    let mut tries = 0;
+    loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) if tries == LOCK_TRIES => return Err(ReceiveError::Busy(first.clone())),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOOK),
+            Err(errno) => return Err(failed(wanted)(errno.into())),
+        }
+        tries += 1;
     }
+    // Whoever waited before, and failed, has left the same UID: nothing may begin yet.
+    lock.set_len(0).map_err(failed(wanted.clone()))?;
     // Nobody copies to here any more: what was begun is of no use.
-    let doing = first.join(DOING);
     for path in directories.iter().map(|directory| directory.join(PARTIAL)).chain([doing.clone()]) {
         remove(&path).map_err(failed(path))?;
     }
     // Last: whoever reads it may begin.
-    lock.set_len(0)
-        .and_then(|()| std::os::unix::fs::FileExt::write_all_at(&lock, uid.as_bytes(), 0))
-        .map_err(failed(wanted.clone()))?;
+    std::os::unix::fs::FileExt::write_all_at(&lock, uid.as_bytes(), 0).map_err(failed(wanted.clone()))?;
     let begun = loop {
-        match File::open(&doing) {
+        match open(&directory, DOING, OFlags::RDONLY) {
             Ok(file) => break file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => std::thread::sleep(LOOK),
             Err(error) => return Err(failed(doing)(error)),
         }
     };
-    rustix::fs::flock(&begun, FlockOperation::LockExclusive).map_err(|errno| failed(doing.clone())(errno.into()))?;
+    // Shared: NFS gives no exclusive lock on what is open for reading.
+    rustix::fs::flock(&begun, FlockOperation::LockShared).map_err(|errno| failed(doing.clone())(errno.into()))?;
     if !whole() {
-        let said = io::read_to_string(&begun).unwrap_or_default();
-        let said: String = said.trim().chars().take(REASON_CHARS).collect();
+        let said = read_short(&begun, REASON_BYTES).unwrap_or_default();
+        let said: String = String::from_utf8_lossy(&said).trim().chars().take(REASON_CHARS).collect();
         let why = if said.is_empty() { "the copying was interrupted".to_owned() } else { said };
         return Err(ReceiveError::Failed(why));
     }
@@ -105,9 +118,45 @@ pub fn run(uid: &str, directories: &[PathBuf]) -> Result<(), ReceiveError> {
 /// Whether somebody waits in `directory` for a copy of this machine's disks.
 #[must_use]
 pub fn is_wanted(directory: &Path, uid: &str) -> bool {
-    let Ok(file) = File::open(directory.join(WANTED)) else { return false };
+    open_directory(directory).and_then(|directory| wanted(&directory, uid)).is_ok_and(|file| file.is_some())
+}
+
+/// The file that is locked as long as the machine's copy is wanted in `directory`, if it is.
+///
+/// # Errors
+/// There is none, or it cannot be one.
+pub(crate) fn wanted(directory: impl AsFd, uid: &str) -> io::Result<Option<File>> {
+    let file = open(directory, WANTED, OFlags::RDONLY)?;
     let held = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK);
-    held && io::read_to_string(&file).is_ok_and(|text| text == uid)
+    Ok((held && read_short(&file, uid.len())? == uid.as_bytes()).then_some(file))
+}
+
+/// Opens a directory.
+///
+/// # Errors
+/// Those of opening it; it is none.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens a plain file that anybody may have put there, or makes it when `access` says so.
+///
+/// # Errors
+/// Those of opening it; it is a link, or anything else than a file.
+pub(crate) fn open(directory: impl AsFd, name: &str, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o644))?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a file")))
+}
+
+/// Reads `limit_bytes` at most, and one more, by which it is seen that there are more.
+fn read_short(file: &File, limit_bytes: usize) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    file.take(limit_bytes as u64 + 1).read_to_end(&mut read)?;
+    Ok(read)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -163,5 +212,42 @@ mod tests {
                 Err(why) => assert!(ended.as_ref().is_err_and(|said| said.contains(why)), "{ended:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_somebody_else_put_there_is_neither_followed_nor_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let wanted = dir.path().join(WANTED);
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, "me").expect("written");
+        let held = |path: &Path| {
+            let file = File::options().write(true).open(path).expect("opened");
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).expect("locked");
+            file
+        };
+        let lock = held(&elsewhere);
+        let started = std::time::Instant::now();
+
+        std::os::unix::fs::symlink(&elsewhere, &wanted).expect("linked");
+        assert!(!is_wanted(dir.path(), "me"), "a link is followed");
+        run("me", &[dir.path().to_path_buf()]).expect_err("a link is followed");
+        assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "me");
+        std::fs::remove_file(&wanted).expect("removed");
+        drop(lock);
+
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &wanted, fifo, Mode::from_raw_mode(0o600), 0).expect("made");
+        assert!(!is_wanted(dir.path(), "me"), "a pipe is no file");
+        assert!(!is_wanted(&wanted, "me"), "a pipe is no directory");
+        run("me", &[dir.path().to_path_buf()]).expect_err("a pipe is no file");
+        std::fs::remove_file(&wanted).expect("removed");
+
+        // Larger than any memory.
+        std::fs::write(&wanted, "me").expect("written");
+        let lock = held(&wanted);
+        assert!(is_wanted(dir.path(), "me"));
+        lock.set_len(1 << 42).expect("grown");
+        assert!(!is_wanted(dir.path(), "me"), "it holds more than the UID");
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     }
 }

@@ -136,10 +136,15 @@ fn smbios(strings: &Smbios) -> String {
     text
 }
 
-/// The sockets: QMP twice, the serial port, the guest agent's channel, the screen.
+/// The sockets: QMP three times, the serial port, the guest agent's channel, the screen.
 fn channels(line: &mut Line, spec: &MachineSpec, layout: &Layout) {
     let socket = |id: &str, at: &Path| format!("socket,id={id},path={},server=on,wait=off", doubled(&path(at)));
-    for (id, at) in [("monitor", layout.monitor_qmp_socket()), ("spare", layout.spare_qmp_socket())] {
+    let controls = [
+        ("monitor", layout.monitor_qmp_socket()),
+        ("spare", layout.spare_qmp_socket()),
+        ("copy", layout.copy_qmp_socket()),
+    ];
+    for (id, at) in controls {
         line.option("-chardev", socket(&format!("char{id}"), &at));
         line.option("-mon", format!("chardev=char{id},id={id},mode=control"));
     }

@@ -2,13 +2,14 @@
 //! Disks that are copied while their machine runs.
 
 use crate::pod::{PATIENCE, Pod, UID, bare, dead};
-use carrack_launcher::client::ClientError;
+use carrack_launcher::client::{self, ClientError};
 use carrack_launcher::proto::{Call, CopiedDisk};
-use carrack_launcher::qmp::Qmp;
+use carrack_launcher::qmp::{Qmp, QmpError};
 use carrack_launcher::receive::{self, PARTIAL, WHOLE, is_wanted};
 use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec, DiskTuning, OnError};
-use carrack_launcher::{Phase, layout};
+use carrack_launcher::{Phase, layout, promise};
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -30,8 +31,7 @@ fn disk(name: &str, path: PathBuf, on_error: Option<OnError>) -> DiskSpec {
 }
 
 /// A machine with two disks of sevens, and a third one whose errors reach its guest.
-async fn machine() -> (Pod, Qmp) {
-    let pod = Pod::start();
+async fn machine(pod: Pod) -> (Pod, Qmp) {
     let mut spec = bare();
     for (name, on_error) in [("one", None), ("two", None), ("loud", Some(OnError::Report))] {
         let path = pod.dir.path().join(format!("{name}.img"));
@@ -78,22 +78,59 @@ async fn jobs(qmp: &mut Qmp) -> Value {
     qmp.execute("query-jobs", json!({})).await.expect("answered")
 }
 
-/// Jobs that would take for ever.
-async fn slow(qmp: &mut Qmp) {
+async fn at_speed(qmp: &mut Qmp, bytes_per_s: u64) {
     for job in jobs(qmp).await.as_array().expect("jobs") {
-        let speed = json!({ "device": job["id"], "speed": 1 });
-        qmp.execute("block-job-set-speed", speed).await.expect("slower");
+        let speed = json!({ "device": job["id"], "speed": bytes_per_s });
+        match qmp.execute("block-job-set-speed", speed).await {
+            // One that has got to its end before refuses.
+            Ok(_) | Err(QmpError::Refused { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
+/// Jobs that would take for ever.
+async fn slow(qmp: &mut Qmp) {
+    at_speed(qmp, 1).await;
+}
+
+async fn fast(qmp: &mut Qmp) {
+    at_speed(qmp, 0).await;
+}
+
+/// Until no job is left, and no file of one is open.
 async fn until_no_jobs(qmp: &mut Qmp) {
     let started = Instant::now();
-    while jobs(qmp).await != json!([]) {
-        assert!(started.elapsed() < PATIENCE, "jobs are left");
+    loop {
+        let nodes = qmp.execute("query-named-block-nodes", json!({ "flat": true })).await.expect("answered");
+        let sets = qmp.execute("query-fdsets", json!({})).await.expect("answered");
+        if jobs(qmp).await == json!([]) && !nodes.to_string().contains("copy-") && sets == json!([]) {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "a job is left: {nodes} {sets}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let nodes = qmp.execute("query-named-block-nodes", json!({ "flat": true })).await.expect("answered");
-    assert!(!nodes.to_string().contains("copy-"), "{nodes}");
+}
+
+async fn until_removed(path: &Path) {
+    let started = Instant::now();
+    while path.symlink_metadata().is_ok() {
+        assert!(started.elapsed() < PATIENCE, "{} is left", path.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Begins when the copy before has been ended.
+async fn begin(pod: &Pod, call: Call) {
+    let started = Instant::now();
+    loop {
+        match pod.call(call.clone()).await {
+            Err(ClientError::Refused(why)) if why.contains("somebody else") && started.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            other => return drop(other.expect("begun")),
+        }
+    }
 }
 
 fn raw(copy: &Path) -> Vec<u8> {
@@ -105,15 +142,13 @@ fn raw(copy: &Path) -> Vec<u8> {
 
 #[tokio::test]
 async fn disks_are_copied_as_they_were_when_it_began() {
-    let (pod, mut spare) = machine().await;
+    let (pod, mut spare) = machine(Pod::start()).await;
     let to = [pod.dir.path().join("a"), pod.dir.path().join("b")];
     let receiver = wait_in(&to);
     pod.call(copy("first", &["one", "two"], &to)).await.expect("begun");
     slow(&mut spare).await;
     write(&mut spare, "disk-0", 8).await;
-    for job in jobs(&mut spare).await.as_array().expect("jobs") {
-        spare.execute("block-job-set-speed", json!({ "device": job["id"], "speed": 0 })).await.expect("faster");
-    }
+    fast(&mut spare).await;
     receiver.join().expect("no panic").expect("received");
     for directory in &to {
         let copied = raw(&directory.join(WHOLE));
@@ -139,7 +174,7 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     let place = tempfile::tempdir().expect("a directory");
     let full = [place.path().to_path_buf()];
     let small = Small::mount(&full[0]);
-    let (pod, mut spare) = machine().await;
+    let (pod, mut spare) = machine(Pod::start()).await;
     let to = |name: &str| [pod.dir.path().join(name)];
     // What cannot be copied, or nobody waits for.
     for (volumes, why) in [(["loud"], "its errors are told to the guest"), (["none"], "no disk none")] {
@@ -168,10 +203,11 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     child.kill().expect("killed");
     child.wait().expect("waited for");
     until_no_jobs(&mut spare).await;
-    assert!(!gone[0].join(PARTIAL).exists() && !gone[0].join(WHOLE).exists());
+    until_removed(&gone[0].join(PARTIAL)).await;
+    assert!(!gone[0].join(WHOLE).exists());
 
     // The monitor dies: who waits is told at once, and the next one clears up.
-    pod.call(copy("another", &["two"], &another)).await.expect("begun");
+    begin(&pod, copy("another", &["two"], &another)).await;
     slow(&mut spare).await;
     dead(pod.kill_monitor()).await;
     let said = waiting.join().expect("no panic").expect_err("nothing");
@@ -190,6 +226,68 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     pod.until(|domain| domain.phase == Phase::Running).await;
     drop(small);
     assert!(layout::connect(&pod.layout.command_socket()).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_was_put_in_a_copys_place_is_not_followed() {
+    let (pod, mut spare) = machine(Pod::start()).await;
+    let to = [pod.dir.path().join("a")];
+    let receiver = wait_in(&to);
+    let elsewhere = pod.dir.path().join("elsewhere");
+    std::fs::write(&elsewhere, "precious").expect("written");
+    for name in [PARTIAL, "doing.new", WHOLE] {
+        std::os::unix::fs::symlink(&elsewhere, to[0].join(name)).expect("linked");
+    }
+    pod.call(copy("linked", &["one"], &to)).await.expect("begun");
+    receiver.join().expect("no panic").expect("received");
+    until_no_jobs(&mut spare).await;
+    assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "precious");
+    assert!(to[0].join(WHOLE).symlink_metadata().expect("there").is_file());
+    assert!(raw(&to[0].join(WHOLE)).iter().all(|byte| *byte == 7));
+
+    // What is put there while it is written is not taken for the copy.
+    let to = [pod.dir.path().join("b")];
+    let receiver = wait_in(&to);
+    pod.call(copy("replaced", &["one"], &to)).await.expect("begun");
+    slow(&mut spare).await;
+    std::fs::remove_file(to[0].join(PARTIAL)).expect("removed");
+    std::os::unix::fs::symlink(&elsewhere, to[0].join(PARTIAL)).expect("linked");
+    fast(&mut spare).await;
+    let said = receiver.join().expect("no panic").expect_err("nothing");
+    assert!(said.contains("was put in its place"), "{said}");
+    assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "precious");
+}
+
+/// The promise that the guest is gone is kept while a copy hangs.
+#[tokio::test]
+async fn a_copy_that_hangs_does_not_keep_the_guest_running() {
+    let programs = tempfile::tempdir().expect("a directory");
+    let hanging = programs.path().join("qemu-img");
+    std::fs::write(&hanging, "#!/bin/sh\nkill -STOP $$\n").expect("written");
+    std::fs::set_permissions(&hanging, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    let (mut pod, _spare) = machine(Pod::start_with(programs.path())).await;
+    let to = [pod.dir.path().join("a")];
+    let receiver = wait_in(&to);
+    let socket = pod.layout.command_socket();
+    let hangs = copy("hangs", &["one"], &to);
+    let asked = tokio::spawn(async move { client::call(&socket, hangs, PATIENCE).await });
+    let started = Instant::now();
+    while !to[0].join(PARTIAL).exists() {
+        assert!(started.elapsed() < PATIENCE, "it does not begin");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let term = Duration::from_secs(1);
+    let until = promise::now_ns() + u64::try_from(term.as_nanos()).expect("small");
+    promise::write(&pod.layout.promise_file(), until).expect("written");
+    let promised = Instant::now();
+    assert_eq!(pod.call(Call::Status).await.expect("answered").phase, Phase::Running);
+    assert!(promised.elapsed() < term, "others wait for the copy");
+    pod.ended().await;
+    let late = promised.elapsed().saturating_sub(term);
+    assert!(late < Duration::from_secs(3), "the guest ran {late:?} longer than was promised");
+    assert!(asked.await.expect("no panic").is_err());
+    let said = receiver.join().expect("no panic").expect_err("nothing");
+    assert!(said.contains("interrupted"), "{said}");
 }
 
 /// A file system of two megabytes.

@@ -9,6 +9,7 @@ use carrack_launcher::spec::{
 };
 use carrack_launcher::{Accel, Domain, Layout, Phase};
 use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -40,7 +41,18 @@ impl Pod {
         Self::start_in(None)
     }
 
+    /// A launcher that finds the programs in `programs` rather than those of the same names elsewhere.
+    pub fn start_with(programs: &Path) -> Self {
+        let path = std::env::var_os("PATH").expect("a PATH");
+        let all = std::iter::once(programs.to_path_buf()).chain(std::env::split_paths(&path));
+        Self::launch(None, &[("PATH", std::env::join_paths(all).expect("joined"))])
+    }
+
     pub fn start_in(namespace: Option<String>) -> Self {
+        Self::launch(namespace, &[])
+    }
+
+    fn launch(namespace: Option<String>, variables: &[(&str, OsString)]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| {
             let path = dir.path().join(name);
@@ -59,6 +71,7 @@ impl Pod {
         };
         command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.arg(program()).args(arguments(&layout, &[]));
+        command.envs(variables.iter().cloned());
         let child = command.stdin(Stdio::null()).spawn().expect("unshare runs");
         Self { dir, layout, namespace, child }
     }

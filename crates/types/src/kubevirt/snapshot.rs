@@ -396,6 +396,9 @@ pub mod names {
     pub const LAST_RESTORE_ANNOTATION: &str = "restore.kubevirt.io/lastRestoreUID";
     /// Annotation of a claim that was restored before its machine: the machine is to own it.
     pub const RESTORE_OWNED_BY_VM_ANNOTATION: &str = "restore.kubevirt.io/owned-by-vm";
+    /// Annotation of a restored claim that its machine names and that was filled from a copy: as
+    /// [`LAST_RESTORE_ANNOTATION`]. It is written where a restore ends between that and the machine's change. Our own.
+    pub const FILLED_ANNOTATION: &str = "restore.kubevirt.io/filled";
     /// Annotation of a claim with a copy, and of a pod that copies: what it was made to be. Our own.
     pub const SPEC_DIGEST_ANNOTATION: &str = "snapshot.kubevirt.io/spec-digest";
     /// Annotation of a claim with a copy: how large the volume was that it is a copy of. Our own.

@@ -20,8 +20,14 @@
 //!                 └───────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What counts is that the pod succeeded, which is for ever. A pod that failed is made anew; in it, what was copied whole
-//! is not copied again.
+//! What counts is that the pod succeeded, which is for ever. A pod that failed is made anew, after a pause that doubles up to a
+//! minute ([`pause_left`]); in it, what was copied whole is not copied again. A machine that waits for its disks does not
+//! wait for that: where it would start, the pod that failed goes at once.
+//!
+//! Copying takes as long as it takes: a snapshot's deadline is one for the volumes to have their points in time, which those of
+//! a machine that is off have as soon as the pod runs, since the pod keeps it off. What ends a copy that comes to nothing is
+//! the pod: one that fails, or whose container was started again five times, brings the deadline back. A pod that hangs in
+//! its storage, and never fails, is ended by whoever deletes the snapshot.
 
 mod pod;
 
@@ -42,7 +48,8 @@ use super::snapshot::classes;
 use crate::controllers::vmi::pod::bytes_quantity;
 use crate::identity::{digest, label_value};
 pub(crate) use pod::{
-    Job, Pair, Purpose, Running, Stage, confirm_none, container_id, instance, own, remove, restarts, trouble,
+    Job, Pair, Purpose, Running, Stage, confirm_none, container_id, has_succeeded, instance, is_at_work, is_hopeless,
+    own, pause_left, remove, trouble,
 };
 
 /// Annotation of a storage class: claims without a class are of this one.

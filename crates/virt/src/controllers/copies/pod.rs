@@ -5,8 +5,9 @@
 //! bounds of its own for memory and CPU. Its disk space is bounded by the claims that it writes to.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use carrack_engine::{DeleteOptions, Key, Plan, View, controller_ref};
+use carrack_engine::{DeleteOptions, Key, Plan, Time, View, controller_ref};
 use carrack_types::kubevirt::VirtualMachineInstanceSpec;
 use carrack_types::kubevirt::snapshot::names::{COPYING_LABEL, SPEC_DIGEST_ANNOTATION};
 use carrack_types::resource::{Kind, Object as _};
@@ -17,7 +18,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, Volume, VolumeDevice, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as MetaTime};
 
 use crate::copying::DIRECTORY;
 use crate::identity::digest;
@@ -28,6 +29,10 @@ const RECEIVE: &str = "receive";
 const INSTANCE_ANNOTATION: &str = "snapshot.kubevirt.io/copied-instance";
 /// Name of the container.
 const CONTAINER: &str = "copy";
+/// A pod that could not copy in so many more tries, which take some five minutes, will not.
+const MOST_RESTARTS: i32 = 5;
+/// How far pods for the same are apart at least, and how far they get at most.
+const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 /// The file of a disk on the machine's side, as the launcher names it.
 const DISK: &str = "disk.img";
 /// The file of a copy.
@@ -251,10 +256,31 @@ pub(crate) fn instance(pod: &Pod) -> &str {
     pod.annotation(INSTANCE_ANNOTATION).unwrap_or_default()
 }
 
-/// How often a pod's container was started again.
-pub(crate) fn restarts(pod: &Pod) -> i32 {
-    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    containers.map(|container| container.restart_count).max().unwrap_or(0)
+/// Whether a pod's container was started again so often that it will come to nothing.
+pub(crate) fn is_hopeless(pod: &Pod) -> bool {
+    let mut containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    containers.any(|container| container.restart_count >= MOST_RESTARTS)
+}
+
+/// Whether a pod has copied everything.
+pub(crate) fn has_succeeded(pod: &Pod) -> bool {
+    phase(pod) == "Succeeded"
+}
+
+/// Whether a pod copies, or waits for what is copied to it, or has all: what is left takes as long as it takes. One that
+/// begins again and again does not count.
+pub(crate) fn is_at_work(pod: &Pod) -> bool {
+    has_succeeded(pod) || phase(pod) == "Running" && !pod.is_deleting() && !is_hopeless(pod)
+}
+
+/// How long a pod that failed is left there before the next one is made: each comes twice as long after its owner as the one
+/// before it, but at least two seconds and at most a minute after that. By the API server's clock, which dates both.
+pub(crate) fn pause_left<O: Kind>(pod: &Pod, owner: &O, now: Time) -> Duration {
+    let dated = |created: &Option<MetaTime>| created.as_ref().map(Time::from);
+    let dates = (dated(&pod.metadata.creation_timestamp), dated(&owner.meta().creation_timestamp));
+    let (Some(made), Some(begun)) = dates else { return Duration::ZERO };
+    let [least, most] = PAUSES;
+    if phase(pod) == "Failed" { (made + made.since(begun).clamp(least, most)).since(now) } else { Duration::ZERO }
 }
 
 /// The id of a pod's container that runs, without the runtime's name.

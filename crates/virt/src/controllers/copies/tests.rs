@@ -18,7 +18,11 @@ use crate::controllers::snapshot::classes::definitions;
 use crate::controllers::snapshot::{ContentController, SnapshotController};
 use crate::controllers::testing::{of, with, words};
 
+mod ends;
+
 const NOW: Time = Time::from_unix_s(1_000_010);
+/// After the deadline of a snapshot that says none.
+const LATE: Time = Time::from_unix_s(1_000_302);
 const COPY: &str = "vmsnapshot-content-s-uid-copy-disk";
 const POD: &str = "virt-copying-vm-uid";
 const NEW: &str = "restore-r-uid-disk";
@@ -36,6 +40,7 @@ struct World {
     classes: Vec<Value>,
     /// The VolumeSnapshots, where storage takes them.
     taken: Option<Vec<Value>>,
+    now: Time,
 }
 
 fn owner(kind: &str, name: &str) -> Value {
@@ -117,6 +122,7 @@ impl World {
             pods: Vec::new(),
             classes: vec![class("plain", "driver", false)],
             taken: None,
+            now: NOW,
         }
     }
 
@@ -178,16 +184,16 @@ impl World {
     }
 
     fn snapshot(&self) -> Plan {
-        SnapshotController::default().reconcile(&Key::new("ns", "s"), &self.caches().view(), NOW)
+        SnapshotController::default().reconcile(&Key::new("ns", "s"), &self.caches().view(), self.now)
     }
 
     fn content(&self) -> Plan {
         let key = Key::new("ns", "vmsnapshot-content-s-uid");
-        ContentController::default().reconcile(&key, &self.caches().view(), NOW)
+        ContentController::default().reconcile(&key, &self.caches().view(), self.now)
     }
 
     fn restore(&self) -> Plan {
-        RestoreController::default().reconcile(&Key::new("ns", "r"), &self.caches().view(), NOW)
+        RestoreController::default().reconcile(&Key::new("ns", "r"), &self.caches().view(), self.now)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use carrack_engine::{DeleteOptions, Key, Plan, Premise, controller_ref};
+use carrack_engine::{DeleteOptions, EventRecord, Key, Plan, Premise, controller_ref};
 use carrack_types::kubevirt::snapshot::names::{
     LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
     RESTORE_SOURCE_NAMESPACE_LABEL, VOLUME_SIZE_ANNOTATION,
@@ -21,7 +21,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Held, Stop, World, is_by, mark, off, under_way};
+use super::{Held, Stop, World, filling, is_by, mark, off, under_way};
 use crate::controllers::copies;
 use crate::controllers::snapshot::classes::{self, VOLUME_SNAPSHOT_GROUP};
 use crate::identity::label_value;
@@ -333,18 +333,31 @@ pub(super) fn own<'a>(world: &World<'a>) -> impl Iterator<Item = &'a PersistentV
 }
 
 /// Whether the target has a claim of this name.
-fn is_used(world: &World<'_>, name: &str) -> bool {
+pub(super) fn is_used(world: &World<'_>, name: &str) -> bool {
     world.vm.is_some_and(|vm| classes::volumes(vm).any(|volume| volume.claim_name() == Some(name)))
 }
 
-/// The next step to having no claims that nobody uses, of a restore that came to nothing; nothing when there are none.
+/// The next step to having no claims that are of no use, of a restore that came to nothing: those that nobody has, and those that
+/// the target has but that are not filled. Nothing when there are none.
 pub(super) fn drop_unused(world: &World<'_>) -> Option<Plan> {
-    let unused: Vec<&PersistentVolumeClaim> = own(world).filter(|claim| !is_used(world, claim.name())).collect();
+    let blank = filling::blank(world);
+    let is_blank = |claim: &PersistentVolumeClaim| blank.iter().any(|found| found.name() == claim.name());
+    let useless = |claim: &PersistentVolumeClaim| !is_used(world, claim.name()) || is_blank(claim);
+    let unused: Vec<&PersistentVolumeClaim> = own(world).filter(|claim| useless(claim)).collect();
     if unused.is_empty() {
         return None;
     }
     let open = unused.iter().filter(|claim| !claim.is_deleting());
-    let plan = open.fold(Plan::none(), |plan, claim| plan.delete(*claim));
+    let plan = open.fold(Plan::none(), |plan, claim| {
+        let plan = plan.delete(*claim);
+        if !is_blank(claim) {
+            return plan;
+        }
+        let target = &world.restore.spec.target.name;
+        let message =
+            format!("Deleted PersistentVolumeClaim {} of VirtualMachine {target}, which was not filled", claim.name());
+        plan.told(EventRecord::warning(world.restore, "UnfilledPVCDeleted", message))
+    });
     if plan.is_none() {
         return Some(plan);
     }

@@ -3,18 +3,21 @@
 //! The pod is made when all claims are there, and before the target is anything; it succeeds before the target is changed, and
 //! is gone before the restore is complete. Where the target is there, the pod has the name that keeps it from starting;
 //! where it is not, a name of the restore's own.
+//!
+//! Claims that are restored in place are the machine's as soon as they are there, and blank until they are filled. So a restore
+//! that fails before they are does not let the machine go, and one that is deleted takes them with it: a machine that
+//! misses a claim says so, and one with a blank disk runs.
 
 use carrack_engine::{EventRecord, Plan, Premise};
+use carrack_types::kubevirt::snapshot::names::FILLED_ANNOTATION;
 use carrack_types::kubevirt::snapshot::{VolumeRestore, copy_name, copying_pod_name};
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use serde_json::json;
 
 use super::claims::{self, Origin};
-use super::{Held, Stop, World, encountered, under_way};
+use super::{Held, Stop, World, encountered, is_by, mark, under_way};
 use crate::controllers::copies::{self, Job, Pair, Purpose, Stage};
-
-/// A pod that could not fill the claims in so many more tries, which take some five minutes, will not.
-const MOST_RESTARTS: i32 = 5;
 
 /// Whose UIDs the pod's name may follow from: the target's, which owns the restore if it was there, and the restore's.
 fn uids<'a>(world: &World<'a>) -> impl Iterator<Item = &'a str> {
@@ -62,7 +65,7 @@ pub(super) fn fill(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>, S
     Ok(match job.stage(world.restore, world.view) {
         Stage::Done => None,
         Stage::Running(_, None) => waits(Plan::none()),
-        Stage::Running(pod, Some(why)) if copies::restarts(pod) >= MOST_RESTARTS => {
+        Stage::Running(pod, Some(why)) if copies::is_hopeless(pod) => {
             return Err(Stop::ForGood { why, while_there: Some(Box::new(Premise::unchanged(pod))) });
         }
         Stage::Running(_, Some(trouble)) => Some(encountered(world, &trouble)),
@@ -78,14 +81,41 @@ pub(super) fn fill(world: &World<'_>, held: &Held<'_>) -> Result<Option<Plan>, S
         }
         Stage::Useless(pod) => {
             let why = copies::trouble(pod).unwrap_or_else(|| format!("copying pod {} came to nothing", job.name));
+            let left = copies::pause_left(pod, world.restore, world.now);
+            if !left.is_zero() {
+                return Ok(Some(encountered(world, &why).requeue_after(left)));
+            }
             Some(copies::remove(pod).then(encountered(world, &why)))
         }
     })
 }
 
-/// The next step to having no pod; nothing when there is none, as far as the cache knows.
+/// Claims that the target names and that this restore made in the place of what was there, but has not filled: a machine that
+/// started would have blank disks. What is made from a VolumeSnapshot is never blank.
+pub(super) fn blank<'a>(world: &World<'a>) -> Vec<&'a PersistentVolumeClaim> {
+    let World { restore, vm, .. } = *world;
+    if restore.is_complete() || vm.is_some_and(|vm| is_by(restore, vm)) {
+        return Vec::new();
+    }
+    let is_copied =
+        |claim: &PersistentVolumeClaim| copied(world).any(|volume| volume.persistent_volume_claim_name == claim.name());
+    let is_filled = |claim: &PersistentVolumeClaim| claim.annotation(FILLED_ANNOTATION) == Some(mark(restore).as_str());
+    let named = claims::own(world).filter(|claim| claims::is_used(world, claim.name()));
+    named.filter(|claim| is_copied(claim) && !is_filled(claim)).collect()
+}
+
+/// The next step to having no pod; nothing when there is none, as far as the cache knows. What the pod alone could say, that
+/// claims of a machine which was not changed yet are filled, is written on them first.
 pub(super) fn clear(world: &World<'_>) -> Option<Plan> {
     let pod = world.view.cache::<Pod>().by_owner(world.restore.uid()).next()?;
+    if copies::has_succeeded(pod) {
+        let filled = json!({"metadata": {"annotations": {FILLED_ANNOTATION: mark(world.restore)}}});
+        let open = blank(world).into_iter().filter(|claim| !claim.is_deleting());
+        let plan = open.fold(Plan::none(), |plan, claim| plan.patch(claim, filled.clone()));
+        if !plan.is_none() {
+            return Some(plan);
+        }
+    }
     Some(copies::remove(pod))
 }
 

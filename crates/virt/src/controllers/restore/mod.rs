@@ -4,7 +4,8 @@
 //!   target off? ─▶ restoreInProgress ─▶ claims from VolumeSnapshots ─▶ machine's spec, or a new machine
 //!                                       claims, filled from copies ─┘
 //!       │ no: stop it, wait, or fail                                        └▶ claims owned ─▶ complete
-//!   deleted before it was complete ─▶ claims that no machine has deleted ─▶ restoreInProgress off ─▶ gone
+//!   deleted before it was complete ─▶ claims that no machine has, or that are blank, deleted ─▶ restoreInProgress off ─▶ gone
+//!   failed ─▶ restoreInProgress off, unless the target has a claim that is blank
 //! ```
 //!
 //! A claim's name follows from the restore's UID and the volume, or is said by whoever asks; it is the restore's own if
@@ -183,8 +184,9 @@ impl Controller for RestoreController {
             return finish(&world);
         }
         if !restore.is_progressing() {
-            // Of one that failed, a pod may be left.
-            return filling::clear(&world).or_else(|| let_go(&world)).unwrap_or_default();
+            // Of one that failed, a pod may be left, and claims that keep the target from starting.
+            let free = || if filling::blank(&world).is_empty() { let_go(&world) } else { None };
+            return filling::clear(&world).or_else(free).unwrap_or_default();
         }
         if restore.status.is_none() {
             return say(&world, |status, now| {
@@ -265,6 +267,12 @@ fn encountered(world: &World<'_>, why: &str) -> Plan {
 
 /// It failed, for good.
 fn fail(world: &World<'_>, why: &str) -> Plan {
+    let blank: Vec<&str> = filling::blank(world).into_iter().map(|claim| claim.name()).collect();
+    let held = format!(
+        "{why}; the target is not started before this restore is deleted, as PVCs [{}] are not filled",
+        blank.join(" ")
+    );
+    let why = if blank.is_empty() { why } else { &held };
     let plan = say(world, |status, now| {
         progressing(&mut status.conditions, false, why, now);
         ready(&mut status.conditions, false, why, now);
@@ -414,11 +422,12 @@ fn finish(world: &World<'_>) -> Plan {
     {
         return plan.then(under_way(world, false, "VM restore is deleting", "VM restore is deleting"));
     }
+    let proof = if restore.is_complete() { Plan::none() } else { claims::confirm_dropped(world) };
+    // One of them may be blank, and the target's.
     if let Some(plan) = let_go(world) {
-        return plan;
+        return proof.then(plan);
     }
     let gone = Plan::none().without_finalizer(restore, RESTORE_FINALIZER);
-    let proof = if restore.is_complete() { Plan::none() } else { claims::confirm_dropped(world) };
     let proof = proof.then(filling::confirm_cleared(world));
     match world.vm {
         Some(vm) => proof.then(gone.resting_on(&Premise::unchanged(vm))),

@@ -77,6 +77,11 @@ fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
     } else {
         spec.run_strategy = Some(run_strategy::HALTED.to_owned());
     }
+    // A machine that comes again is the same to its guest: the UUID, if none is given, followed from the UID that it had.
+    let uuid = source.uid.filter(|_| source.name.as_deref() == Some(name));
+    if let (Some(template), Some(uuid)) = (&mut spec.template, uuid) {
+        template.spec.domain.firmware.get_or_insert_default().uuid.get_or_insert(uuid);
+    }
     let vm = VirtualMachine {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),

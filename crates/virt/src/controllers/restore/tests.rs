@@ -511,6 +511,26 @@ fn a_machine_that_is_not_there_is_made() {
 }
 
 #[test]
+fn a_machine_that_comes_again_keeps_its_firmwares_uuid() {
+    let firmware = |target: &str, given: Value, patches: Value| {
+        let mut world = World::begun().elsewhere();
+        world.restore["spec"]["target"]["name"] = json!(target);
+        world.restore["spec"]["patches"] = patches;
+        world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
+        let content = world.content.as_mut().expect("a content");
+        content["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"]["domain"]["firmware"] = given;
+        created(&world.plan())["spec"]["template"]["spec"]["domain"]["firmware"].clone()
+    };
+    let none = json!([]);
+    assert_eq!(firmware("vm", json!(null), none.clone()), json!({"uuid": "vm-uid"}));
+    assert_eq!(firmware("vm", json!({"serial": "x"}), none.clone()), json!({"serial": "x", "uuid": "vm-uid"}));
+    assert_eq!(firmware("vm", json!({"uuid": "said"}), none.clone()), json!({"uuid": "said"}));
+    assert_eq!(firmware("other", json!(null), none), json!(null), "another machine has its own");
+    let other = r#"{"op": "replace", "path": "/spec/template/spec/domain/firmware/uuid", "value": "mine"}"#;
+    assert_eq!(firmware("vm", json!(null), json!([other])), json!({"uuid": "mine"}), "patches come after");
+}
+
+#[test]
 fn a_restored_machine_gets_its_claims_and_is_let_go() {
     let done = status(
         "complete=true Progressing=False(Operation complete) Ready=True(Operation complete) \
@@ -552,7 +572,7 @@ fn a_restore_that_came_to_nothing_leaves_nothing() {
     world.claims[1] = claim("restore-r-uid-disk", "Bound", with(ours(), deleted()));
     check(&world, &[&deleting], "waits");
     world.claims.pop();
-    check(&world, &[free], "lets go");
+    check(&world, &[&format!("absent {NEW}"), free], "lets go");
     world.vm = Some(vm());
     check(&world, &[&format!("absent {NEW}"), gone], "surely");
     // What the machine has it keeps, and what somebody else has.

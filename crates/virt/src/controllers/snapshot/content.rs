@@ -34,7 +34,7 @@ use super::classes::{self, Classes, Kinds};
 use super::source::Source;
 use super::{KINDS_AGAIN, due, snapshot_of};
 use crate::controllers::copies::{self, Copy, Job, Purpose, Running, Stage};
-use crate::controllers::{Config, Planted};
+use crate::controllers::{Config, Planted, vm};
 use crate::copying::{COPY_VOLUMES, CopyVolumes};
 use crate::diff::merge_patch;
 
@@ -303,6 +303,17 @@ fn add_copies(world: &World<'_>, sum: &mut Sum) {
     }
 }
 
+/// Whether what is copied does not change any more, and all else is taken: the snapshot's deadline is met, however long the
+/// copying takes. Of a running machine, that is so once the copy was begun; of one that is off, once the pod runs that keeps
+/// it off.
+pub(super) fn is_cut(content: &VirtualMachineSnapshotContent, view: &View<'_>) -> bool {
+    let Some(pod) = copying_pod(content, view).filter(|pod| copies::is_at_work(pod)) else { return false };
+    let is_dated = |name: &str| remembered(content, name).is_some_and(|status| status.creation_time.is_some());
+    let is_online = !copies::instance(pod).is_empty();
+    children(content, view).all(|(_, name, _)| is_dated(name))
+        && (!is_online || copies::of(content, view).iter().all(|copy| is_dated(copy.name)))
+}
+
 /// When all was taken: as it was said, or now.
 fn taken_at(world: &World<'_>) -> MetaTime {
     let said = world.content.status.as_ref().and_then(|status| status.creation_time.clone());
@@ -357,6 +368,7 @@ fn take(world: &World<'_>) -> Plan {
         Next::Do(plan) if plan.is_none() => return report(world, sum),
         Next::Do(plan) => return resting(world, plan),
         Next::Wait => return report(world, sum),
+        Next::Pause(left) => return report(world, sum).requeue_after(left),
         Next::Take(begins) => (Plan::none(), begins),
     };
     let first = children(content, view).all(|(_, _, found)| found.is_none());
@@ -417,6 +429,8 @@ enum Next {
     Do(Plan),
     /// Nothing, for now.
     Wait,
+    /// Nothing, for so long.
+    Pause(Duration),
     /// All that there is besides is taken, and the running machine begins to copy, if there is something to copy.
     Take(Option<CopyVolumes>),
 }
@@ -455,6 +469,10 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Next, S
             let (proof, premise) = match (source.vmi, receives) {
                 (Some(vmi), true) => (Plan::none(), Premise::present(vmi)),
                 (Some(_), false) => return Err("the machine neither runs nor is it off".to_owned()),
+                // A pod that copies would keep it off until all is copied.
+                (None, _) if vm::is_to_start(source.vm) => {
+                    return Err("the machine is about to start, and is copied when it runs".to_owned());
+                }
                 (None, _) => copies::off(source.vm),
             };
             let begun = copies.iter().any(|copy| begun_at(content, copy.name).is_some());
@@ -473,6 +491,16 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Next, S
         Stage::Foreign => return Err(format!("pod {} is there, and copies for somebody else", job.name)),
         Stage::Useless(pod) => {
             let why = copies::trouble(pod).unwrap_or_else(|| format!("copying pod {} came to nothing", job.name));
+            // As long as it is there, nothing starts.
+            let blocks = match job.purpose {
+                Purpose::Receive(running) => copies::instance(pod) != running.uid,
+                Purpose::Keep | Purpose::Restore => vm::is_to_start(source.vm),
+            };
+            let left = copies::pause_left(pod, *content, world.now);
+            if !blocks && !left.is_zero() {
+                sum.error = Some(why);
+                return Ok(Next::Pause(left));
+            }
             let remove = copies::remove(pod);
             if remove.is_none() {
                 sum.error = Some(why);

@@ -6,7 +6,7 @@
 //!       └──────── create ───────────────────────────────────────────────▶ (content) freeze ─▶ VolumeSnapshots ─▶ thaw
 //!   Succeeded ◀── creationTime ──────────────────────────────────────────────┘
 //!       └──────── unlock ───────────▶
-//!   Failed (took too long) ─▶ content deleted ─▶ unlock
+//!   Failed (took too long until all volumes had their points in time) ─▶ content deleted ─▶ unlock
 //!   deleted ─▶ content deleted, unless it is to stay ─▶ unlock ─▶ gone
 //! ```
 //!
@@ -186,7 +186,9 @@ fn reconcile(world: &World<'_>) -> Plan {
         let proof = Plan::none().confirm_absent(&VirtualMachine::resource(), key, uid);
         return proof.then(fail(world, "Source does not exist".to_owned()));
     }
-    let due = due(snapshot);
+    // What is still being copied is as it was then.
+    let is_cut = world.content.is_some_and(|content| content::is_cut(content, world.view));
+    let due = due(snapshot).filter(|_| !is_cut);
     if due.is_some_and(|due| due < world.now) {
         return fail(world, status::DEADLINE.to_owned());
     }

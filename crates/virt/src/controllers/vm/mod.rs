@@ -109,6 +109,11 @@ impl Controller for VmController {
     }
 }
 
+/// Whether a machine that has no instance is to get one, as far as its strategy and the requests to it say.
+pub(crate) fn is_to_start(vm: &VirtualMachine) -> bool {
+    matches!(strategy::decide(vm, None), Act::Start { .. } | Act::SwitchOn)
+}
+
 /// The claims that a machine's instance will need.
 fn claims(vm: &VirtualMachine) -> impl Iterator<Item = &str> {
     vm.spec.template.iter().flat_map(|template| &template.spec.volumes).filter_map(Volume::claim_name)

@@ -351,3 +351,26 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     let failure = status_of(&missing)["conditions"].as_array().cloned().unwrap_or_default();
     assert!(failure.iter().any(|c| c["type"] == "Failure" && c["reason"] == "FailedFindInstancetype"), "{failure:?}");
 }
+
+/// Every way to a start. The other side of it is in the tests of `copies`.
+#[test]
+fn nothing_starts_whose_disks_are_being_copied() {
+    let asked = json!({"stateChangeRequests": [{"action": "Start"}]});
+    let paused = json!({"stateChangeRequests": [{"action": "Start", "data": {"paused": "true"}}]});
+    for strategy in ["Always", "RerunOnFailure", "Manual", "Once"] {
+        for status in [json!({}), asked.clone(), paused.clone()] {
+            let plan = plan(vm(json!({"runStrategy": strategy}), status.clone()), None);
+            let created = plan.writes.iter().enumerate().filter(|(_, write)| {
+                matches!(write, Write::Create { resource, .. } if resource.plural == "virtualmachineinstances")
+            });
+            let created: Vec<usize> = created.map(|(number, _)| number).collect();
+            assert_eq!(created.len(), usize::from(strategy != "Manual" || status != json!({})), "{strategy} {status}");
+            for number in created {
+                let premises: Vec<_> = plan.premises.iter().filter(|(of, _)| *of == number).map(|(_, p)| p).collect();
+                let at_rest = super::copies::at_rest(&vm(json!({}), json!({})));
+                assert!(premises.contains(&&at_rest), "{strategy} {status}: {premises:?}");
+                assert_eq!((at_rest.name.as_str(), at_rest.uid.as_deref()), ("virt-copying-vm-uid", None));
+            }
+        }
+    }
+}

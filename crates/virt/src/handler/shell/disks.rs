@@ -5,12 +5,14 @@
 //! namespace of the first and moved into that of the second. It exists nowhere else: not on the host, where something
 //! would have to clean it up, and it ends with the launcher's container. No shared propagation is needed either.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use carrack_launcher::Layout;
 use carrack_launcher::receive::is_wanted;
 use rustix::io::Errno;
 use rustix::mount::{
@@ -89,6 +91,47 @@ pub(super) fn take_back(launcher: u32, targets: &[PathBuf]) -> Result<(), String
         enter(&from)?;
         targets.iter().try_for_each(|target| detach(target))
     })
+}
+
+/// Takes back, from every container, what was lent: what is mounted where launchers have volumes for copies.
+///
+/// # Errors
+/// Why not, for people. Something may be taken back nevertheless.
+pub(super) fn take_all_back(proc: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(proc).map_err(|error| format!("cannot read {}: {error}", proc.display()))?;
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let mut seen = BTreeSet::new();
+    let mut failed = Ok(());
+    for pid in pids {
+        // Processes end meanwhile.
+        let directory = proc.join(pid.to_string());
+        let Ok(namespace) = fs::read_link(directory.join("ns/mnt")) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let Ok(mounts) = fs::read_to_string(directory.join("mountinfo")) else { continue };
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        let lent: Vec<_> = points.filter(|point| is_copy_dir(point)).collect();
+        if lent.is_empty() {
+            continue;
+        }
+        tracing::info!(pid, ?lent, "what was lent for a copy is taken back");
+        if let Err(why) = take_back(pid, &lent) {
+            failed = Err(why);
+        }
+    }
+    failed
+}
+
+/// Whether a path ends as [`Layout::copy_dir`] does in a container, for any machine.
+fn is_copy_dir(path: &Path) -> bool {
+    let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("copy-")?.parse().ok());
+    let uid = path.parent().and_then(|parent| parent.file_name()?.to_str());
+    // What /var/run is a link to is told as what it is.
+    let (Some(number), Some(uid)) = (number, uid) else { return false };
+    let expected = Layout::in_container(uid).copy_dir(number);
+    let Ok(below) = expected.strip_prefix("/var/run") else { return false };
+    path == expected || path == Path::new("/run").join(below)
 }
 
 fn detach(target: &Path) -> Result<(), String> {
@@ -189,7 +232,7 @@ mod tests {
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
-    use super::{mount, only_disk};
+    use super::{mount, only_disk, take_all_back};
 
     /// A process in a mount namespace of its own, in which a script has been run. It ends with the value.
     struct Container(Child);
@@ -251,6 +294,20 @@ mod tests {
         // What is mounted does not depend on the container that it came from.
         drop(source);
         assert_eq!(std::fs::read_to_string(&seen).expect("read"), "data\n");
+    }
+
+    #[test]
+    fn what_was_lent_before_is_taken_back() {
+        let other = "/run/kubevirt-private/u/other-0";
+        let lent = ["/run/kubevirt-private/u/copy-0", "/run/kubevirt-private/u/copy-12"];
+        let make = |at: &&str| format!("mkdir -p {at}; mount -t tmpfs t {at}; ");
+        // Over the host's own directory, in a namespace of its own.
+        let script: String = lent.iter().chain([&other]).map(make).collect();
+        let launcher = Container::new(&format!("mount -t tmpfs t /run; {script} true"));
+        let mounts = || std::fs::read_to_string(format!("/proc/{}/mountinfo", launcher.0.id())).expect("read");
+        assert!(lent.iter().all(|at| mounts().contains(at)), "{}", mounts());
+        take_all_back(Path::new("/proc")).expect("taken back");
+        assert!(!mounts().contains("/u/copy-") && mounts().contains(other), "{}", mounts());
     }
 
     #[test]

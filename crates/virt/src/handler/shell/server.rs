@@ -94,6 +94,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     // An upgrade to a websocket is HTTP/1.1's.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    copies::take_all_back().await;
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let state = Arc::new((config, guests));
     let slots = Arc::new(Semaphore::new(CONNECTIONS));

@@ -3,11 +3,13 @@
 //!
 //! The claims are lent to the launcher's container for as long as the copy is begun: their mounts are cloned from the pod's
 //! container, and gone again before the call is answered. QEMU keeps its files open, until they are whole or the pod is gone.
-//! So no mount outlives the pod, and the launcher is never given more than what it is to write.
+//! So no mount outlives the pod, and the launcher is never given more than what it is to write. What a handler had lent when it
+//! died is taken back by the next one, before it takes calls.
 //!
 //! That the pod waits for this machine's disks is what its container says, inside the directory that is asked for: the call
 //! cannot be used to reach into any other container.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use carrack_launcher::proto::{Call, CopiedDisk};
@@ -25,8 +27,8 @@ use crate::handler::effects::Served;
 const MAX_REQUEST: usize = 64 << 10;
 /// How long the pod's process may take to say that it waits.
 const WAIT: Duration = Duration::from_secs(5);
-/// How long the launcher may take to begin: an empty image is made for each disk.
-const BEGIN_DEADLINE: Duration = Duration::from_secs(40);
+/// How long the launcher may take to begin: an empty image is made for each disk. The caller waits for 30 s.
+const BEGIN_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Begins.
 pub(super) async fn begin(config: &Config, guest: &Served, request: Request<Incoming>) -> Response<Body> {
@@ -38,7 +40,10 @@ pub(super) async fn begin(config: &Config, guest: &Served, request: Request<Inco
         Ok(wanted) => wanted,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("the request is not understood: {error}")),
     };
-    match lend(config, guest, wanted).await {
+    // A caller that hangs up ends this future, which would leave what is lent.
+    let (config, guest) = (config.clone(), guest.clone());
+    let lent = tokio::spawn(async move { lend(&config, &guest, wanted).await }).await;
+    match lent.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(()) => Response::new(Full::default()),
         Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
     }
@@ -67,6 +72,13 @@ async fn lend(config: &Config, guest: &Served, wanted: CopyVolumes) -> Result<()
     };
     let taken_back = blocking(move || disks::take_back(launcher, &targets)).await;
     begun.and(taken_back)
+}
+
+/// Takes back what an earlier life of the handler had lent.
+pub(super) async fn take_all_back() {
+    if let Err(error) = blocking(|| disks::take_all_back(Path::new("/proc"))).await {
+        tracing::error!(error, "what was lent for copies of disks is not taken back");
+    }
 }
 
 async fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Result<(), String> {
