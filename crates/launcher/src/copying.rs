@@ -220,6 +220,11 @@ impl Copying {
                 "auto-dismiss": false, "on-source-error": "report", "on-target-error": "report",
                 "x-perf": { "max-workers": WORKERS, "max-chunk": PIECE_BYTES } } }));
         }
+        let nodes = qmp.execute("query-named-block-nodes", json!({ "flat": true })).await.map_err(refusal)?;
+        for number in 0..actions.len() {
+            let node = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == job(number).as_str());
+            holds_itself(node.unwrap_or(&Value::Null)).map_err(|why| format!("{}: {why}", job(number)))?;
+        }
         let transaction = json!({ "actions": actions, "properties": { "completion-mode": "grouped" } });
         self.jobs_began = true;
         qmp.execute("transaction", transaction).await.map(drop).map_err(refusal)
@@ -456,4 +461,34 @@ async fn abandon(qmp: &mut Qmp) -> Result<bool, String> {
         }
     }
     Ok(any)
+}
+
+/// Whether what a copy is written to is in the file that was made for it. Whoever has the copy's claim may have put another
+/// header into it before QEMU read it: one that says that the data is in another file, which is then QEMU's to overwrite.
+fn holds_itself(node: &Value) -> Result<(), &'static str> {
+    let specific = &node["image"]["format-specific"];
+    if specific["type"] != ImageFormat::Qcow2.driver() {
+        return Err("it is not open as what it was made");
+    }
+    if !specific["data"]["data-file"].is_null() {
+        return Err("somebody has made its file one whose data is in another file");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_holds_itself_is_written_to() {
+        let check = |specific: Value, good: bool| {
+            let node = json!({ "image": { "format-specific": specific } });
+            assert_eq!(holds_itself(&node).is_ok(), good, "{node}");
+        };
+        check(json!({ "type": "qcow2", "data": { "compat": "1.1" } }), true);
+        check(json!({ "type": "qcow2", "data": { "compat": "1.1", "data-file": "/var/run/other" } }), false);
+        check(json!({ "type": "vmdk", "data": {} }), false);
+        check(Value::Null, false);
+    }
 }
