@@ -26,7 +26,12 @@ pub fn idle_pod(name: &str, limits: &Value) -> Value {
     pod(name, "trap 'exit 0' TERM; while :; do sleep 0.2; done", limits)
 }
 
-/// A pod that writes numbers in their order into a file on each of its volumes, which are mounted at `/NAME`. It brings the
+/// Where a pod that counts has a volume.
+pub fn place(volume: &str) -> String {
+    format!("/{volume}")
+}
+
+/// A pod that writes numbers in their order into a file on each of its volumes, which are at their [`place`]. It brings the
 /// volumes itself, but for those that are null.
 pub fn counting_pod(name: &str, volumes: &[(&str, Value)]) -> Value {
     let each = |line: fn(usize, &str) -> String| -> String {
@@ -42,7 +47,7 @@ pub fn counting_pod(name: &str, volumes: &[(&str, Value)]) -> Value {
         each(|fd, _| format!("echo $n >&{fd}; ")),
     );
     let mut pod = pod(name, &line, &json!({}));
-    let mount = |(name, _): &(&str, Value)| json!({"name": name, "mountPath": format!("/{name}")});
+    let mount = |(name, _): &(&str, Value)| json!({"name": name, "mountPath": place(name)});
     pod["spec"]["containers"][0]["volumeMounts"] = volumes.iter().map(mount).collect();
     let named = |(name, volume): &(&str, Value)| {
         let mut volume = volume.clone();

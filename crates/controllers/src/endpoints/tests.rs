@@ -164,15 +164,22 @@ fn endpoints_for_older_readers() {
     assert_eq!(gone(Some("me")), [""; 0]);
 }
 
-#[test]
-fn slices_tell_since_when_they_are_so() {
+fn dated_service() -> Value {
     let mut service = web();
     service["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-    let pod = |n: usize, ready: bool, second: u32| {
-        let mut pod = pod(n, ready, false, "Running");
-        pod["status"]["conditions"][0]["lastTransitionTime"] = format!("2026-01-01T00:01:{second:02}Z").into();
-        pod
-    };
+    service
+}
+
+/// A pod that has been ready, or not, since this second.
+fn dated_pod(n: usize, ready: bool, second: u32) -> Value {
+    let mut pod = pod(n, ready, false, "Running");
+    pod["status"]["conditions"][0]["lastTransitionTime"] = format!("2026-01-01T00:01:{second:02}Z").into();
+    pod
+}
+
+#[test]
+fn slices_tell_since_when_they_are_so() {
+    let (service, pod) = (dated_service(), dated_pod);
     let mut slices = Vec::new();
     let mut check = |pods: &[Value], writes: usize, expected: Option<&str>| {
         assert_eq!(reconcile(&service, pods, &mut slices, &[]), writes, "{pods:?}");
@@ -190,13 +197,7 @@ fn slices_tell_since_when_they_are_so() {
 
 #[test]
 fn endpoints_tell_since_when_they_are_so() {
-    let mut service = web();
-    service["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-    let pod = |n: usize, ready: bool, second: u32| {
-        let mut pod = pod(n, ready, false, "Running");
-        pod["status"]["conditions"][0]["lastTransitionTime"] = format!("2026-01-01T00:01:{second:02}Z").into();
-        pod
-    };
+    let (mut service, pod) = (dated_service(), dated_pod);
     let mut endpoints: Option<Value> = None;
     let mut check = |service: &Value, pods: &[Value], writes: bool, expected: Option<&str>| {
         let there: Vec<Value> = endpoints.iter().cloned().collect();

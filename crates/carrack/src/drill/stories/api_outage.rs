@@ -120,10 +120,6 @@ const SET: &str = "writer";
 /// Its pod.
 const POD: &str = "writer-0";
 
-fn place(volume: &str) -> String {
-    format!("/{volume}")
-}
-
 /// File systems whose writers wait until this is dropped.
 struct Frozen(Vec<String>);
 
@@ -160,8 +156,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let plugins = cluster.places.node.volume_plugin_dir();
     // Below the node's directory: what is left attached of it is detached with the rest of the node.
     let disks_of_flex = FlexDisks::install(&plugins, &cluster.places.node.data_dir().join("disks"))?;
-    let told = ["--flex-volume-plugin-dir", &plugins.to_string_lossy()].map(str::to_owned);
-    let cluster = cluster.with_flags(Role::Controllers, &told.each_ref().map(String::as_str));
+    let cluster = cluster.with_flags(Role::Controllers, &["--flex-volume-plugin-dir", &plugins.to_string_lossy()]);
     cluster.start_containerd()?;
     cluster.images(&[BuiltIn::Pause])?;
     for role in [Role::Controllers, Role::Scheduler, Role::LocalStorage] {
@@ -192,8 +187,13 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
             on_node.id, on_node.device, in_container.id
         ));
     }
-    let watches =
-        disks.iter().map(|disk| disk.watch(stage, &shell, &disks_of_flex)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut watches = disks.iter().map(|disk| disk.watch(stage, &shell)).collect::<anyhow::Result<Vec<_>>>()?;
+    let driver = disks_of_flex.clone();
+    watches.push(stage.watch(LOOK, move |journal| {
+        let undone = driver.undone();
+        let kept = so(undone.is_empty(), || format!("the driver was called for {}", undone.join(", ")));
+        journal.check(&rules::DISK_IN_USE, kept);
+    })?);
     let same = looks::same(stage, &rules::CONTAINERS_STAY, vec![("the pod".to_owned(), shell.clone())])?;
 
     let least = u32::try_from(OUTAGES.len()).unwrap_or(u32::MAX);
@@ -267,7 +267,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
 /// What a file holds on each volume.
 fn files(shell: &Contained, name: &str) -> Result<Vec<Vec<u8>>, String> {
     let read = |(volume, _): &(&str, _)| {
-        let path = format!("{}/{name}", place(volume));
+        let path = format!("{}/{name}", objects::place(volume));
         shell.file(&path).map_err(|error| format!("the pod's {path} cannot be read: {error}"))
     };
     VOLUMES.iter().map(read).collect()
@@ -294,7 +294,7 @@ struct Disk {
 
 impl Disk {
     fn of(below: &Path, shell: &Contained, volume: &'static str) -> anyhow::Result<Self> {
-        let in_container = shell.mounts().into_iter().find(|mount| mount.place == place(volume));
+        let in_container = shell.mounts().into_iter().find(|mount| mount.place == objects::place(volume));
         let in_container = in_container.with_context(|| format!("the container has no volume {volume}"))?;
         let volumes = below.join("pods").join(shell.uid()).join("volumes");
         let mounts = machine::mounts_below(&volumes).context("the mount table cannot be read")?;
@@ -308,16 +308,11 @@ impl Disk {
     }
 
     /// Looks all the time whether the volume is what it was.
-    fn watch(&self, stage: &Stage, shell: &Contained, flex: &FlexDisks) -> anyhow::Result<Watch> {
-        let (disk, shell, flex) = (self.clone(), shell.clone(), flex.clone());
+    fn watch(&self, stage: &Stage, shell: &Contained) -> anyhow::Result<Watch> {
+        let (disk, shell) = (self.clone(), shell.clone());
         let file = std::path::PathBuf::from(format!("/sys/dev/block/{}/loop/backing_file", self.on_node.device));
         let behind = std::fs::read_to_string(&file).ok();
-        stage.watch(LOOK, move |journal| {
-            disk.look(journal, &shell, behind == std::fs::read_to_string(&file).ok());
-            let undone = flex.undone();
-            let kept = so(undone.is_empty(), || format!("the driver was called for {}", undone.join(", ")));
-            journal.check(&rules::DISK_IN_USE, kept);
-        })
+        stage.watch(LOOK, move |journal| disk.look(journal, &shell, behind == std::fs::read_to_string(&file).ok()))
     }
 
     fn look(&self, journal: &Journal, shell: &Contained, same_disk: bool) {
