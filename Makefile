@@ -46,7 +46,9 @@ e2e:
 	@scripts/install-deps test
 	scripts/run-tests e2e
 
-test: lint unit e2e
+test: lint
+	@scripts/install-deps test
+	scripts/run-tests all
 
 bench:
 	@scripts/install-deps build run

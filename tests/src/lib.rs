@@ -13,9 +13,9 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test whose preparation fails has failed")]
 
 mod csi;
+mod flexdisks;
 mod guest;
 mod kubectl;
-mod loopdisk;
 mod plugin;
 mod power;
 mod run;
@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use csi::{CsiCall, CsiDriver};
+pub use flexdisks::{Disks, may_grow_mounted};
 pub use kubectl::{Kubectl, debian_kubectl};
-pub use loopdisk::{Disks, may_grow_mounted};
 pub use plugin::Plugin;
 pub use run::{Output, Run};
 pub use sandbox::{NODE_IP, OUTSIDE_IP, Sandbox};

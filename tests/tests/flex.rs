@@ -268,3 +268,76 @@ fn a_node_that_is_told_to_attaches_by_itself() {
     kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
     eventually_true("the disk is detached", 60, || !disks.attached());
 }
+
+/// A pod that counts into a file of a volume that a process serves.
+fn served(kubectl: &Kubectl<'_>) {
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: served\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sh, -c, \"exec 3>>/data/log; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.1; done\"]\n    \
+         volumeMounts: [{name: far, mountPath: /data}, {name: far, mountPath: /part, subPath: part}]\n  \
+         volumes:\n  - name: far\n    flexVolume: {driver: carrack/filedisk}\n",
+    );
+}
+
+/// A pod without a volume of a driver, which must run soon.
+fn beside(kubectl: &Kubectl<'_>, name: &str) {
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
+         command: [sleep, \"1000\"]\n    volumeMounts: [{{name: own, mountPath: /own}}]\n  volumes:\n  - name: own\n    \
+         emptyDir: {{}}\n"
+    ));
+    kubectl.ok(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=60s"]);
+}
+
+#[test]
+fn a_file_server_that_is_away_holds_up_nobody_else() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let files = Disks::install_files(&sandbox);
+    let kubectl = sandbox.kubectl();
+    served(&kubectl);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/served", "--timeout=60s"]);
+    beside(&kubectl, "first");
+    let uid = kubectl.field("pod", "served", "/metadata/uid").as_str().unwrap_or_default().to_owned();
+    let mounts = || -> Vec<String> {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
+        let places = table.lines().filter(|line| line.contains(&uid) && line.contains(" fuse"));
+        places.map(str::to_owned).collect()
+    };
+    let before = mounts();
+    assert_eq!(before.len(), 2, "the volume, and its part: {before:?}");
+    let count = || -> u64 {
+        let said = kubectl.ok(&["exec", "served", "--", "tail", "-n", "1", "/data/log"]);
+        said.trim().parse().unwrap_or_default()
+    };
+    let counted = count();
+
+    // The node's agents die while it is away, and come back.
+    let away = files.stand_still().expect("a process serves the volume");
+    sandbox.kill_9();
+    sandbox.start(&[]);
+    beside(&kubectl, "second");
+    kubectl.ok(&["delete", "pod", "first", "--timeout=60s"]);
+    let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let summary = kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/stats/summary")]);
+    assert_contains(&summary, &["\"second\""]);
+    assert_eq!((mounts(), files.undone()), (before, Vec::new()), "nothing is taken from the pod");
+    assert_eq!(kubectl.field("pod", "served", "/status/containerStatuses/0/restartCount"), 0);
+    assert_eq!(kubectl.field("pod", "served", "/status/phase"), "Running");
+
+    // It is back: the pod goes on as if nothing had been.
+    drop(away);
+    eventually_true("the pod counts on", 60, || count() > counted);
+    assert_eq!(kubectl.field("pod", "served", "/status/containerStatuses/0/restartCount"), 0);
+
+    // Away once more, and for good as far as the pod is concerned: others come and go all the same.
+    let away = files.stand_still().expect("a process serves the volume");
+    kubectl.ok(&["delete", "pod", "served", "--wait=false"]);
+    beside(&kubectl, "third");
+    kubectl.ok(&["delete", "pod", "second", "third", "--timeout=60s"]);
+    drop(away);
+    eventually_true("the pod goes", 150, || kubectl.get("pod", "served").is_none());
+    eventually_true("nothing of it is mounted", 60, || mounts().is_empty());
+    eventually_true("nothing serves it any more", 60, || files.servers().is_empty());
+}

@@ -13,7 +13,6 @@
 
 mod api;
 mod cluster;
-mod flexdisk;
 mod journal;
 mod looks;
 mod machine;

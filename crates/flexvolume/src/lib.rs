@@ -6,6 +6,8 @@
 
 mod answer;
 mod drivers;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod volume;
 
 pub use answer::{Answer, Capabilities};

@@ -112,6 +112,12 @@ pub const DATA_STAYS: Rule = Rule {
     name: "written-data-stays",
     own_sentence: "What a container wrote is on its disk, in its order and without a gap.",
 };
+/// Incident 5.
+pub const OTHERS_GO_ON: Rule = Rule {
+    mark: "V7",
+    name: "hung-volumes-hold-up-nobody",
+    own_sentence: "A volume that does not answer holds up the containers that use it, and no other pod of its node.",
+};
 /// Killed agents.
 pub const CONTAINERS_STAY: Rule = of_simulator("L7", "wanted-containers-are-not-killed");
 /// Killed agents.

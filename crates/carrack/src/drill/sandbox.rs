@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use carrack_disks::mounts;
+use carrack_flexvolume::testing::Installed;
 use carrack_noderuntime::process::{self, ProcessId};
 use carrack_noderuntime::teardown::{self, Options};
 use carrack_noderuntime::{Layout, host};
@@ -30,6 +32,11 @@ pub fn node_dir(dir: &Path) -> PathBuf {
 /// The directory of a cluster that `carrack up` runs.
 pub fn up_dir(dir: &Path) -> PathBuf {
     dir.join("d")
+}
+
+/// What the driver of a drill's file server has.
+pub fn files_dir(dir: &Path) -> PathBuf {
+    Layout::new(node_dir(dir)).data_dir().join("files")
 }
 
 fn pidfile(dir: &Path) -> PathBuf {
@@ -90,6 +97,17 @@ pub fn sweep(runtime: &Runtime) -> Vec<String> {
     dead.iter().filter(|dir| old(dir)).flat_map(|dir| clear(dir, runtime)).collect()
 }
 
+/// What a drill that was killed let stall goes on: whoever waits for it could not be ended.
+fn wake(dir: &Path) -> io::Result<()> {
+    Installed::at(&files_dir(dir)).go_on();
+    let mounts = mounts::at_or_below(&node_dir(dir).to_string_lossy())?;
+    for mount in mounts.iter().filter(|mount| Path::new("/sys/dev/block").join(&mount.device).exists()) {
+        // It fails for the others, which are not frozen.
+        Command::new("fsfreeze").args(["--unfreeze", &mount.path]).stdin(Stdio::null()).output()?;
+    }
+    Ok(())
+}
+
 /// Ends and removes everything below a drill's directory, and the directory. Returns what could not be done.
 pub fn clear(dir: &Path, runtime: &Runtime) -> Vec<String> {
     let mut failures = Vec::new();
@@ -98,6 +116,7 @@ pub fn clear(dir: &Path, runtime: &Runtime) -> Vec<String> {
             failures.push(format!("{what}: {error}"));
         }
     };
+    check("waking storage", wake(dir));
     for role in roles(dir) {
         check("ending a role", role.terminate(Duration::ZERO));
     }

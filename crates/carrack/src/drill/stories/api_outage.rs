@@ -3,27 +3,28 @@
 //!
 //! The kubelet's requests pass a relay. It lets reads of PersistentVolumeClaims and PersistentVolumes time out, and all else
 //! through, which is what upstream's kubelet takes for "not wanted": it unmounts the disk under the running container. Then
-//! other combinations follow, a restart for each ([`OUTAGES`]), also while the disks stall. The pod is one of a StatefulSet, and
-//! has two disks: one of a FlexVolume driver, attached by the control plane, and one of the default class, by CSI.
+//! other combinations follow, a restart for each ([`OUTAGES`]), also while storage stalls: file systems are frozen, and a file
+//! server stands still. The pod is one of a StatefulSet, and has three volumes: a disk of a FlexVolume driver, attached by the
+//! control plane, one of the default class, by CSI, and a directory that a process serves, as a file server would.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use carrack_flexvolume::testing::{DISKS, FILES, Installed, StandStill};
 use carrack_plot::Tone;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::super::cluster::Cluster;
-use super::super::flexdisk::{self, FlexDisks};
 use super::super::journal::Journal;
 use super::super::machine::{self, Contained, Mount};
 use super::super::relay::Fault;
 use super::super::roles::Role;
 use super::super::stage::Stage;
 use super::super::stage::Watch;
-use super::super::{api, looks, objects, rules};
+use super::super::{api, looks, objects, rules, sandbox};
 use super::{Plant, Story, counted, so};
 use crate::cli::BuiltIn;
 
@@ -42,6 +43,7 @@ pub const STORY: Story = Story {
         &rules::CONTAINERS_STAY,
         &rules::UNWANTED_GO,
         &rules::DATA_STAYS,
+        &rules::OTHERS_GO_ON,
     ],
     plants: &[Plant {
         name: "unmount",
@@ -92,30 +94,31 @@ fn everything_is_late(_: &str) -> Option<Fault> {
 /// What becomes of a request.
 type Choice = fn(&str) -> Option<Fault>;
 
-/// Whether what is written to the disks waits meanwhile.
+/// Whether who uses the volumes waits meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Disks {
-    Work,
-    Stall,
+enum Storage {
+    Works,
+    Stalls,
 }
 
 /// What goes wrong in each round. Each is had at least once.
-const OUTAGES: &[(&str, Choice, Disks)] = &[
-    ("reads of claims and volumes time out", claims_and_volumes, Disks::Work),
-    ("reads of claims time out", claims, Disks::Work),
-    ("reads of volumes time out", volumes, Disks::Work),
-    ("reads and writes of pods time out", pods, Disks::Work),
-    ("all but the node's own requests times out", all_but_the_node, Disks::Work),
-    ("all but requests about pods times out", all_but_pods, Disks::Work),
-    ("everything times out", everything, Disks::Work),
-    ("every answer is late", everything_is_late, Disks::Work),
-    ("the disks stall, and reads of claims and volumes time out", claims_and_volumes, Disks::Stall),
-    ("the disks stall, and everything times out", everything, Disks::Stall),
+const OUTAGES: &[(&str, Choice, Storage)] = &[
+    ("reads of claims and volumes time out", claims_and_volumes, Storage::Works),
+    ("reads of claims time out", claims, Storage::Works),
+    ("reads of volumes time out", volumes, Storage::Works),
+    ("reads and writes of pods time out", pods, Storage::Works),
+    ("all but the node's own requests times out", all_but_the_node, Storage::Works),
+    ("all but requests about pods times out", all_but_pods, Storage::Works),
+    ("everything times out", everything, Storage::Works),
+    ("every answer is late", everything_is_late, Storage::Works),
+    ("storage stalls, and reads of claims and volumes time out", claims_and_volumes, Storage::Stalls),
+    ("storage stalls, and everything times out", everything, Storage::Stalls),
 ];
 
 /// The pod's volumes, by name and place, and of which class their claims are.
-const VOLUMES: [(&str, Option<&str>); 2] = [("flex", Some(FLEX_CLASS)), ("csi", None)];
-const FLEX_CLASS: &str = "loopdisk";
+const VOLUMES: [(&str, Option<&str>); 3] = [("flex", Some(DISK_CLASS)), ("csi", None), ("file", Some(FILE_CLASS))];
+const DISK_CLASS: &str = "loopdisk";
+const FILE_CLASS: &str = "filedisk";
 const SET: &str = "writer";
 /// Its pod.
 const POD: &str = "writer-0";
@@ -124,7 +127,7 @@ const POD: &str = "writer-0";
 struct Frozen(Vec<String>);
 
 impl Frozen {
-    fn new(places: Vec<String>) -> anyhow::Result<Self> {
+    fn new(places: impl Iterator<Item = String>) -> anyhow::Result<Self> {
         let mut frozen = Self(Vec::new());
         for place in places {
             fsfreeze("--freeze", &place)?;
@@ -150,12 +153,26 @@ fn fsfreeze(what: &str, place: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Storage of which nothing comes back until this is dropped.
+struct Stall(#[expect(dead_code, reason = "kept")] Frozen, #[expect(dead_code, reason = "kept")] StandStill);
+
+impl Stall {
+    fn new(disks: &[Disk], files: &Installed) -> anyhow::Result<Self> {
+        // A file system of a process cannot be frozen; its process can.
+        let frozen = disks.iter().filter(|disk| disk.is_of_device()).map(|disk| disk.on_node.place.clone());
+        Ok(Self(Frozen::new(frozen)?, files.stand_still().context("the file server goes on")?))
+    }
+}
+
 fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting the cluster, each role a process of its own");
     let cluster = Cluster::new(stage, &json!([]))?;
     let plugins = cluster.places.node.volume_plugin_dir();
     // Below the node's directory: what is left attached of it is detached with the rest of the node.
-    let disks_of_flex = FlexDisks::install(&plugins, &cluster.places.node.data_dir().join("disks"))?;
+    let disks_dir = cluster.places.node.data_dir().join("disks");
+    let flex = Installed::new(DISKS, &plugins, &disks_dir).context("cannot install the driver of disks")?;
+    let files = Installed::new(FILES, &plugins, &sandbox::files_dir(&stage.dir))
+        .context("cannot install the driver of files")?;
     let cluster = cluster.with_flags(Role::Controllers, &["--flex-volume-plugin-dir", &plugins.to_string_lossy()]);
     cluster.start_containerd()?;
     cluster.images(&[BuiltIn::Pause])?;
@@ -167,10 +184,14 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     cluster.wait_node(None)?;
     cluster.images(&[BuiltIn::Busybox])?;
 
-    stage.step("a StatefulSet's pod counts into a file on each of two disks, by FlexVolume and by CSI");
+    stage.step(
+        "a StatefulSet's pod counts into a file on each of a FlexVolume disk, a CSI disk and a file server's volume",
+    );
     let _pods = looks::pods(stage, &cluster.api)?;
-    let disk = objects::flex_volume("disk", flexdisk::NAME, FLEX_CLASS, &format!("flex-{POD}"));
-    cluster.create(api::VOLUMES, &disk)?;
+    for (volume, driver, class) in [("flex", DISKS, DISK_CLASS), ("file", FILES, FILE_CLASS)] {
+        let disk = objects::flex_volume(volume, driver.name, class, &format!("{volume}-{POD}"));
+        cluster.create(api::VOLUMES, &disk)?;
+    }
     cluster.create(api::SETS, &objects::counting_set(SET, &VOLUMES))?;
     let pod = cluster.wait_pod(POD)?;
     let below = cluster.places.node.kubelet_root();
@@ -188,9 +209,9 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         ));
     }
     let mut watches = disks.iter().map(|disk| disk.watch(stage, &shell)).collect::<anyhow::Result<Vec<_>>>()?;
-    let driver = disks_of_flex.clone();
+    let drivers = [flex.clone(), files.clone()];
     watches.push(stage.watch(LOOK, move |journal| {
-        let undone = driver.undone();
+        let undone = drivers.each_ref().map(Installed::undone).concat();
         let kept = so(undone.is_empty(), || format!("the driver was called for {}", undone.join(", ")));
         journal.check(&rules::DISK_IN_USE, kept);
     })?);
@@ -204,11 +225,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         cluster.kill_9(Role::Kubelet)?;
         relay.choose(*outage);
         stage.journal.state("the API server", what, Tone::Bad);
-        let frozen = match state {
-            Disks::Work => None,
-            Disks::Stall => Some(Frozen::new(disks.iter().map(|disk| disk.on_node.place.clone()).collect())?),
-        };
         let before = counters(&shell).map_err(anyhow::Error::msg)?;
+        let stall = match state {
+            Storage::Works => None,
+            Storage::Stalls => Some(Stall::new(&disks, &files)?),
+        };
         cluster.start_against(Role::Kubelet, Some(&relay.url()))?;
         if stage.planted("unmount") {
             stage.step("PLANTED: the pod's volumes are unmounted on the node");
@@ -218,7 +239,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
             }
         }
         stage.lasts(stage.options.outage)?;
-        drop(frozen);
+        // Only where pods can be read and their states written is anything to be expected.
+        if *state == Storage::Stalls && outage(api::PODS).is_none() {
+            another_runs(stage, &cluster)?;
+        }
+        drop(stall);
         stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
             let now = counters(&shell)?;
             so(now.iter().zip(&before).all(|(now, before)| now > before), || format!("it stands at {now:?}"))
@@ -240,7 +265,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         so(left.is_none(), || format!("{left:?}"))
     })?;
     stage.must(&rules::UNWANTED_GO, "the disk is detached", 30, || {
-        let undone = disks_of_flex.undone();
+        let undone = flex.undone();
         so(undone.iter().any(|call| call == "detach"), || format!("{undone:?}"))
     })?;
     for disk in &disks {
@@ -262,6 +287,19 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     });
     stage.journal.check(&rules::DATA_STAYS, log);
     stage.going()
+}
+
+/// A pod that uses none of the volumes runs and goes.
+fn another_runs(stage: &Stage, cluster: &Cluster) -> anyhow::Result<()> {
+    let name = "beside";
+    cluster.create(api::PODS, &objects::idle_pod(name, &json!({})))?;
+    let path = format!("{}/{name}", api::PODS);
+    stage.must(&rules::OTHERS_GO_ON, "a pod without these volumes runs", 30, || cluster.ready_pod(name).map(drop))?;
+    cluster.api.delete(&path)?;
+    stage.must(&rules::OTHERS_GO_ON, "and goes", 30, || {
+        let pod = cluster.api.get(&path).map_err(|error| error.to_string())?;
+        so(pod.is_none(), || "it is still there".to_owned())
+    })
 }
 
 /// What a file holds on each volume.
@@ -300,6 +338,11 @@ impl Disk {
         let mounts = machine::mounts_below(&volumes).context("the mount table cannot be read")?;
         let on_node = mounts.into_iter().find(|mount| mount.device == in_container.device);
         Ok(Self { volume, on_node: on_node.context("the node shows no mount of the volume")?, in_container })
+    }
+
+    /// Whether a block device is below it.
+    fn is_of_device(&self) -> bool {
+        Path::new("/sys/dev/block").join(&self.on_node.device).exists()
     }
 
     /// Its row in the timeline.
