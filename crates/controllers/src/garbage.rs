@@ -32,13 +32,7 @@ const UNKNOWN_AGAIN: Duration = Duration::from_secs(60);
 pub struct GarbageCollector {
     builtin: Vec<Resource>,
     custom: CustomKinds,
-    /// UIDs of owners that are in no namespace: an owner that goes leaves many dependents, and an index by UID of
-    /// everything that there is would be for this question alone.
-    nowhere: BTreeSet<String>,
 }
-
-/// How many owners are remembered that are in no namespace.
-const REMEMBERED: usize = 4096;
 
 enum Owner {
     /// It is there, and stays.
@@ -84,7 +78,7 @@ impl GarbageCollector {
     /// A collector over these resources and, as they come and go, those of custom resource definitions.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin, custom: CustomKinds::default(), nowhere: BTreeSet::new() }
+        Self { builtin, custom: CustomKinds::default() }
     }
 
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
@@ -106,7 +100,7 @@ impl GarbageCollector {
         setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), matters, keys);
     }
 
-    fn classify(&mut self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
+    fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
         let Some((resource, namespace)) = owner_place(view, owner, object) else {
             // A kind that went with its definition took its objects along; a live read confirms it.
             let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
@@ -136,24 +130,9 @@ impl GarbageCollector {
                     Owner::Solid
                 }
             }
-            _ if resource.namespaced && self.is_elsewhere(cache, &owner.uid) => Owner::Elsewhere(resource, key),
+            _ if resource.namespaced && is_elsewhere(cache, owner) => Owner::Elsewhere(resource, key),
             _ => Owner::Missing(resource, key),
         }
-    }
-
-    /// Whether an object that is not where it should be is in another namespace. Only what is told to people depends on it.
-    fn is_elsewhere(&mut self, cache: &Cache<PartialObject>, uid: &str) -> bool {
-        if self.nowhere.contains(uid) {
-            return false;
-        }
-        let found = cache.iter().any(|o| o.uid() == uid);
-        if !found {
-            if self.nowhere.len() >= REMEMBERED {
-                self.nowhere.clear();
-            }
-            self.nowhere.insert(uid.to_owned());
-        }
-        found
     }
 
     /// An object that is being deleted and waits for its dependents.
@@ -196,6 +175,12 @@ impl GarbageCollector {
         }
         plan
     }
+}
+
+/// Whether an owner that is not where it should be is in another namespace. Only what is told to people depends on it. It has
+/// the name that the reference gives it: an index by UID of everything that there is would be for this question alone.
+fn is_elsewhere(cache: &Cache<PartialObject>, owner: &OwnerReference) -> bool {
+    cache.named(&owner.name).any(|o| o.uid() == owner.uid)
 }
 
 /// What of an object is of concern here: who it is, who owns it, and whether and how it goes.
