@@ -114,7 +114,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
             Some(Planted::UnplacedStay) => PodGc::with_planted_blindness(),
             _ => PodGc::default(),
         }),
-        Box::new(EndpointSliceController),
+        Box::new(EndpointSliceController::default()),
         Box::new(EndpointsController),
         Box::new(DisruptionController::default()),
         Box::new(StaleDisruption),

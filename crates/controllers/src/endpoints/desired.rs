@@ -10,8 +10,10 @@ use k8s_openapi::api::core::v1::{Endpoints, Node, ObjectReference, Pod, Service,
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, ForNode, ForZone};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::chooses;
+use super::{chooses, topology};
 use crate::pods;
+
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What all endpoints of a slice have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,13 +153,11 @@ fn endpoint(service: &Service, pod: &Pod, ip: &str, view: &View<'_>) -> Endpoint
     let serving = pods::is_ready(pod);
     let terminating = pod.is_deleting();
     let node = Some(pods::node_of(pod)).filter(|n| !n.is_empty()).map(str::to_owned);
-    let zone = node
-        .as_deref()
-        .and_then(|n| view.get::<Node>("", n))
-        .and_then(|n| n.label("topology.kubernetes.io/zone"))
-        .map(str::to_owned);
+    let zone = node.as_deref().and_then(|n| view.get::<Node>("", n)).and_then(|n| n.label(ZONE)).map(str::to_owned);
     let ready = publishes_not_ready(service) || (serving && !terminating);
     let hints = match service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref()) {
+        // A service that asks for hints by capacity gets those.
+        _ if topology::is_asked(service) => None,
         Some("PreferClose" | "PreferSameZone" | "PreferSameNode") if ready => {
             hints(service, node.as_deref(), zone.as_deref())
         }
