@@ -123,8 +123,8 @@ pub(super) fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// What the pods that a service chooses come to.
-pub(super) fn from_pods(service: &Service, view: &View<'_>) -> Desired {
+/// What the pods that a service chooses come to. `hasty` is a planted bug.
+pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> Desired {
     let mut desired = Desired::new();
     let families = families(service);
     let service_ports = service.spec.as_ref().and_then(|s| s.ports.clone()).unwrap_or_default();
@@ -143,14 +143,14 @@ pub(super) fn from_pods(service: &Service, view: &View<'_>) -> Desired {
         for family in &families {
             let Some(ip) = ips.iter().find(|ip| family_of(ip) == family) else { continue };
             let group = Group { family: family.clone(), ports: ports.clone() };
-            desired.entry(group).or_default().insert(pod.uid().to_owned(), endpoint(service, pod, ip, view));
+            desired.entry(group).or_default().insert(pod.uid().to_owned(), endpoint(service, pod, ip, hasty, view));
         }
     }
     desired
 }
 
-fn endpoint(service: &Service, pod: &Pod, ip: &str, view: &View<'_>) -> Endpoint {
-    let serving = pods::is_ready(pod);
+fn endpoint(service: &Service, pod: &Pod, ip: &str, hasty: bool, view: &View<'_>) -> Endpoint {
+    let serving = hasty || pods::is_ready(pod);
     let terminating = pod.is_deleting();
     let node = Some(pods::node_of(pod)).filter(|n| !n.is_empty()).map(str::to_owned);
     let zone = node.as_deref().and_then(|n| view.get::<Node>("", n)).and_then(|n| n.label(ZONE)).map(str::to_owned);

@@ -19,6 +19,7 @@ use serde_json::json;
 use super::desired::{Desired, Group, ZONE, families, from_endpoints, from_pods, identity};
 use super::topology::{self, Capacity, Part};
 use super::{SINCE, has_selector, is_external_name, labels_of, ready_since, services_of};
+use crate::Planted;
 use crate::pods::{self, BY_NODE};
 
 /// How many endpoints a slice holds.
@@ -35,6 +36,8 @@ const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 pub struct EndpointSliceController {
     /// Services whose endpoints have hints by the capacity of zones: that they get them and lose them is told once.
     hinted: BTreeSet<Key>,
+    /// A planted bug: pods that run are told as ready.
+    hasty: bool,
 }
 
 /// What the slices of a service are to be, and by whom they are owned.
@@ -72,12 +75,12 @@ impl Since<'_> {
     }
 }
 
-fn wanted<'a>(service: &Service, is_first: bool, view: &'a View<'_>) -> Option<Wanted<'a>> {
+fn wanted<'a>(service: &Service, is_first: bool, hasty: bool, view: &'a View<'_>) -> Option<Wanted<'a>> {
     if is_external_name(service) {
         return None;
     }
     if has_selector(service) {
-        let mut desired = from_pods(service, view);
+        let mut desired = from_pods(service, hasty, view);
         if desired.is_empty() {
             // An empty slice says that nobody is behind the service, which no slice at all would not.
             for family in families(service) {
@@ -240,6 +243,11 @@ fn plan(
 }
 
 impl EndpointSliceController {
+    pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
+        self.hasty = bug == Some(Planted::HastySlices);
+        self
+    }
+
     /// Gives endpoints hints where the service asks for them by the capacity of zones, and what is to be told of that.
     fn hint(&mut self, service: &Service, view: &View<'_>, places: &mut [Place<'_>]) -> Vec<EventRecord> {
         let key = Key::of(service);
@@ -319,7 +327,7 @@ impl Controller for EndpointSliceController {
             .in_namespace(&key.namespace)
             .filter(|s| s.label(SERVICE_LABEL) == Some(&key.name) && is_ours(s) && !s.is_deleting())
             .collect();
-        match wanted(service, slices.is_empty(), view) {
+        match wanted(service, slices.is_empty(), self.hasty, view) {
             Some(mut wanted) => {
                 let told = std::mem::take(&mut wanted.told);
                 // Those of another kind of owner (a selector came or went) are replaced.
