@@ -3,7 +3,8 @@
 //!
 //! It reads the metadata of every kind. That an owner is not in a cache proves nothing, since caches
 //! of different kinds lag apart; so before a dependent is deleted its owner's absence is confirmed by
-//! a live read, and the deletion carries the dependent's UID and resourceVersion. An owner of a kind
+//! a live read, and the deletion carries the dependent's UID and resourceVersion. And that no dependent is in a cache proves
+//! nothing either: an owner that waits for its dependents waits until all caches are as new as itself. An owner of a kind
 //! that is not read is unknown, and nothing follows from it; one of a kind whose definition went is
 //! looked for live. An owner in another namespace counts as missing, and of a namespaced kind for a
 //! cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
@@ -20,10 +21,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
+use crate::Planted;
 use crate::custom::CustomKinds;
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// How soon to look again whether caches are as new as what is decided on them.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How soon to look again at an object with an owner of whose kind nothing is known yet: nothing else may ever tell of it.
 const UNKNOWN_AGAIN: Duration = Duration::from_secs(60);
 
@@ -32,13 +36,9 @@ const UNKNOWN_AGAIN: Duration = Duration::from_secs(60);
 pub struct GarbageCollector {
     builtin: Vec<Resource>,
     custom: CustomKinds,
-    /// UIDs of owners that are in no namespace: an owner that goes leaves many dependents, and an index by UID of
-    /// everything that there is would be for this question alone.
-    nowhere: BTreeSet<String>,
+    /// A planted bug.
+    planted: Option<Planted>,
 }
-
-/// How many owners are remembered that are in no namespace.
-const REMEMBERED: usize = 4096;
 
 enum Owner {
     /// It is there, and stays.
@@ -84,9 +84,13 @@ impl GarbageCollector {
     /// A collector over these resources and, as they come and go, those of custom resource definitions.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin, custom: CustomKinds::default(), nowhere: BTreeSet::new() }
+        Self { builtin, custom: CustomKinds::default(), planted: None }
     }
 
+    pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
+        self.planted = bug;
+        self
+    }
     fn watch(setup: &mut Setup<'_>, resource: &Resource) {
         let r = resource.clone();
         let keys = move |object: &PartialObject, view: &View<'_>| {
@@ -106,7 +110,7 @@ impl GarbageCollector {
         setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), matters, keys);
     }
 
-    fn classify(&mut self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
+    fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
         let Some((resource, namespace)) = owner_place(view, owner, object) else {
             // A kind that went with its definition took its objects along; a live read confirms it.
             let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
@@ -136,33 +140,29 @@ impl GarbageCollector {
                     Owner::Solid
                 }
             }
-            _ if resource.namespaced && self.is_elsewhere(cache, &owner.uid) => Owner::Elsewhere(resource, key),
+            _ if resource.namespaced && is_elsewhere(cache, owner) => Owner::Elsewhere(resource, key),
             _ => Owner::Missing(resource, key),
         }
     }
 
-    /// Whether an object that is not where it should be is in another namespace. Only what is told to people depends on it.
-    fn is_elsewhere(&mut self, cache: &Cache<PartialObject>, uid: &str) -> bool {
-        if self.nowhere.contains(uid) {
-            return false;
-        }
-        let found = cache.iter().any(|o| o.uid() == uid);
-        if !found {
-            if self.nowhere.len() >= REMEMBERED {
-                self.nowhere.clear();
-            }
-            self.nowhere.insert(uid.to_owned());
-        }
-        found
+    /// Whether all dependents are known: those that an object had when its deletion was asked for, since no controller gives
+    /// one to an owner that is to go. Of kinds that other servers keep, revisions say nothing.
+    fn knows_dependents(&self, view: &View<'_>, object: &PartialObject) -> bool {
+        let known = |resource: &Resource| view.revision_of(&Source::metadata(resource.clone())) >= object.revision();
+        self.planted == Some(Planted::StaleDependents) || self.builtin.iter().chain(self.custom.iter()).all(known)
     }
 
     /// An object that is being deleted and waits for its dependents.
-    fn finish_deletion(view: &View<'_>, resource: &Resource, object: &PartialObject) -> Plan {
+    fn finish_deletion(&self, view: &View<'_>, resource: &Resource, object: &PartialObject) -> Plan {
         let mut plan = Plan::none();
         if object.has_finalizer(ORPHAN) {
             for (r, dependent) in dependents(view, object.uid()) {
                 let left: Vec<_> = owner_refs(dependent).iter().filter(|o| o.uid != object.uid()).collect();
                 plan = plan.patch_resource(r, dependent.as_ref(), "", json!({"metadata": {"ownerReferences": left}}));
+            }
+            // One that is not seen yet would go with its owner.
+            if plan.is_none() && !self.knows_dependents(view, object) {
+                return Plan::none().requeue_after(LOOK_AGAIN);
             }
             if plan.is_none() {
                 return Plan::none().without_finalizer_of(resource, object, ORPHAN);
@@ -190,12 +190,24 @@ impl GarbageCollector {
                     );
                 }
             }
+            if self.planted == Some(Planted::HastyOwners) {
+                return plan.then(Plan::none().without_finalizer_of(resource, object, FOREGROUND));
+            }
+            if !blocked && plan.is_none() && !self.knows_dependents(view, object) {
+                return Plan::none().requeue_after(LOOK_AGAIN);
+            }
             if !blocked && plan.is_none() {
                 return Plan::none().without_finalizer_of(resource, object, FOREGROUND);
             }
         }
         plan
     }
+}
+
+/// Whether an owner that is not where it should be is in another namespace. Only what is told to people depends on it. It has
+/// the name that the reference gives it: an index by UID of everything that there is would be for this question alone.
+fn is_elsewhere(cache: &Cache<PartialObject>, owner: &OwnerReference) -> bool {
+    cache.named(&owner.name).any(|o| o.uid() == owner.uid)
 }
 
 /// What of an object is of concern here: who it is, who owns it, and whether and how it goes.
@@ -288,7 +300,7 @@ impl Controller for GarbageCollector {
         };
         let resource = &source.resource;
         if object.is_deleting() {
-            return Self::finish_deletion(view, resource, object);
+            return self.finish_deletion(view, resource, object);
         }
         let refs = owner_refs(object);
         if refs.is_empty() {
@@ -368,9 +380,11 @@ mod tests {
         let mut pods = vec![meta(pod)];
         pods[0].metadata.name = Some("p".into());
         pods.extend(others.into_iter().map(&meta));
+        // One that is nobody's, so that the cache is as new as the others.
+        let bystander = meta(json!({"name": "bystander", "uid": "bystander"}));
         let caches = Caches::new()
             .with_metadata(Pod::resource(), pods)
-            .with_metadata(ReplicaSet::resource(), sets.into_iter().map(&meta))
+            .with_metadata(ReplicaSet::resource(), sets.into_iter().map(&meta).chain([bystander]))
             .with::<CustomResourceDefinition>([]);
         let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
         let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
@@ -470,6 +484,28 @@ mod tests {
         assert_eq!(look(vec![]), Vec::<String>::new(), "a kind that was never known is unknown");
         assert_eq!(look(vec![crd()]), Vec::<String>::new());
         assert_eq!(look(vec![]), ["confirm t 9", "delete p Background"]);
+    }
+
+    #[test]
+    fn an_owner_waits_for_dependents_that_may_not_be_seen_yet() {
+        for finalizer in [FOREGROUND, ORPHAN] {
+            let owner = || {
+                object(json!({"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "7",
+                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer]}))
+            };
+            let look = |known: &str| {
+                let other = json!({"namespace": "ns", "name": "other", "uid": "o", "resourceVersion": known});
+                let caches = Caches::new()
+                    .with_metadata(Pod::resource(), [owner()])
+                    .with_metadata(ReplicaSet::resource(), [object(other)])
+                    .with::<CustomResourceDefinition>([]);
+                let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
+                let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
+                (plan.writes.len(), plan.requeue_after)
+            };
+            assert_eq!(look("6"), (0, Some(LOOK_AGAIN)), "{finalizer}");
+            assert_eq!(look("7"), (1, None), "{finalizer}");
+        }
     }
 
     #[test]

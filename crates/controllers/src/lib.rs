@@ -94,14 +94,26 @@ pub enum Planted {
     UnplacedStay,
     /// Pods of a Job do not tell of failures of their index that the failure policy ignores.
     IgnoredUntold,
+    /// The dependents that caches show are taken for all that an owner has.
+    StaleDependents,
+    /// An owner that is to go after its dependents goes when they were told to go.
+    HastyOwners,
+    /// A namespace is taken for empty when caches show nothing of it.
+    UnprovedEmptiness,
+    /// Pods that run are told as ready.
+    HastySlices,
+    /// Pods whose eviction was granted count as before.
+    GrantsForgotten,
+    /// A claim that a pod before it had is taken for the pod's own.
+    TakenClaims,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
 #[must_use]
 pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
     let cluster: Vec<Box<dyn Controller>> = vec![
-        Box::new(GarbageCollector::new(config.collected.clone())),
-        Box::new(NamespaceController::new(config.collected.clone())),
+        Box::new(GarbageCollector::new(config.collected.clone()).with_planted(config.planted)),
+        Box::new(NamespaceController::new(config.collected.clone()).with_planted(config.planted)),
         Box::new(ServiceAccountController),
         Box::new(RootCaController::new(config.ca_pem.clone())),
         Box::new(match config.planted {
@@ -114,9 +126,9 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
             Some(Planted::UnplacedStay) => PodGc::with_planted_blindness(),
             _ => PodGc::default(),
         }),
-        Box::new(EndpointSliceController),
+        Box::new(EndpointSliceController::default().with_planted(config.planted)),
         Box::new(EndpointsController),
-        Box::new(DisruptionController::default()),
+        Box::new(DisruptionController::default().with_planted(config.planted)),
         Box::new(StaleDisruption),
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
@@ -124,7 +136,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(PersistentVolumeBinder { by_name: config.planted == Some(Planted::ClaimsByName) }),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),
-        Box::new(EphemeralVolumes),
+        Box::new(EphemeralVolumes { takes: config.planted == Some(Planted::TakenClaims) }),
         Box::new(Expansion),
         Box::new(match config.planted {
             Some(Planted::CarelessDetach) => AttachDetach::with_planted_carelessness(),

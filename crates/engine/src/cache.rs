@@ -95,6 +95,22 @@ impl<K: Object> Cache<K> {
     pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
         self.objects.range(Key::new(namespace, "")..).take_while(move |(k, _)| k.namespace == namespace).map(|(_, o)| o)
     }
+    /// The objects of a name, in whatever namespace, ordered by namespace. This costs a look-up or two for each namespace.
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
+        let mut from = Some(Key::new("", name));
+        std::iter::from_fn(move || {
+            loop {
+                let (key, object) = self.objects.range(from.take()?..).next()?;
+                let is_it = key.name == name;
+                // To that name in its namespace, or beyond it: the next namespace is at least one character longer.
+                let beyond = || Key::new(format!("{}\0", key.namespace), "");
+                from = Some(if key.name.as_str() < name { Key::new(&*key.namespace, name) } else { beyond() });
+                if is_it {
+                    return Some(object);
+                }
+            }
+        })
+    }
     /// All objects filed under a value of an index, ordered by key. An unknown index holds nothing.
     pub fn by_index<'a>(&'a self, index: &str, value: &str) -> impl Iterator<Item = &'a Arc<K>> {
         self.indexes

@@ -222,6 +222,11 @@ impl View<'_> {
     pub fn revision<K: Kind>(&self) -> u64 {
         self.informers.get(&Source::of::<K>()).map_or(0, |i| i.revision())
     }
+    /// The same of a source; 0 for one that is not read.
+    #[must_use]
+    pub fn revision_of(&self, source: &Source) -> u64 {
+        self.informers.get(source).map_or(0, |i| i.revision())
+    }
     /// One object.
     #[must_use]
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {

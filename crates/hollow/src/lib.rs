@@ -11,7 +11,7 @@
 //! kind: [`HollowHandlers`].
 //!
 //! ```text
-//!   pod bound here ──start_after──▶ Running, Ready ──EXIT_AFTER_S──▶ Succeeded | Failed
+//!   pod bound here ──start_after──▶ Running ──READY_AFTER_S──▶ Ready ──EXIT_AFTER_S──▶ Succeeded | Failed
 //!        │                               │ deletionTimestamp
 //!        └───────────────────────────────┴──stop_after──▶ deleted with grace 0, by UID
 //! ```
@@ -33,7 +33,7 @@ use carrack_types::resource::{Kind as _, Object as _, PartialObject};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 pub use handlers::HollowHandlers;
-pub use pod::{EXIT_AFTER_S, EXIT_CODE};
+pub use pod::{EXIT_AFTER_S, EXIT_CODE, READY_AFTER_S};
 use volumes::Volumes;
 
 /// What the hollow nodes are like.

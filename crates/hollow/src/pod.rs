@@ -15,6 +15,9 @@ pub const EXIT_CODE: &str = "hollow.carrack.io/exit-code";
 /// How many seconds its containers run before; at once without it.
 pub const EXIT_AFTER_S: &str = "hollow.carrack.io/exit-after-s";
 
+/// How many seconds a pod runs before it is ready; at once without it.
+pub const READY_AFTER_S: &str = "hollow.carrack.io/ready-after-s";
+
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -56,15 +59,23 @@ pub(crate) fn due(pod: &Pod, config: &Config) -> Option<(Time, Due)> {
         return None;
     }
     if phase == "Running" {
-        let restart = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always");
-        let code = exit_code(pod)?;
-        let stays = restart == "Always" || restart == "OnFailure" && code != 0;
-        let after_s = annotation(pod, EXIT_AFTER_S).unwrap_or(0);
         let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(Time::default(), Time::from);
-        return (!stays).then(|| (started + Duration::from_secs(after_s), Due::End));
+        let ready = annotation(pod, READY_AFTER_S).filter(|_| !was_ready(pod));
+        let ready = ready.map(|after_s| (started + Duration::from_secs(after_s), Due::Run));
+        let restart = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always");
+        let ends = |code: &i32| restart != "Always" && (restart != "OnFailure" || *code == 0);
+        let after_s = annotation(pod, EXIT_AFTER_S).unwrap_or(0);
+        let end = exit_code(pod).filter(ends).map(|_| (started + Duration::from_secs(after_s), Due::End));
+        return ready.into_iter().chain(end).min_by_key(|(at, _)| *at);
     }
     let bound = condition(pod, "PodScheduled").and_then(|c| c.last_transition_time.as_ref());
     Some((bound.map_or(Time::default(), Time::from) + config.start_after, Due::Run))
+}
+
+/// Whether its node has said that it is ready. Others may have said since that it is not.
+fn was_ready(pod: &Pod) -> bool {
+    let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    statuses.into_iter().all(|c| c.ready)
 }
 
 fn annotation<T: std::str::FromStr>(pod: &Pod, key: &str) -> Option<T> {
@@ -109,16 +120,19 @@ fn containers(pod: &Pod, state: impl Fn() -> Value, ready: bool) -> Vec<Value> {
         .collect()
 }
 
-/// The patch that says that a pod runs.
+/// The patch that says that a pod runs, and is ready, if it need not run for a while before.
 pub(crate) fn running(pod: &Pod, host: &str, number: u32, now: Time) -> Value {
     // 10.0.0.0/8, without the ends of each range of 256.
-    let ip = format!("10.{}.{}.{}", number / 254 / 256 % 256, number / 254 % 256, number % 254 + 1);
+    let new = format!("10.{}.{}.{}", number / 254 / 256 % 256, number / 254 % 256, number % 254 + 1);
+    let ip = pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or(new);
+    let ready = runs(pod) || annotation::<u64>(pod, READY_AFTER_S).is_none();
+    let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(now, Time::from);
     json!({"metadata": rests_on(pod), "status": {
         "phase": "Running",
         "hostIP": host, "hostIPs": [{"ip": host}], "podIP": ip, "podIPs": [{"ip": ip}],
-        "startTime": now.rfc3339(),
-        "conditions": conditions(pod, true, true, now),
-        "containerStatuses": containers(pod, || json!({"running": {"startedAt": now.rfc3339()}}), true)}})
+        "startTime": started.rfc3339(),
+        "conditions": conditions(pod, true, ready, now),
+        "containerStatuses": containers(pod, || json!({"running": {"startedAt": started.rfc3339()}}), ready)}})
 }
 
 /// The patch that says that a pod has ended: by itself with the code that it asks for, or because it was told to.
@@ -153,6 +167,14 @@ mod tests {
         check(json!({"status": {"phase": "Pending", "conditions": scheduled}}), Some((12, Due::Run)));
         let running = json!({"phase": "Running", "startTime": "1970-01-01T00:00:20Z"});
         check(json!({"status": running}), None);
+        // One that is not ready at once is so later; who says otherwise after that is not its node.
+        let later = json!({"annotations": {READY_AFTER_S: "4"}});
+        let mut unready = running.clone();
+        unready["containerStatuses"] =
+            json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0}]);
+        check(json!({"metadata": later, "status": unready}), Some((24, Due::Run)));
+        check(json!({"metadata": later, "status": running}), None);
+        check(json!({"status": unready}), None);
         let ends = json!({"annotations": {EXIT_CODE: "1", EXIT_AFTER_S: "5"}});
         let restarts = |policy: &str| json!({"containers": [], "restartPolicy": policy});
         check(json!({"metadata": ends, "spec": restarts("Never"), "status": running}), Some((25, Due::End)));

@@ -146,6 +146,12 @@ impl Hosted {
                     Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),
                     Some(Bug::UnplacedStay) => Some(Planted::UnplacedStay),
                     Some(Bug::IgnoredUntold) => Some(Planted::IgnoredUntold),
+                    Some(Bug::HastySlices) => Some(Planted::HastySlices),
+                    Some(Bug::GrantsForgotten) => Some(Planted::GrantsForgotten),
+                    Some(Bug::HastyOwners) => Some(Planted::HastyOwners),
+                    Some(Bug::StaleDependents) => Some(Planted::StaleDependents),
+                    Some(Bug::UnprovedEmptiness) => Some(Planted::UnprovedEmptiness),
+                    Some(Bug::TakenClaims) => Some(Planted::TakenClaims),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };

@@ -161,6 +161,31 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod of an index with a limit of its own tells of every failure before it, whether it counts or not.",
     },
     Invariant {
+        name: "slices-tell-of-ready-pods",
+        sentence: "A slice tells of no pod as ready that has never been ready.",
+    },
+    Invariant {
+        name: "evictions-keep-their-budget",
+        sentence: "Of the pods that a disruption budget keeps, no more are away by evictions at any time than it allows.",
+    },
+    Invariant {
+        name: "quotas-hold",
+        sentence: "A namespace never has more pods that have not ended and are not to go than its quota allows.",
+    },
+    Invariant {
+        name: "owners-go-after-dependents",
+        sentence: "An owner that is deleted in the foreground goes only after all dependents that hold it up.",
+    },
+    Invariant {
+        name: "orphans-stay",
+        sentence: "What an owner leaves behind has let go of it when it goes, and is not deleted for its sake.",
+    },
+    Invariant { name: "namespaces-go-empty", sentence: "When a namespace is gone, nothing that was in it is left." },
+    Invariant {
+        name: "pods-have-their-own-claims",
+        sentence: "A claim that was made for a pod is never another pod's, and a pod gets a node only when such claims are its own.",
+    },
+    Invariant {
         name: "eviction-needs-a-silent-node",
         sentence: "No node's pods are to be evicted unless the node could have been heard for long and was not, while another was: never because the control plane was cut off.",
     },

@@ -24,7 +24,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 26] = [
+const LOOKED_AT: [(&str, &str); 29] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -39,6 +39,9 @@ const LOOKED_AT: [(&str, &str); 26] = [
     ("/registry/controllers/", "replicationcontroller"),
     ("/registry/jobs/", "job"),
     ("/registry/cronjobs/", "cronjob"),
+    ("/registry/services/specs/", "service"),
+    ("/registry/endpointslices/", "slice"),
+    ("/registry/resourcequotas/", "quota"),
     ("/registry/persistentvolumeclaims/", "claim"),
     ("/registry/persistentvolumes/", "volume"),
     ("/registry/volumeattachments/", "attachment"),

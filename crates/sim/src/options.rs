@@ -427,6 +427,11 @@ impl Swarm {
                 net.watch_lag = Duration::from_secs(5);
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
+            Some(Bug::GrantsForgotten | Bug::StaleDependents | Bug::UnprovedEmptiness | Bug::TakenClaims) => {
+                // Caches that are behind each other.
+                net.watch_lags_one_in = 2;
+                net.watch_lag = Duration::from_secs(5);
+            }
             Some(Bug::SetsBySpec | Bug::EndsForgotten) => {
                 net.lose_request_one_in = 8;
                 net.lose_reply_one_in = 8;
@@ -481,6 +486,9 @@ impl Swarm {
                 | Bug::EndsTakenBack
                 | Bug::UnplacedStay
                 | Bug::IgnoredUntold
+                | Bug::HastySlices
+                | Bug::ChargesLost
+                | Bug::HastyOwners
                 | Bug::UnmountsFirst
                 | Bug::GoingIsGone
                 | Bug::AskedTwice

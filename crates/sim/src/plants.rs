@@ -82,6 +82,13 @@ pub(crate) enum Bug {
     PublishedOnce,
     UnplacedStay,
     IgnoredUntold,
+    HastySlices,
+    GrantsForgotten,
+    ChargesLost,
+    HastyOwners,
+    StaleDependents,
+    UnprovedEmptiness,
+    TakenClaims,
 }
 
 /// All planted bugs.
@@ -544,6 +551,55 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::IgnoredUntold,
     },
+    Plant {
+        name: "hasty-slices",
+        what: "pods that run are told to be ready",
+        found_by: "slices-tell-of-ready-pods",
+        also: &[],
+        bug: Bug::HastySlices,
+    },
+    Plant {
+        name: "grants-forgotten",
+        what: "a budget counts pods whose eviction was granted as if they were still there",
+        found_by: "evictions-keep-their-budget",
+        also: &[],
+        bug: Bug::GrantsForgotten,
+    },
+    Plant {
+        name: "charges-lost",
+        what: "an API server forgets what it has charged to a quota",
+        found_by: "quotas-hold",
+        also: &[],
+        bug: Bug::ChargesLost,
+    },
+    Plant {
+        name: "hasty-owners",
+        what: "an owner that is to go after its dependents goes once they were told to go",
+        found_by: "owners-go-after-dependents",
+        also: &[],
+        bug: Bug::HastyOwners,
+    },
+    Plant {
+        name: "stale-dependents",
+        what: "the dependents that caches show are taken for all that an owner has, as upstream does",
+        found_by: "orphans-stay",
+        also: &["owners-go-after-dependents"],
+        bug: Bug::StaleDependents,
+    },
+    Plant {
+        name: "unproved-emptiness",
+        what: "a namespace is taken for empty when caches show nothing of it",
+        found_by: "namespaces-go-empty",
+        also: &[],
+        bug: Bug::UnprovedEmptiness,
+    },
+    Plant {
+        name: "taken-claims",
+        what: "a claim that the pod before had is taken for the one that is made for a pod",
+        found_by: "pods-have-their-own-claims",
+        also: &[],
+        bug: Bug::TakenClaims,
+    },
 ];
 
 /// The planted bug of a name.
@@ -590,6 +646,13 @@ impl Bug {
                 | Self::BaselessWrites
                 | Self::UnplacedStay
                 | Self::IgnoredUntold
+                | Self::HastySlices
+                | Self::GrantsForgotten
+                | Self::ChargesLost
+                | Self::HastyOwners
+                | Self::StaleDependents
+                | Self::UnprovedEmptiness
+                | Self::TakenClaims
         )
     }
     /// Whether it is one of the controller of clones.

@@ -329,7 +329,11 @@ impl Servers {
     pub(crate) fn overwrite(&self, key: &str, from: &str, to: &str) {
         let Ok((Some(entry), _)) = complete(self.mem.get(key)) else { return };
         let text = String::from_utf8_lossy(&entry.value).replace(from, to);
-        let value = carrack_store::Value { bytes: text.into(), stamp_at: None };
+        // It gets a revision like any other write: watches tell of it.
+        let stamped = format!("\"resourceVersion\":\"{}\"", entry.mod_revision);
+        let text = text.replacen(&stamped, "\"resourceVersion\":\"\"", 1);
+        let stamp_at = carrack_store::stamp_place(text.as_bytes());
+        let value = carrack_store::Value { bytes: text.into(), stamp_at };
         let txn = Txn { checks: Vec::new(), ops: vec![Op::Put(key.into(), value)] };
         if let Err(error) = complete(self.mem.transact(txn)) {
             debug_assert!(false, "a planted write: {error}");

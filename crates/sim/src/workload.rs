@@ -35,9 +35,31 @@ pub(crate) struct Act {
 
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    Create { resource: Resource, object: Value, want: Option<(&'static str, Want)> },
-    Delete { resource: Resource, namespace: String, name: String, options: DeleteOptions, kind: &'static str },
-    Patch { resource: Resource, namespace: String, name: String, patch: Value, kind: &'static str, want: Option<Want> },
+    Create {
+        resource: Resource,
+        object: Value,
+        want: Option<(&'static str, Want)>,
+    },
+    Delete {
+        resource: Resource,
+        namespace: String,
+        name: String,
+        options: DeleteOptions,
+        kind: &'static str,
+    },
+    Patch {
+        resource: Resource,
+        namespace: String,
+        name: String,
+        patch: Value,
+        kind: &'static str,
+        want: Option<Want>,
+    },
+    /// It may be refused.
+    Evict {
+        namespace: String,
+        name: String,
+    },
 }
 
 /// How long a person waits before repeating something.
@@ -159,6 +181,11 @@ impl User {
             What::Patch { resource, namespace, name, patch, .. } => {
                 ApiRequest::patch(resource, namespace, name, "", ContentType::MergePatch, patch)
             }
+            What::Evict { namespace, name } => {
+                let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+                    "metadata": {"namespace": namespace, "name": name}});
+                ApiRequest::create_sub(&Pod::resource(), namespace, name, "eviction", &eviction)
+            }
         };
         self.call = Some(fx.api(request));
     }
@@ -171,6 +198,7 @@ impl User {
             (Some(e), What::Create { .. }) => e.is_already_exists(),
             (Some(e), What::Delete { .. }) => e.is_not_found(),
             (Some(_), What::Patch { .. }) => false,
+            (Some(e), What::Evict { .. }) => !e.is_unknown(),
         };
         if !over {
             self.tries += 1;
@@ -201,7 +229,7 @@ impl User {
             What::Patch { namespace, name, kind, want: Some(want), .. } => {
                 self.wants.insert((kind, format!("{namespace}/{name}")), want.clone());
             }
-            What::Create { want: None, .. } | What::Patch { want: None, .. } => {}
+            What::Create { want: None, .. } | What::Patch { want: None, .. } | What::Evict { .. } => {}
         }
         self.next += 1;
         self.go_on(now, fx);

@@ -14,12 +14,12 @@ use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::admission::{self, Attributes, Operation, Terms, extend};
+use crate::admission::{self, Attributes, Operation, Terms, extend, set_condition};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
-use crate::object::{Object, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
+use crate::object::{Object, child_mut, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
 use crate::registry::create::busy;
 use crate::registry::delete_options::{DeleteOptions, Propagation};
 use crate::registry::{managers, meta as metadata, strategy};
@@ -220,15 +220,35 @@ fn marked(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> Object {
             metadata::bump_generation(&mut new);
         }
         if (&*cx.row.group, &*cx.row.plural) == ("", "namespaces") {
-            let status = crate::object::child_mut(&mut new, "status");
+            let status = child_mut(&mut new, "status");
             status.insert("phase".to_owned(), "Terminating".into());
         }
+    }
+    if options.evicts {
+        evict(cx, &mut new, old);
     }
     propagate(&mut new, options.propagation);
     if !is_deleting(old) {
         crate::crd::before_delete(cx, &mut new);
     }
     new
+}
+
+/// Says in a pod's conditions that it is evicted (`addConditionAndDeletePod` of upstream's eviction).
+fn evict(cx: &Cx<'_>, pod: &mut Object, old: &Object) {
+    let status = child_mut(pod, "status");
+    let conditions = status.entry("conditions").or_insert_with(|| Value::Array(Vec::new()));
+    let Value::Array(conditions) = conditions else { return };
+    let (kind, reason) = ("DisruptionTarget", "EvictionByEvictionAPI");
+    if conditions.iter().any(|c| c["type"] == kind && c["status"] == "True" && c["reason"] == reason) {
+        return;
+    }
+    let now = rfc3339_s(cx.server.env.now());
+    set_condition(conditions, kind, "True", reason, "Eviction API: evicting", &now);
+    let generation = meta(old, "generation").cloned().unwrap_or_default();
+    if let Some(condition) = conditions.iter_mut().find(|c| c["type"] == kind).filter(|_| generation.is_i64()) {
+        condition["observedGeneration"] = generation;
+    }
 }
 
 /// How long the object may still take, in seconds.

@@ -23,6 +23,8 @@ pub(crate) struct DeleteOptions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
     pub dry_run: bool,
+    /// It is an eviction: the pod says that it goes for the cluster's sake.
+    pub evicts: bool,
 }
 
 impl DeleteOptions {

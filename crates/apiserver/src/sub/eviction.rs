@@ -1,8 +1,10 @@
 //! pods/eviction: a deletion that disruption budgets and plugins have a say in.
 //!
 //! ```text
-//!   eviction ─► plugins (a virtual machine moves away first) ─► budget? ─► deletion + charge, one transaction
+//!   eviction ─► plugins (a virtual machine moves away first) ─► budget? ─► condition + deletion + charge, one transaction
 //! ```
+//!
+//! The pod's condition `DisruptionTarget` tells those who count its end (a Job's failure policy) that it did not fail by itself.
 
 use carrack_store::{Check, Op, Range};
 use serde_json::Value;
@@ -69,7 +71,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
 
 fn options(cx: &Cx<'_>, eviction: &crate::object::Object) -> Result<DeleteOptions, Status> {
     let text = |path: &[&str]| at(eviction, path).and_then(Value::as_str).map(str::to_owned);
-    let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
+    let mut options = DeleteOptions { dry_run: cx.dry_run()?, evicts: true, ..DeleteOptions::default() };
     options.grace_period_s = at(eviction, &["deleteOptions", "gracePeriodSeconds"]).and_then(Value::as_i64);
     options.uid = text(&["deleteOptions", "preconditions", "uid"]);
     options.resource_version = text(&["deleteOptions", "preconditions", "resourceVersion"]);

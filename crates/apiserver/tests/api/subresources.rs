@@ -52,7 +52,19 @@ fn evictions_delete_gracefully() {
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
     assert_eq!(cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(201)["status"], "Success");
-    assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_string());
+    let pod = cluster.get(&format!("{PODS}/p")).expect(200);
+    assert!(pod["metadata"]["deletionTimestamp"].is_string());
+    // Whoever counts its end is told that it did not fail by itself.
+    let conditions = pod["status"]["conditions"].as_array().expect("conditions");
+    let told = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("a condition");
+    assert_eq!(
+        [&told["status"], &told["reason"], &told["message"]],
+        ["True", "EvictionByEvictionAPI", "Eviction API: evicting"]
+    );
+    // Who is merely deleted says nothing.
+    cluster.running_pod("q");
+    cluster.delete(&format!("{PODS}/q")).expect(200);
+    assert!(!cluster.get(&format!("{PODS}/q")).expect(200).to_string().contains("DisruptionTarget"));
 }
 
 #[test]
@@ -84,6 +96,15 @@ fn evictions_keep_to_budgets() {
         json!([{"reason": "DisruptionBudget", "message": "The disruption budget b needs 1 healthy pods and has 1 currently"}])
     );
     status(1);
+    // Nobody can say of several budgets which one it takes from.
+    let mut other = budget.clone();
+    other["metadata"]["name"] = "other".into();
+    cluster.post(budgets, &other).expect(201);
+    let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    let reply = cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(500);
+    assert_eq!([&reply["status"], &reply["message"]], ["Failure", why]);
+    assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_null());
+    cluster.delete(&format!("{budgets}/other")).expect(200);
     cluster.post(&format!("{PODS}/p/eviction?dryRun=All"), &eviction).expect(201);
     assert_eq!(cluster.get(&format!("{budgets}/b")).expect(200)["status"]["disruptionsAllowed"], 1);
     assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_null());

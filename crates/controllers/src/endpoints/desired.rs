@@ -10,8 +10,10 @@ use k8s_openapi::api::core::v1::{Endpoints, Node, ObjectReference, Pod, Service,
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, ForNode, ForZone};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::chooses;
+use super::{chooses, topology};
 use crate::pods;
+
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What all endpoints of a slice have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,8 +123,8 @@ pub(super) fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// What the pods that a service chooses come to.
-pub(super) fn from_pods(service: &Service, view: &View<'_>) -> Desired {
+/// What the pods that a service chooses come to. `hasty` is a planted bug.
+pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> Desired {
     let mut desired = Desired::new();
     let families = families(service);
     let service_ports = service.spec.as_ref().and_then(|s| s.ports.clone()).unwrap_or_default();
@@ -141,23 +143,21 @@ pub(super) fn from_pods(service: &Service, view: &View<'_>) -> Desired {
         for family in &families {
             let Some(ip) = ips.iter().find(|ip| family_of(ip) == family) else { continue };
             let group = Group { family: family.clone(), ports: ports.clone() };
-            desired.entry(group).or_default().insert(pod.uid().to_owned(), endpoint(service, pod, ip, view));
+            desired.entry(group).or_default().insert(pod.uid().to_owned(), endpoint(service, pod, ip, hasty, view));
         }
     }
     desired
 }
 
-fn endpoint(service: &Service, pod: &Pod, ip: &str, view: &View<'_>) -> Endpoint {
-    let serving = pods::is_ready(pod);
+fn endpoint(service: &Service, pod: &Pod, ip: &str, hasty: bool, view: &View<'_>) -> Endpoint {
+    let serving = hasty || pods::is_ready(pod);
     let terminating = pod.is_deleting();
     let node = Some(pods::node_of(pod)).filter(|n| !n.is_empty()).map(str::to_owned);
-    let zone = node
-        .as_deref()
-        .and_then(|n| view.get::<Node>("", n))
-        .and_then(|n| n.label("topology.kubernetes.io/zone"))
-        .map(str::to_owned);
+    let zone = node.as_deref().and_then(|n| view.get::<Node>("", n)).and_then(|n| n.label(ZONE)).map(str::to_owned);
     let ready = publishes_not_ready(service) || (serving && !terminating);
     let hints = match service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref()) {
+        // A service that asks for hints by capacity gets those.
+        _ if topology::is_asked(service) => None,
         Some("PreferClose" | "PreferSameZone" | "PreferSameNode") if ready => {
             hints(service, node.as_deref(), zone.as_deref())
         }

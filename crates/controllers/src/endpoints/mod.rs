@@ -3,12 +3,14 @@
 //! ```text
 //!   Service, Pods, Nodes ─▶ desired: endpoints by address family and ports ─┬▶ slices: at most 100 in each
 //!   Endpoints that somebody wrote for a service without selector ───────────┘  (mirrored)
+//!   Nodes, slices of services that ask for it ─▶ topology: hints by the capacity of zones
 //!   Service, Pods ─▶ legacy: one Endpoints object of the service's name
 //! ```
 
 mod desired;
 mod legacy;
 mod slices;
+mod topology;
 
 use std::collections::BTreeSet;
 

@@ -16,8 +16,10 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time as MetaTime};
 use serde_json::json;
 
-use super::desired::{Desired, Group, families, from_endpoints, from_pods, identity};
+use super::desired::{Desired, Group, ZONE, families, from_endpoints, from_pods, identity};
+use super::topology::{self, Capacity, Part};
 use super::{SINCE, has_selector, is_external_name, labels_of, ready_since, services_of};
+use crate::Planted;
 use crate::pods::{self, BY_NODE};
 
 /// How many endpoints a slice holds.
@@ -29,10 +31,14 @@ const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
 /// Endpoints with this label set to `true` are not mirrored.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 
-const ZONE: &str = "topology.kubernetes.io/zone";
-
 /// The endpoint slice controller.
-pub struct EndpointSliceController;
+#[derive(Default)]
+pub struct EndpointSliceController {
+    /// Services whose endpoints have hints by the capacity of zones: that they get them and lose them is told once.
+    hinted: BTreeSet<Key>,
+    /// A planted bug: pods that run are told as ready.
+    hasty: bool,
+}
 
 /// What the slices of a service are to be, and by whom they are owned.
 struct Wanted<'a> {
@@ -60,7 +66,7 @@ impl Since<'_> {
             Self::Mirrored(since) => return since.clone(),
             Self::Pods(pods, made) => (pods, made),
         };
-        let fresh = endpoints.iter().filter(|endpoint| !had.contains(endpoint));
+        let fresh = endpoints.iter().filter(|endpoint| !had.iter().any(|had| topology::is_alike(had, endpoint)));
         let pods = fresh.filter_map(|endpoint| {
             ready_since(pods, service.namespace(), endpoint.target_ref.as_ref()?.name.as_deref()?)
         });
@@ -69,12 +75,12 @@ impl Since<'_> {
     }
 }
 
-fn wanted<'a>(service: &Service, is_first: bool, view: &'a View<'_>) -> Option<Wanted<'a>> {
+fn wanted<'a>(service: &Service, is_first: bool, hasty: bool, view: &'a View<'_>) -> Option<Wanted<'a>> {
     if is_external_name(service) {
         return None;
     }
     if has_selector(service) {
-        let mut desired = from_pods(service, view);
+        let mut desired = from_pods(service, hasty, view);
         if desired.is_empty() {
             // An empty slice says that nobody is behind the service, which no slice at all would not.
             for family in families(service) {
@@ -146,7 +152,7 @@ fn free_name(service: &Service, group: &Group, taken: &mut BTreeSet<String>) -> 
 /// Brings a slice to these endpoints, if it differs.
 fn bring(plan: Plan, service: &Service, wanted: &Wanted<'_>, slice: &EndpointSlice, endpoints: &[Endpoint]) -> Plan {
     let labels = wanted.labels(service);
-    let had = slice.endpoints.as_deref().unwrap_or_default();
+    let had = had(slice);
     if had == endpoints && slice.metadata.labels.as_ref() == Some(&labels) {
         return plan;
     }
@@ -161,11 +167,20 @@ fn bring(plan: Plan, service: &Service, wanted: &Wanted<'_>, slice: &EndpointSli
     plan.patch(slice, patch)
 }
 
-fn plan(service: &Service, wanted: &Wanted<'_>, slices: &[&Arc<EndpointSlice>]) -> Plan {
-    let mut plan = Plan::none();
-    // What is to go goes last, so that no endpoint is missing meanwhile.
-    let mut deletions = Plan::none();
-    let mut taken: BTreeSet<String> = slices.iter().map(|s| s.name().to_owned()).collect();
+fn had(slice: &EndpointSlice) -> &[Endpoint] {
+    slice.endpoints.as_deref().unwrap_or_default()
+}
+
+/// A slice as it is to be: one that there is, or a new one.
+struct Place<'a> {
+    group: &'a Group,
+    slice: Option<&'a EndpointSlice>,
+    endpoints: Vec<Endpoint>,
+}
+
+/// Which endpoints go into which slice, and the slices that go.
+fn places<'a>(wanted: &'a Wanted<'_>, slices: &[&'a Arc<EndpointSlice>]) -> (Vec<Place<'a>>, Vec<&'a EndpointSlice>) {
+    let (mut places, mut gone) = (Vec::new(), Vec::new());
     let mut by_group: BTreeMap<Group, Vec<&EndpointSlice>> = BTreeMap::new();
     for slice in slices {
         let group = Group::of(&slice.address_type, slice.ports.as_deref().unwrap_or_default());
@@ -174,16 +189,8 @@ fn plan(service: &Service, wanted: &Wanted<'_>, slices: &[&Arc<EndpointSlice>]) 
     for (group, endpoints) in &wanted.desired {
         let slices = by_group.remove(group).unwrap_or_default();
         if endpoints.is_empty() {
-            match slices.split_first() {
-                Some((first, others)) => {
-                    plan = bring(plan, service, wanted, first, &[]);
-                    deletions = others.iter().fold(deletions, |plan, slice| plan.delete(*slice));
-                }
-                None => {
-                    let name = free_name(service, group, &mut taken);
-                    plan = plan.create(&wanted.slice(service, name, group, Vec::new()));
-                }
-            }
+            places.push(Place { group, slice: slices.first().copied(), endpoints: Vec::new() });
+            gone.extend(slices.into_iter().skip(1));
             continue;
         }
         // First what each slice keeps, in its new form; then those with room take the others.
@@ -199,18 +206,82 @@ fn plan(service: &Service, wanted: &Wanted<'_>, slices: &[&Arc<EndpointSlice>]) 
         }
         for (slice, endpoints) in slices.into_iter().zip(kept) {
             if endpoints.is_empty() {
-                deletions = deletions.delete(slice);
+                gone.push(slice);
             } else {
-                plan = bring(plan, service, wanted, slice, &endpoints);
+                places.push(Place { group, slice: Some(slice), endpoints });
             }
         }
         for chunk in rest.collect::<Vec<_>>().chunks(FULL) {
-            let name = free_name(service, group, &mut taken);
-            plan = plan.create(&wanted.slice(service, name, group, chunk.to_vec()));
+            places.push(Place { group, slice: None, endpoints: chunk.to_vec() });
         }
     }
-    deletions = by_group.into_values().flatten().fold(deletions, |plan, slice| plan.delete(slice));
-    plan.then(deletions)
+    gone.extend(by_group.into_values().flatten());
+    (places, gone)
+}
+
+/// What slices are to be written so that they hold what goes into each.
+fn plan(
+    service: &Service,
+    wanted: &Wanted<'_>,
+    slices: &[&Arc<EndpointSlice>],
+    places: &[Place<'_>],
+    gone: &[&EndpointSlice],
+) -> Plan {
+    let mut taken: BTreeSet<String> = slices.iter().map(|s| s.name().to_owned()).collect();
+    let mut plan = Plan::none();
+    for place in places {
+        plan = match place.slice {
+            Some(slice) => bring(plan, service, wanted, slice, &place.endpoints),
+            None => {
+                let name = free_name(service, place.group, &mut taken);
+                plan.create(&wanted.slice(service, name, place.group, place.endpoints.clone()))
+            }
+        };
+    }
+    // What is to go goes last, so that no endpoint is missing meanwhile.
+    gone.iter().fold(plan, |plan, slice| plan.delete(*slice))
+}
+
+impl EndpointSliceController {
+    pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
+        self.hasty = bug == Some(Planted::HastySlices);
+        self
+    }
+
+    /// Gives endpoints hints where the service asks for them by the capacity of zones, and what is to be told of that.
+    fn hint(&mut self, service: &Service, view: &View<'_>, places: &mut [Place<'_>]) -> Vec<EventRecord> {
+        let key = Key::of(service);
+        let families: BTreeSet<String> = places.iter().map(|place| place.group.family.clone()).collect();
+        if !topology::is_asked(service) {
+            let was = self.hinted.remove(&key);
+            let first = families.first().filter(|_| was);
+            return first.map(|family| topology::told(service, family, Err(topology::NOT_ASKED))).into_iter().collect();
+        }
+        let capacity: Option<Capacity> = topology::capacity(view.cache::<Node>());
+        let mut told = Vec::new();
+        for family in families {
+            let mut parts: Vec<Part<'_>> = places
+                .iter_mut()
+                .filter(|place| place.group.family == family)
+                .map(|place| {
+                    let had = place.slice.map(had).filter(|had| {
+                        let alike = had.iter().zip(&place.endpoints).all(|(one, other)| topology::is_alike(one, other));
+                        had.len() == place.endpoints.len() && alike
+                    });
+                    Part { endpoints: &mut place.endpoints, kept: had }
+                })
+                .collect();
+            match topology::hint(capacity.as_ref(), &mut parts) {
+                Ok(()) if !self.hinted.insert(key.clone()) => {}
+                Ok(()) => told.push(topology::told(service, &family, Ok(()))),
+                Err(why) => {
+                    self.hinted.remove(&key);
+                    told.push(topology::told(service, &family, Err(&why)));
+                }
+            }
+        }
+        told
+    }
 }
 
 impl Controller for EndpointSliceController {
@@ -239,10 +310,16 @@ impl Controller for EndpointSliceController {
             let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());
             pods.flat_map(|pod| services_of(pod, view)).collect::<BTreeSet<_>>().into_iter().collect()
         });
+        let capacity = |old: &Node, new: &Node| topology::counted(old) != topology::counted(new);
+        setup.watch_changes::<Node>(Source::of::<Node>(), capacity, |_, view| {
+            let services = view.cache::<Service>().iter();
+            services.filter(|s| topology::is_asked(s)).map(|s| Key::of(s.as_ref())).collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         // What belonged to a service that is gone is the garbage collector's.
         let Some(service) = view.get::<Service>(&key.namespace, &key.name).filter(|s| !s.is_deleting()) else {
+            self.hinted.remove(key);
             return Plan::none();
         };
         let slices: Vec<_> = view
@@ -250,15 +327,21 @@ impl Controller for EndpointSliceController {
             .in_namespace(&key.namespace)
             .filter(|s| s.label(SERVICE_LABEL) == Some(&key.name) && is_ours(s) && !s.is_deleting())
             .collect();
-        match wanted(service, slices.is_empty(), view) {
+        match wanted(service, slices.is_empty(), self.hasty, view) {
             Some(mut wanted) => {
                 let told = std::mem::take(&mut wanted.told);
                 // Those of another kind of owner (a selector came or went) are replaced.
                 let (ours, others): (Vec<_>, Vec<_>) =
                     slices.into_iter().partition(|s| s.label(MANAGED_BY) == Some(wanted.managed_by));
-                let plan =
-                    others.into_iter().fold(plan(service, &wanted, &ours), |plan, slice| plan.delete(slice.as_ref()));
-                if plan.is_none() { plan } else { told.into_iter().fold(plan, Plan::event) }
+                let (mut places, gone) = places(&wanted, &ours);
+                let mut hints = Vec::new();
+                if wanted.managed_by == CONTROLLER {
+                    hints = self.hint(service, view, &mut places);
+                }
+                let plan = plan(service, &wanted, &ours, &places, &gone);
+                let plan = others.into_iter().fold(plan, |plan, slice| plan.delete(slice.as_ref()));
+                let plan = if plan.is_none() { plan } else { told.into_iter().fold(plan, Plan::event) };
+                hints.into_iter().fold(plan, Plan::event)
             }
             None => slices.into_iter().fold(Plan::none(), |plan, slice| plan.delete(slice.as_ref())),
         }

@@ -64,7 +64,7 @@ fn apply(plan: &Plan, slices: &mut Vec<EndpointSlice>) {
 
 fn reconcile(service: &Value, pods: &[Value], slices: &mut Vec<EndpointSlice>, endpoints: &[Value]) -> usize {
     let caches = caches(service, pods, slices, endpoints);
-    let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+    let plan = EndpointSliceController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
     apply(&plan, slices);
     plan.writes.len()
 }
@@ -244,7 +244,8 @@ fn what_is_mirrored_has_its_limits() {
         let endpoints = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "e",
             "annotations": {SINCE: "2026-01-01T00:00:00Z"}}, "subsets": subsets});
         let caches = caches(&plain, &[], &[], &[endpoints]);
-        let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        let plan =
+            EndpointSliceController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
         let mut slices = Vec::new();
         apply(&plan, &mut slices);
         assert_eq!(slices.iter().map(|s| s.endpoints.as_ref().map_or(0, Vec::len)).sum::<usize>(), mirrored);
@@ -268,7 +269,8 @@ fn a_zone_that_is_told_late_is_filled_in() {
         let caches = caches(&web(), &mine, slices, &[]);
         let node: Node = of(json!({"metadata": {"name": "n", "labels": labels}}));
         let caches = caches.with::<Node>([node]);
-        let plan = EndpointSliceController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        let plan =
+            EndpointSliceController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
         apply(&plan, slices);
         slices[0].endpoints.as_ref().and_then(|all| all[0].zone.clone())
     };
@@ -276,5 +278,5 @@ fn a_zone_that_is_told_late_is_filled_in() {
     assert_eq!(look(json!({ ZONE: "z2" }), &mut slices), Some("z2".to_owned()));
     // The services of its pods are looked at when a node comes.
     let caches = caches(&web(), &mine, &slices, &[]).with_index::<Pod>(BY_NODE, pods::by_node);
-    assert_eq!(caches.keys_for::<Node>(&EndpointSliceController), BTreeSet::from([Key::new("ns", "web")]));
+    assert_eq!(caches.keys_for::<Node>(&EndpointSliceController::default()), BTreeSet::from([Key::new("ns", "web")]));
 }

@@ -8,7 +8,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The ephemeral volume controller.
-pub struct EphemeralVolumes;
+#[derive(Default)]
+pub struct EphemeralVolumes {
+    /// A planted bug: a claim that another pod had under the name is taken for the pod's own.
+    pub(crate) takes: bool,
+}
 
 fn has_ephemeral(pod: &Pod) -> bool {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.ephemeral.is_some())
@@ -37,6 +41,10 @@ impl Controller for EphemeralVolumes {
             let name = format!("{}-{}", pod.name(), volume.name);
             match view.get::<PersistentVolumeClaim>(&key.namespace, &name) {
                 Some(claim) if claim.controller_uid() == Some(pod.uid()) => {}
+                Some(claim) if self.takes => {
+                    let owners = serde_json::json!({"metadata": {"ownerReferences": [controller_ref(pod.as_ref())]}});
+                    plan = plan.patch(claim.as_ref(), owners);
+                }
                 Some(_) => {
                     let why = format!(
                         "PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
@@ -85,7 +93,7 @@ mod tests {
         let look = |claims: Vec<Value>| {
             let caches =
                 Caches::new().with::<Pod>([of(pod.clone())]).with::<PersistentVolumeClaim>(claims.into_iter().map(of));
-            let plan = EphemeralVolumes.reconcile(&Key::new("ns", "p"), &caches.view(), Time::default());
+            let plan = EphemeralVolumes::default().reconcile(&Key::new("ns", "p"), &caches.view(), Time::default());
             (words(&plan), plan.events.len())
         };
         assert_eq!(look(vec![]), (vec!["create persistentvolumeclaims ns/p-data".to_owned()], 0));

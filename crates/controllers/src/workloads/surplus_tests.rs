@@ -261,6 +261,16 @@ fn the_highest_ordinals_go_first() {
     dear[2].1 = json!({"status": {"conditions": null}});
     assert_eq!(look_at_ordinals("OrderedReady", 1, &dear), ["web-3"]);
     assert_eq!(look_at_ordinals("Parallel", 1, &dear), ["web-3", "web-2", "web-1"]);
+    // One that is not available goes, but not before one below it that is not either.
+    let unready = || json!({"status": {"conditions": null}});
+    let mut two = there(4);
+    two[3].1 = unready();
+    assert_eq!(look_at_ordinals("OrderedReady", 1, &two), ["web-3"]);
+    two[2].1 = unready();
+    assert_eq!(look_at_ordinals("OrderedReady", 1, &two), [""; 0]);
+    assert_eq!(look_at_ordinals("Parallel", 1, &two), ["web-3", "web-2", "web-1"]);
+    two[2].1 = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:59Z"}});
+    assert_eq!(look_at_ordinals("OrderedReady", 1, &two), [""; 0]);
     // While one goes, or one that stays is not ready, nobody else does.
     dear[3].1 = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:59Z"}});
     assert_eq!(look_at_ordinals("OrderedReady", 1, &dear), [""; 0]);

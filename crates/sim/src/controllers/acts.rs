@@ -55,6 +55,31 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             ignoring_job(rng, safety, &mut acts);
             return acts;
         }
+        Some(Bug::HastySlices) => {
+            super::services::acts(rng, safety, &mut acts);
+            return acts;
+        }
+        Some(Bug::GrantsForgotten) => {
+            super::budgets::acts(rng, safety, true, &mut acts);
+            return acts;
+        }
+        Some(Bug::ChargesLost) => {
+            super::quotas::acts(rng, safety, true, &mut acts);
+            return acts;
+        }
+        Some(Bug::StaleDependents | Bug::HastyOwners) => {
+            super::endings::owners(rng, safety, 10, &mut acts);
+            return acts;
+        }
+        Some(Bug::UnprovedEmptiness) => {
+            super::endings::namespaces(rng, safety, 8, &mut acts);
+            return acts;
+        }
+        Some(Bug::TakenClaims) => {
+            super::claims::ground(&mut acts);
+            super::scratch::acts(rng, safety, true, &mut acts);
+            return acts;
+        }
         Some(Bug::EndsForgotten) => {
             for n in 0..8 {
                 job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
@@ -83,6 +108,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     }
     if parts.has("jobs") {
         unplaced_job(&mut rng.fork("unplaced job"), safety, "unplaced", &mut acts);
+        ignoring_job(&mut rng.fork("ignoring job"), safety, &mut acts);
     }
     if parts.has("times") {
         super::times::acts(&mut rng.fork("times"), safety, &mut acts);
@@ -90,6 +116,25 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     // The classes that the claims of StatefulSets are of are made here, too.
     if parts.has("claims") || parts.has("stateful") {
         super::claims::acts(&mut rng.fork("claims"), safety, &mut acts);
+    }
+    if parts.has("services") {
+        super::services::acts(&mut rng.fork("services"), safety, &mut acts);
+    }
+    if parts.has("budgets") {
+        super::budgets::acts(&mut rng.fork("budgets"), safety, false, &mut acts);
+    }
+    if parts.has("quotas") {
+        super::quotas::acts(&mut rng.fork("quotas"), safety, false, &mut acts);
+    }
+    if parts.has("endings") {
+        super::endings::owners(&mut rng.fork("owners"), safety, 2, &mut acts);
+        super::endings::namespaces(&mut rng.fork("namespaces"), safety, 1, &mut acts);
+    }
+    if parts.has("scratch") {
+        if !(parts.has("claims") || parts.has("stateful")) {
+            super::claims::ground(&mut acts);
+        }
+        super::scratch::acts(&mut rng.fork("scratch"), safety, false, &mut acts);
     }
     acts
 }

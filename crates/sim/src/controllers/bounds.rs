@@ -9,7 +9,10 @@ use std::time::Duration;
 use carrack_engine::Time;
 use serde_json::Value;
 
+use super::budgets::Guarded;
 use super::claims::Claims;
+use super::endings::Endings;
+use super::services::Served;
 use super::times::Times;
 use super::wants::pods_of;
 use crate::invariants::Breach;
@@ -45,6 +48,9 @@ pub(crate) struct Bounds {
     jobs: BTreeMap<String, Ends>,
     times: Times,
     claims: Claims,
+    served: Served,
+    guarded: Guarded,
+    endings: Endings,
     /// Since when nodes that were there have been gone.
     gone: BTreeMap<String, Time>,
 }
@@ -56,7 +62,7 @@ fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
 
-fn is_ready(pod: &Value) -> bool {
+pub(super) fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
@@ -115,6 +121,13 @@ impl Bounds {
     /// A change that was just committed.
     pub(crate) fn changed(&mut self, now: Time, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         self.claims.changed(change, observer, breaches);
+        self.served.changed(change, breaches);
+        self.endings.changed(change, observer, breaches);
+        super::scratch::changed(change, observer, breaches);
+        if change.resource == "pod" {
+            self.guarded.changed(change, breaches);
+            super::quotas::made(change, observer, breaches);
+        }
         match (change.resource, &change.after) {
             ("deployment", Some(deployment)) => self.deployment(deployment),
             ("job", Some(job)) => {

@@ -51,7 +51,7 @@ pub(super) fn of_stateful_set(rng: &mut Rng, spec: &mut Value) {
 }
 
 /// Classes, and the volumes that are there.
-fn ground(acts: &mut Vec<Act>) {
+pub(super) fn ground(acts: &mut Vec<Act>) {
     let mut create = |at: Duration, resource: &Resource, object: Value, want| {
         acts.push(Act { at, what: What::Create { resource: resource.clone(), object, want } });
     };

@@ -5,7 +5,12 @@
 
 mod acts;
 mod bounds;
+mod budgets;
 mod claims;
+mod endings;
+mod quotas;
+mod scratch;
+mod services;
 mod storage;
 mod times;
 mod wants;

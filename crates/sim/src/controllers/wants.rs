@@ -35,7 +35,12 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
     match kind {
         "job" => return job_lacks(object, observer),
         "cronjob" => return super::times::lacks(object, observer),
+        "service" => return super::services::lacks(object, observer),
+        "quota" => return super::quotas::lacks(object, observer),
         _ => {}
+    }
+    if let Some(stray) = super::scratch::stray(observer).filter(|_| kind == "statefulset") {
+        return Some(stray);
     }
     if number(object, "/status/observedGeneration") < number(object, "/metadata/generation") {
         return Some("has a status from before its spec".to_owned());

@@ -1,5 +1,7 @@
 //! A pod for each ordinal, in order or all at once, and none beyond.
 
+use std::time::Duration;
+
 use carrack_engine::{EventRecord, Plan, Premise, View};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -52,9 +54,15 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Scaling {
             return Scaling { plan, waits: true };
         }
     }
-    let condemned = known.pods.iter().rev().filter(|(ordinal, _)| !known.ordinals().contains(ordinal));
-    for (ordinal, pod) in condemned {
+    let condemned = || known.pods.iter().rev().filter(|(ordinal, _)| !known.ordinals().contains(ordinal));
+    for (ordinal, pod) in condemned() {
         if !pod.is_deleting() {
+            if known.is_ordered()
+                && let Some(left) = awaited(known, pod, condemned().skip(1).map(|(_, pod)| pod.as_ref()))
+            {
+                plan = plan.then(claims::owned(view, known, *ordinal, pod));
+                return Scaling { plan: left.into_iter().fold(plan, Plan::requeue_after), waits: true };
+            }
             plan = remove(plan.then(claims::owned(view, known, *ordinal, pod)), known, pod);
         }
         if known.is_ordered() {
@@ -62,6 +70,16 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Scaling {
         }
     }
     Scaling { plan, waits: false }
+}
+
+/// Of pods of an ordered set that are too many, one that is not available goes only as the last such one: while one of a
+/// lower ordinal is not available either, nobody is removed. Where that holds, how long it takes till one of them is
+/// available if nothing happens to them.
+fn awaited<'a>(known: &Known<'_>, highest: &Pod, lower: impl Iterator<Item = &'a Pod>) -> Option<Option<Duration>> {
+    let own = known.healthy(highest).err()?;
+    let mut others = lower.filter_map(|pod| known.healthy(pod).err()).peekable();
+    others.peek()?;
+    Some(others.chain([own]).flatten().min())
 }
 
 /// In an ordered set a pod is made beside those before it. One of them may have been taken away since they were read, so the
