@@ -303,13 +303,11 @@ fn at_speed(qemu: &mut Qemu, bytes: u64) {
 /// Has a snapshot taken whose copy is met while it works, and is as good as stopped there; its name. One that was too quick
 /// is taken again.
 fn caught(kubectl: &Kubectl<'_>, qemu: &mut Qemu, snapshot: &str) -> String {
-    for round in 0..5 {
-        let name = format!("diary-caught-{round}");
-        kubectl.apply(&snapshot.replace("diary-first", &name));
+    let met = (0..5).map(|round| format!("diary-caught-{round}")).find(|name| {
+        kubectl.apply(&snapshot.replace("diary-first", name));
         let over = eventually("the copy begins", 120, || {
-            let over = status(kubectl, "vmsnapshot", &name)["readyToUse"] == true;
-            let asked = std::time::Instant::now();
-            while asked.elapsed() < std::time::Duration::from_millis(300) {
+            let over = status(kubectl, "vmsnapshot", name)["readyToUse"] == true;
+            for _ in 0..2000 {
                 if !qemu.jobs().is_empty() {
                     at_speed(qemu, 1);
                     return Ok(false);
@@ -317,11 +315,9 @@ fn caught(kubectl: &Kubectl<'_>, qemu: &mut Qemu, snapshot: &str) -> String {
             }
             if over { Ok(true) } else { Err("no job".to_owned()) }
         });
-        if !over && !qemu.jobs().is_empty() {
-            return name;
-        }
-    }
-    panic!("no copy was met while it worked");
+        !over && !qemu.jobs().is_empty()
+    });
+    met.expect("a copy is met while it works")
 }
 
 /// The diary with one more disk, which is a block device on its node.
