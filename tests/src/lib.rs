@@ -18,6 +18,7 @@ mod guest;
 mod kubectl;
 mod plugin;
 mod power;
+mod qmp;
 mod run;
 mod sandbox;
 
@@ -28,6 +29,7 @@ pub use csi::{CsiCall, CsiDriver};
 pub use flexdisks::{Disks, may_grow_mounted};
 pub use kubectl::{Kubectl, debian_kubectl};
 pub use plugin::Plugin;
+pub use qmp::Qemu;
 pub use run::{Output, Run};
 pub use sandbox::{NODE_IP, OUTSIDE_IP, Sandbox};
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use carrack_e2e::{Kubectl, Qemu, Sandbox, assert_contains, eventually, eventually_true, root};
 use serde_json::json;
 
 fn example(name: &str) -> String {
@@ -228,6 +228,96 @@ fn what_storage_cannot_snapshot_is_copied() {
     kubectl.ok(&["delete", "vmclone", "by-copies", "--timeout=60s"]);
 
     nothing_is_left(&sandbox);
+}
+
+/// All of Carrack is killed in the middle of a copy that a running machine makes, its handler too: the guest goes on without a
+/// pause, the copy becomes whole, and nothing is left of it.
+#[test]
+fn a_copy_goes_on_while_its_handler_is_killed() {
+    let sandbox = Sandbox::up(&["demo"]);
+    let kubectl = sandbox.kubectl();
+    let text = example("vm-snapshot.yaml");
+    let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
+    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
+    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+    kubectl.apply(machine);
+    kubectl.wait_agent("diary");
+    // Enough for the job to be met while it works.
+    kubectl.holds_in_guest("diary", &format!("{}; dd if=/dev/zero of=$dev bs=1M count=400 conv=fsync", find("PAGES")));
+    write(&kubectl, "diary", "before");
+    let instance = kubectl.field("vmi", "diary", "/metadata/uid");
+    let mut qemu = Qemu::of(&sandbox, instance.as_str().expect("a UID"));
+
+    let manifest = caught(&kubectl, &mut qemu, snapshot);
+    write(&kubectl, "diary", "after");
+    sandbox.kill_9();
+    assert_eq!(qemu.jobs(), ["copy-0"], "it goes on");
+    sandbox.start(&[]);
+    let asked = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/diary/guestosinfo";
+    eventually_true("its new handler answers", 60, || kubectl.run(&["get", "--raw", asked]).output().code == Some(0));
+    reads(&kubectl, "diary", "after");
+    assert_eq!(qemu.jobs(), ["copy-0"], "it goes on, and is not begun again");
+    at_speed(&mut qemu, 0);
+    kubectl.ok(&["wait", "--for=condition=Ready", &format!("vmsnapshot/{manifest}"), "--timeout=120s"]);
+    let taken = status(&kubectl, "vmsnapshot", &manifest);
+    assert_eq!((&taken["phase"], &taken["error"]), (&json!("Succeeded"), &json!(null)), "{taken}");
+
+    // The guest never stopped, and is the same.
+    let events = qemu.events();
+    assert!(!events.iter().any(|event| event == "STOP" || event == "BLOCK_IO_ERROR"), "{events:?}");
+    assert_eq!(qemu.ask("query-status", json!({})).expect("answered")["status"], "running");
+    assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
+    write(&kubectl, "diary", "later");
+
+    // What is lent is taken back, what copied is gone, and the guest is thawed.
+    eventually_true("its guest is thawed, and what copied is gone", 60, || {
+        kubectl.field("vmi", "diary", "/status/fsFreezeStatus").is_null()
+            && kubectl.get("pod", &copying_pod(&kubectl)).is_none()
+            && qemu.ask("query-jobs", json!({})).expect("answered") == json!([])
+    });
+    let nodes = qemu.ask("query-named-block-nodes", json!({ "flat": true })).expect("answered").to_string();
+    let sets = qemu.ask("query-fdsets", json!({})).expect("answered");
+    assert!(!nodes.contains("copy-") && sets == json!([]), "{nodes} {sets}");
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", qemu.pid)).expect("its mounts");
+    assert!(!mounts.contains("/copy-"), "{mounts}");
+    assert_eq!(fs::read_dir(sandbox.data_dir().join("virt/frozen")).map_or(0, Iterator::count), 0);
+
+    // It holds what was there when it began.
+    let other = example("vm-restore.yaml").replace("diary-first", &manifest);
+    restore(&kubectl, "diary-again", &other);
+    start(&kubectl, "diary-copy");
+    reads(&kubectl, "diary-copy", "before");
+    nothing_is_left(&sandbox);
+}
+
+/// Sets how many bytes a second QEMU copies at most; 0 is as many as it can.
+fn at_speed(qemu: &mut Qemu, bytes: u64) {
+    for job in qemu.jobs() {
+        // One that has just ended refuses.
+        if let Err(refusal) = qemu.ask("block-job-set-speed", json!({ "device": job, "speed": bytes })) {
+            println!("{job}: {refusal}");
+        }
+    }
+}
+
+/// Has a snapshot taken whose copy is met while it works, and is as good as stopped there; its name. One that was too quick
+/// is taken again.
+fn caught(kubectl: &Kubectl<'_>, qemu: &mut Qemu, snapshot: &str) -> String {
+    let met = (0..5).map(|round| format!("diary-caught-{round}")).find(|name| {
+        kubectl.apply(&snapshot.replace("diary-first", name));
+        let over = eventually("the copy begins", 120, || {
+            let over = status(kubectl, "vmsnapshot", name)["readyToUse"] == true;
+            for _ in 0..2000 {
+                if !qemu.jobs().is_empty() {
+                    at_speed(qemu, 1);
+                    return Ok(false);
+                }
+            }
+            if over { Ok(true) } else { Err("no job".to_owned()) }
+        });
+        !over && !qemu.jobs().is_empty()
+    });
+    met.expect("a copy is met while it works")
 }
 
 /// The diary with one more disk, which is a block device on its node.

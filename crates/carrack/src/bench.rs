@@ -164,7 +164,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
             let made = lives.iter().map(|life| life.made_ms).collect();
             results.push(Result::time("clone of a stopped VM, 1 GB sparse", Some(2000.0), made));
             let writes = lives.iter().map(|life| life.writes).collect();
-            results.push(Result::of("  writes of its whole life", "writes", None, writes));
+            results.push(Result::of("clone: writes of its whole life", "writes", Some(clones::WRITES), writes));
         }
         progress.step("removing the cluster");
         cluster.stop().await?;

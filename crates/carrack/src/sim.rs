@@ -32,6 +32,7 @@ fn request(args: SimArgs) -> Request {
         gpus: args.gpus,
         machines: !args.no_machines,
         clones: args.clones,
+        copies: args.copies,
         swarm: args.swarm,
         keep_trace: args.trace,
         ..usual

@@ -22,7 +22,7 @@ use crate::image::ImageFormat;
 use crate::layout::Layout;
 use crate::proto::CopiedDisk;
 use crate::qmp::{Qmp, QmpError};
-use crate::receive::{self, DOING, PARTIAL, WHOLE};
+use crate::receive::{self, DOING, PARTIAL, WHOLE, remove};
 use crate::spec::{DiskBus, DiskSource, DiskSpec, MachineSpec, OnError};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde_json::{Value, json};
@@ -356,13 +356,6 @@ async fn news(qmp: &mut Qmp) -> Option<String> {
             Ok(_) => {}
             Err(error) => return Some(refusal(error)),
         }
-    }
-}
-
-fn remove(directory: &OwnedFd, name: &str) -> io::Result<()> {
-    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -17,7 +17,7 @@
 //! Others may write to the directories as well, and put there what they like: no link is followed, nothing is waited for when
 //! a file is opened, and no more of it is read than it may hold.
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,9 +89,11 @@ pub fn run(uid: &str, directories: &[PathBuf]) -> Result<(), ReceiveError> {
     // Whoever waited before, and failed, has left the same UID: nothing may begin yet.
     lock.set_len(0).map_err(failed(wanted.clone()))?;
     // Nobody copies to here any more: what was begun is of no use.
-    for path in directories.iter().map(|directory| directory.join(PARTIAL)).chain([doing.clone()]) {
-        remove(&path).map_err(failed(path))?;
+    for path in directories {
+        let others = open_directory(path).map_err(failed(path.clone()))?;
+        remove(others, PARTIAL).map_err(failed(path.join(PARTIAL)))?;
     }
+    remove(&directory, DOING).map_err(failed(doing.clone()))?;
     // Last: whoever reads it may begin.
     std::os::unix::fs::FileExt::write_all_at(&lock, uid.as_bytes(), 0).map_err(failed(wanted.clone()))?;
     let begun = loop {
@@ -109,8 +111,8 @@ pub fn run(uid: &str, directories: &[PathBuf]) -> Result<(), ReceiveError> {
         let why = if said.is_empty() { "the copying was interrupted".to_owned() } else { said };
         return Err(ReceiveError::Failed(why));
     }
-    for path in [wanted, doing] {
-        remove(&path).map_err(failed(path))?;
+    for (name, path) in [(WANTED, wanted), (DOING, doing)] {
+        remove(&directory, name).map_err(failed(path))?;
     }
     Ok(())
 }
@@ -159,10 +161,14 @@ fn read_short(file: &File, limit_bytes: usize) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+/// Removes a file, or a link, if it is there.
+///
+/// # Errors
+/// Those of removing it, but for that there is none.
+pub(crate) fn remove(directory: impl AsFd, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -20,6 +20,7 @@ fn main() -> std::io::Result<()> {
         workloads: has("--workloads"),
         gpus: has("--gpus"),
         clones: has("--clones"),
+        copies: has("--copies"),
         swarm: has("--swarm"),
         machines: !has("--no-machines"),
         faults: !has("--no-faults"),

@@ -16,7 +16,7 @@ use carrack_virt::controllers::clone::CloneController;
 use carrack_virt::handler::Handler;
 
 use crate::attacher::{Attacher, Rack};
-use crate::clones::Squatter;
+use crate::clones::{Room, Squatter};
 use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
@@ -76,6 +76,8 @@ pub(crate) struct Settings {
     pub gpus: bool,
     /// Storage is that of clones.
     pub clones: bool,
+    /// Machines run, on a node of their own.
+    pub copies: bool,
     /// The controller of clones has a process of its own.
     pub apart: bool,
     pub bug: Option<Bug>,
@@ -83,7 +85,7 @@ pub(crate) struct Settings {
 
 impl Hosted {
     /// The core of a role, in its how-manieth life.
-    pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack) -> Option<Self> {
+    pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack, room: &Room) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
         let identity = format!("{role}-{life}");
         let elector =
@@ -177,7 +179,8 @@ impl Hosted {
                 manager(core, elector, settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
-            Role::Storage if settings.clones => manager(crate::clones::storage(rng), None, settings),
+            Role::Storage if settings.clones => manager(crate::clones::storage(rng, !settings.copies), None, settings),
+            Role::Host => manager(crate::clones::host(rng, room), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
             Role::Attacher if !crate::flex::is_there(settings.bug) => {

@@ -48,6 +48,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "Once a run of a machine has opened its disk, no run before it ever opens it, however late it comes.",
     },
     Invariant {
+        name: crate::clones::COPIED_DISKS_REST,
+        sentence: "No machine starts while its disks are being copied or filled, and nobody copies from or to a disk that somebody else writes.",
+    },
+    Invariant {
         name: "machines-leave-silent-nodes",
         sentence: "An instance that may be started elsewhere is over soon after its node was last heard, whether or not the node is still known or ever was heard.",
     },

@@ -35,6 +35,8 @@ pub struct Options {
     pub gpus: bool,
     /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
     pub clones: bool,
+    /// Whether machines run while they are copied, in such work; on a node that only pretends.
+    pub copies: bool,
     /// Whether the seed chooses what the work is, of all the above, and which parts of it there are.
     pub swarm: bool,
     /// Which clones, if not those that the seed chooses.
@@ -62,7 +64,11 @@ impl Options {
         let planted = self.plant.map(|plant| plant.bug);
         own.workloads |= planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
-        own.clones |= planted.is_some_and(Bug::is_of_clones);
+        own.clones |= planted.is_some_and(Bug::is_of_clones) || own.copies;
+        own.copies |= planted.is_some_and(Bug::is_of_copies) || own.scene == Some(Scene::Running);
+        if planted.is_some_and(Bug::is_of_copies) {
+            own.safety = own.safety.min(Duration::from_secs(45));
+        }
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -72,6 +78,7 @@ impl Options {
             own.workloads = matches!(kind, 1 | 2);
             own.gpus = matches!(kind, 2 | 3);
             own.clones = kind == 4;
+            own.copies = own.clones && root.fork("copies").one_in(2);
         }
         own
     }
@@ -95,7 +102,8 @@ impl Options {
         for (flag, set) in [
             ("--workloads", self.workloads),
             ("--gpus", self.gpus),
-            ("--clones", self.clones),
+            ("--clones", self.clones && !self.copies),
+            ("--copies", self.copies),
             ("--swarm", self.swarm),
             ("--no-machines", !self.machines),
             ("--no-faults", !self.faults),
@@ -120,6 +128,7 @@ impl Default for Options {
             workloads: false,
             gpus: false,
             clones: false,
+            copies: false,
             swarm: false,
             scene: None,
             mishap: None,
@@ -444,6 +453,8 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
+            // Pods that end while what they wait for goes on.
+            Some(Bug::UnwantedCopies) => intervals.container_exit = Some(Duration::from_secs(3)),
             Some(Bug::UnreadIsUnwanted | Bug::GuessedLoss) => {
                 // Kubelets and attachers that start anew.
                 nodes = 1;
@@ -481,6 +492,7 @@ impl Swarm {
                 | Bug::RestoreNotCreatedYet
                 | Bug::CacheMissIsTerminal
                 | Bug::CopiesUnread
+                | Bug::StartsWhatIsCopied
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack

@@ -58,6 +58,8 @@ pub(crate) enum Bug {
     RestoreNotCreatedYet,
     CacheMissIsTerminal,
     CopiesUnread,
+    StartsWhatIsCopied,
+    UnwantedCopies,
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
@@ -360,6 +362,20 @@ pub const PLANTS: &[Plant] = &[
         found_by: "copies-are-whole",
         also: &["liveness"],
         bug: Bug::CopiesUnread,
+    },
+    Plant {
+        name: "starts-what-is-copied",
+        what: "a machine is started whether or not a pod copies or fills its disks",
+        found_by: crate::clones::COPIED_DISKS_REST,
+        also: &["copies-are-whole"],
+        bug: Bug::StartsWhatIsCopied,
+    },
+    Plant {
+        name: "unwanted-copies",
+        what: "a guest goes on copying its disks when the pod that waited for it is gone",
+        found_by: crate::clones::COPIED_DISKS_REST,
+        also: &["copies-are-whole"],
+        bug: Bug::UnwantedCopies,
     },
     Plant {
         name: "adopts-anything",
@@ -670,7 +686,11 @@ impl Bug {
     }
     /// Whether it shows in clones, and in nothing else.
     pub(crate) fn is_of_clones(self) -> bool {
-        self.of_clones().is_some() || self == Self::CopiesUnread
+        self.of_clones().is_some() || self == Self::CopiesUnread || self.is_of_copies()
+    }
+    /// Whether it shows in machines that are copied while they run, or would start, and in nothing else.
+    pub(crate) fn is_of_copies(self) -> bool {
+        matches!(self, Self::StartsWhatIsCopied | Self::UnwantedCopies)
     }
     /// What it is for the controllers of machines.
     pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
@@ -679,6 +699,7 @@ impl Bug {
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
             Self::VanishedNode => Planted::VanishedNode,
             Self::CopiesUnread => Planted::CopiesUnread,
+            Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             _ => return None,
         })
     }

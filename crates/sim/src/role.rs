@@ -32,6 +32,8 @@ pub(crate) enum Role {
     Hollow,
     /// What stands beside a storage system; see `controllers::storage`.
     Storage,
+    /// The agents of the node where machines run that are copied; see `clones::host`.
+    Host,
     Kubelet(u8),
     VirtHandler(u8),
     /// Somebody who asks too often. No process of its own.
@@ -57,6 +59,7 @@ impl Role {
             Self::Attacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
             Self::Hollow => Caller::new("sim:hollow", [GROUP_MASTERS]),
             Self::Flooder => Caller::new("sim:flooder", NONE),
+            Self::Host => Caller::new("sim:host", [GROUP_MASTERS]),
             Self::Storage => Caller::new("sim:storage", [GROUP_MASTERS]),
             Self::Kubelet(node) => Caller::node(&node_name(node)),
             Self::VirtHandler(node) => Caller::virt_handler(&node_name(node)),
@@ -88,6 +91,7 @@ impl std::fmt::Display for Role {
             Self::Attacher => f.write_str("attacher"),
             Self::Hollow => f.write_str("hollow"),
             Self::Flooder => f.write_str("flooder"),
+            Self::Host => f.write_str("host"),
             Self::Storage => f.write_str("storage"),
             Self::Kubelet(node) => write!(f, "kubelet/{node}"),
             Self::VirtHandler(node) => write!(f, "virt-handler/{node}"),

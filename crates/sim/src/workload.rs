@@ -47,6 +47,13 @@ pub(crate) enum What {
         options: DeleteOptions,
         kind: &'static str,
     },
+    /// Something that may be refused, which nobody minds: a patch of an object of the default namespace, or of a part of it.
+    Try {
+        resource: Resource,
+        name: String,
+        sub: &'static str,
+        patch: Value,
+    },
     Patch {
         resource: Resource,
         namespace: String,
@@ -68,6 +75,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) const MOST_INSTANCES: usize = 3;
 /// How often a refusal is taken for something that passes.
 const TRIES: u32 = 120;
+/// The same of what nobody minds.
+const FEW_TRIES: u32 = 3;
 
 /// Adds a part of the work.
 type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
@@ -100,8 +109,7 @@ impl User {
             return Self::with(acts);
         }
         if options.clones {
-            let bug = options.plant.map(|plant| plant.bug);
-            return Self::with(crate::clones::acts(&mut rng.fork("clones"), options.safety, options.scene, bug));
+            return Self::with(crate::clones::acts(&mut rng.fork("clones"), options));
         }
         if options.plant.is_some_and(|plant| plant.bug.is_of_dead_nodes()) {
             let mut acts = Vec::new();
@@ -178,6 +186,9 @@ impl User {
             What::Delete { resource, namespace, name, options, .. } => {
                 ApiRequest::delete(resource, namespace, name, options)
             }
+            What::Try { resource, name, sub, patch } => {
+                ApiRequest::patch(resource, "default", name, sub, ContentType::MergePatch, patch)
+            }
             What::Patch { resource, namespace, name, patch, .. } => {
                 ApiRequest::patch(resource, namespace, name, "", ContentType::MergePatch, patch)
             }
@@ -197,17 +208,20 @@ impl User {
             // The first try had taken effect.
             (Some(e), What::Create { .. }) => e.is_already_exists(),
             (Some(e), What::Delete { .. }) => e.is_not_found(),
-            (Some(_), What::Patch { .. }) => false,
+            (Some(_), What::Try { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),
         };
         if !over {
             self.tries += 1;
-            if self.tries < TRIES {
+            let may_fail = matches!(act.what, What::Try { .. } | What::Create { want: Some((_, Want::Any)), .. });
+            if self.tries < if may_fail { FEW_TRIES } else { TRIES } {
                 self.timer = Some(fx.timer(now + AGAIN));
                 return;
             }
-            let why = error.map(ToString::to_string).unwrap_or_default();
-            self.failures.push(format!("a person could not {:?}: {why}", act.what));
+            if !may_fail {
+                let why = error.map(ToString::to_string).unwrap_or_default();
+                self.failures.push(format!("a person could not {:?}: {why}", act.what));
+            }
         }
         self.tries = 0;
         match &act.what {
@@ -229,7 +243,10 @@ impl User {
             What::Patch { namespace, name, kind, want: Some(want), .. } => {
                 self.wants.insert((kind, format!("{namespace}/{name}")), want.clone());
             }
-            What::Create { want: None, .. } | What::Patch { want: None, .. } | What::Evict { .. } => {}
+            What::Create { want: None, .. }
+            | What::Patch { want: None, .. }
+            | What::Try { .. }
+            | What::Evict { .. } => {}
         }
         self.next += 1;
         self.go_on(now, fx);

@@ -60,8 +60,11 @@ pub struct SimArgs {
     /// Snapshots and clones of machines, with storage that only pretends
     #[arg(long, conflicts_with_all = ["workloads", "gpus"])]
     pub clones: bool,
+    /// The same with machines that run while their disks are copied, on a node that only pretends
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "no_machines"])]
+    pub copies: bool,
     /// Whatever the seed chooses of all these, and about half of each
-    #[arg(long, conflicts_with_all = ["workloads", "gpus", "clones", "no_machines"])]
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "clones", "copies", "no_machines"])]
     pub swarm: bool,
     /// Leave virtual machines out
     #[arg(long)]

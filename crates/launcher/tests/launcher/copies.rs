@@ -228,6 +228,36 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     assert!(layout::connect(&pod.layout.command_socket()).await.is_ok());
 }
 
+/// A file that QEMU does not let go of makes its copy fail, and the next one ends what is left of it first.
+#[tokio::test]
+async fn a_file_that_is_not_closed_is_no_copy() {
+    let (pod, mut spare) = machine(Pod::start()).await;
+    let to = [pod.dir.path().join("a")];
+    let receiver = wait_in(&to);
+    pod.call(copy("held", &["one"], &to)).await.expect("begun");
+    slow(&mut spare).await;
+    let holder = json!({ "driver": "raw", "node-name": "holder", "file": "copy-0", "read-only": true });
+    spare.execute("blockdev-add", holder).await.expect("held");
+    fast(&mut spare).await;
+    let said = receiver.join().expect("no panic").expect_err("nothing");
+    assert!(said.contains("copy-0 is in use"), "{said}");
+    until_removed(&to[0].join(PARTIAL)).await;
+    assert!(!to[0].join(WHOLE).exists());
+    pod.until(|domain| domain.phase == Phase::Running).await;
+
+    // As long as it is held, nothing is begun.
+    let receiver = wait_in(&to);
+    let refused = pod.call(copy("again", &["one"], &to)).await;
+    assert!(matches!(&refused, Err(ClientError::Refused(said)) if said.contains("copy-0 is in use")), "{refused:?}");
+    receiver.join().expect("no panic").expect_err("nothing");
+    spare.execute("blockdev-del", json!({ "node-name": "holder" })).await.expect("let go");
+    let receiver = wait_in(&to);
+    begin(&pod, copy("free", &["one"], &to)).await;
+    receiver.join().expect("no panic").expect("received");
+    until_no_jobs(&mut spare).await;
+    assert!(raw(&to[0].join(WHOLE)).iter().all(|byte| *byte == 7));
+}
+
 #[tokio::test]
 async fn what_was_put_in_a_copys_place_is_not_followed() {
     let (pod, mut spare) = machine(Pod::start()).await;

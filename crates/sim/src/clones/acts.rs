@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::squatter;
 use super::storage::{DRIVER, PLAIN};
 use crate::chance::{below, between};
+use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete};
@@ -28,20 +29,24 @@ pub enum Scene {
     OfSnapshot,
     /// A clone of a machine whose disk cannot be snapshotted, which is given up after a while.
     Hopeless,
+    /// A snapshot of a machine that runs, with a disk that storage snapshots and one that the machine copies.
+    Running,
     /// A clone whose target is deleted when it has been there for a while.
     Forsaken,
     /// A hundred clones of one machine at once.
     Hundred,
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// All acts.
-pub(crate) fn acts(rng: &mut Rng, safety: Duration, scene: Option<Scene>, bug: Option<Bug>) -> Vec<Act> {
-    let mut people = People { acts: Vec::new(), safety };
+pub(crate) fn acts(rng: &mut Rng, options: &Options) -> Vec<Act> {
+    let (scene, bug) = (options.scene, options.plant.map(|plant| plant.bug));
+    let mut people = People { acts: Vec::new(), safety: options.safety };
     people.ground();
     match scene {
         Some(scene) => people.play(scene),
+        None if options.copies => people.copies(rng, bug),
         None => people.live(rng, bug),
     }
     people.acts
@@ -49,16 +54,16 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, scene: Option<Scene>, bug: O
 
 /// How a clone is to end.
 const SUCCEEDS: Want = Want::Clone { may_fail: false, may_go: false };
-const MAY_FAIL: Want = Want::Clone { may_fail: true, may_go: false };
+pub(super) const MAY_FAIL: Want = Want::Clone { may_fail: true, may_go: false };
 const MAY_GO: Want = Want::Clone { may_fail: true, may_go: true };
 
-struct People {
-    acts: Vec<Act>,
-    safety: Duration,
+pub(super) struct People {
+    pub(super) acts: Vec<Act>,
+    pub(super) safety: Duration,
 }
 
 impl People {
-    fn create(
+    pub(super) fn create(
         &mut self,
         at: Duration,
         resource: carrack_types::resource::Resource,
@@ -82,7 +87,7 @@ impl People {
     }
 
     /// A machine that is stopped, with a disk for each of these claims. Of those that begin with `plain` there are no snapshots.
-    fn machine(&mut self, at: Duration, name: &str, claims: &[&str], want: Want) {
+    pub(super) fn machine(&mut self, at: Duration, name: &str, claims: &[&str], want: Want) {
         for claim in claims {
             let class = if claim.starts_with("plain") { "plain" } else { "shelf" };
             let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class,
@@ -105,13 +110,13 @@ impl People {
         self.create(at, VirtualMachine::resource(), object, Some(("vm", want)));
     }
 
-    fn snapshot(&mut self, at: Duration, name: &str, of: &str) {
+    pub(super) fn snapshot(&mut self, at: Duration, name: &str, of: &str) {
         let object = json!({"metadata": {"namespace": "default", "name": name},
             "spec": {"source": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": of}}});
         self.create(at, VirtualMachineSnapshot::resource(), object, None);
     }
 
-    fn clone(&mut self, at: Duration, name: &str, source: (&str, &str), target: Option<&str>, want: Want) {
+    pub(super) fn clone(&mut self, at: Duration, name: &str, source: (&str, &str), target: Option<&str>, want: Want) {
         let (kind, of) = source;
         let group = if kind == "VirtualMachine" { "kubevirt.io" } else { "snapshot.kubevirt.io" };
         let mut object = json!({"metadata": {"namespace": "default", "name": name, "labels": {}},
@@ -128,13 +133,20 @@ impl People {
     fn play(&mut self, scene: Scene) {
         let claims: &[&str] = match scene {
             Scene::Hopeless => &["bad-disk", "data"],
-            Scene::Copied => &["plain-root", "data", "plain-data"],
+            Scene::Copied | Scene::Running => &["plain-root", "data", "plain-data"],
             _ => &["root", "data"],
         };
-        self.machine(SECOND, "golden", claims, Want::Down);
+        if scene == Scene::Running {
+            self.node();
+            self.runs(SECOND, "golden", claims);
+        } else {
+            self.machine(SECOND, "golden", claims, Want::Down);
+        }
         let (machine, at) = (("VirtualMachine", "golden"), SECOND * 8);
         match scene {
-            Scene::OfMachine | Scene::Copied => self.clone(at, "copying", machine, Some("copy"), SUCCEEDS),
+            Scene::OfMachine | Scene::Copied | Scene::Running => {
+                self.clone(at, "copying", machine, Some("copy"), SUCCEEDS)
+            }
             Scene::OfSnapshot => {
                 self.snapshot(SECOND * 4, "before", "golden");
                 self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, SUCCEEDS);

@@ -34,7 +34,8 @@ fn place(object: &Value, name: &str) -> String {
     format!("{}/{name}", text(object, "/metadata/namespace"))
 }
 
-fn is_of_clone(object: &Value) -> bool {
+/// Whether a clone made it.
+pub(super) fn is_of_clone(object: &Value) -> bool {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().any(|o| o["controller"] == true && o["kind"] == "VirtualMachineClone")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::checks::{children, claims};
+use super::checks::{children, claims, is_of_clone};
 use crate::observer::{Observer, controller, deleting, key_of, text, uid};
 use crate::provisioner::DATA;
 
@@ -72,8 +72,7 @@ fn target_lacks(target: &Value, observer: &Observer) -> Option<String> {
 pub(crate) fn debris(observer: &Observer) -> Option<String> {
     let is_there = |kind: &'static str, id: &str| observer.all(kind).any(|object| uid(object) == id);
     for kind in ["vmsnapshot", "vmrestore"] {
-        let orphan =
-            observer.all(kind).find(|child| !controller(child).is_empty() && !is_there("clone", controller(child)));
+        let orphan = observer.all(kind).find(|child| is_of_clone(child) && !is_there("clone", controller(child)));
         if let Some(orphan) = orphan {
             return Some(format!("{kind} {} has outlived its clone", key_of(orphan)));
         }

@@ -18,10 +18,30 @@ pub(super) const DRIVER: &str = "shelf.carrack.io";
 pub(super) const PLAIN: &str = "plain.carrack.io";
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
 
-/// All three.
-pub(crate) fn manager(rng: Rng) -> Manager {
+/// All three; where machines run, their node has the copying pods (see `host`).
+pub(crate) fn manager(rng: Rng, copies: bool) -> Manager {
     let provisioner = Provisioner { drivers: &[DRIVER, PLAIN], snapshots: true };
-    Manager::new("storage", rng).with(provisioner).with(Snapshotter).with(Copier)
+    let storage = Manager::new("storage", rng).with(provisioner).with(Snapshotter);
+    if copies { storage.with(Copier) } else { storage }
+}
+
+/// Watches claims and their volumes on behalf of the pods of their namespaces.
+pub(super) fn watch_volumes(setup: &mut Setup<'_>) {
+    let of_namespace = |namespace: &str, view: &View<'_>| {
+        view.cache::<Pod>().in_namespace(namespace).map(|pod| Key::of(pod.as_ref())).collect()
+    };
+    setup.watch::<PersistentVolumeClaim>(move |claim, view| of_namespace(claim.namespace(), view));
+    setup.watch::<PersistentVolume>(move |volume, view| {
+        let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.namespace.as_deref());
+        of_namespace(of.unwrap_or_default(), view)
+    });
+}
+
+/// The volume of a claim, once that is bound: as a kubelet, nobody takes a claim that is on its way to be.
+pub(super) fn bound<'a>(view: &'a View<'_>, namespace: &str, claim: &str) -> Option<&'a PersistentVolume> {
+    let claim = view.get::<PersistentVolumeClaim>(namespace, claim)?;
+    claim.status.as_ref().filter(|status| status.phase.as_deref() == Some("Bound"))?;
+    view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?).map(AsRef::as_ref)
 }
 
 /// Runs pods that copy disks, as a node would: what a source holds is written to its target, and then the pod has succeeded.
@@ -34,14 +54,7 @@ impl Controller for Copier {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Pod>();
-        let of_namespace = |namespace: &str, view: &View<'_>| {
-            view.cache::<Pod>().in_namespace(namespace).map(|pod| Key::of(pod.as_ref())).collect()
-        };
-        setup.watch::<PersistentVolumeClaim>(move |claim, view| of_namespace(claim.namespace(), view));
-        setup.watch::<PersistentVolume>(move |volume, view| {
-            let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.namespace.as_deref());
-            of_namespace(of.unwrap_or_default(), view)
-        });
+        watch_volumes(setup);
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(pod) = view.get::<Pod>(&key.namespace, &key.name) else { return Plan::none() };
@@ -61,10 +74,7 @@ impl Controller for Copier {
         let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let volume = |name: &str| {
             let claim = volumes.clone().find(|volume| volume.name == name)?.persistent_volume_claim.as_ref()?;
-            let claim = view.get::<PersistentVolumeClaim>(&key.namespace, &claim.claim_name)?;
-            // As a kubelet, it takes no claim that is on its way to be bound.
-            claim.status.as_ref().filter(|status| status.phase.as_deref() == Some("Bound"))?;
-            view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
+            bound(view, &key.namespace, &claim.claim_name)
         };
         let mut plan = Plan::none();
         for number in 0..volumes.clone().count() / 2 {
@@ -72,7 +82,7 @@ impl Controller for Copier {
             let (Some(source), Some(target)) = pair else { return Plan::none() };
             let data = source.annotation(DATA);
             if target.annotation(DATA) != data {
-                plan = plan.patch(target.as_ref(), json!({"metadata": {"annotations": {DATA: data}}}));
+                plan = plan.patch(target, json!({"metadata": {"annotations": {DATA: data}}}));
             }
         }
         if plan.is_none() { ends("Succeeded") } else { plan }

@@ -37,6 +37,9 @@ impl World {
             self.begin_fate(&changes);
             self.clones.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
         }
+        if self.options.copies {
+            self.check_room(&changes);
+        }
         // A late writer is a second guest as well; what let it in is said first.
         self.breaches.extend(self.writers.breaches());
         self.checker.nodes(&self.nodes, &mut self.breaches);

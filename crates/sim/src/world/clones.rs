@@ -1,6 +1,8 @@
 //! Clones: what goes wrong exactly once, and what is lacking.
 
 use super::World;
+use crate::invariants::Breach;
+use crate::observer::{key_of, uid};
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::ConnId;
@@ -34,6 +36,22 @@ impl World {
         if !self.options.clones {
             return None;
         }
-        crate::clones::debris(&self.observer).or_else(|| self.clones.stray(&self.observer))
+        let debris = crate::clones::debris(&self.observer).or_else(|| self.clones.stray(&self.observer));
+        debris.or_else(|| crate::clones::machines_lack(&self.observer, &self.room).filter(|_| self.options.copies))
+    }
+
+    /// What happens on the node of machines that are copied.
+    pub(super) fn check_room(&mut self, changes: &[crate::observer::Change]) {
+        for line in self.room.said() {
+            self.act(format_args!("{line}"));
+        }
+        self.breaches.extend(self.room.breaches());
+        for change in changes.iter().filter(|change| change.resource == "pod" && change.after.is_none()) {
+            let (name, id) = (key_of(change.object()), uid(change.object()));
+            if self.room.runs(id) {
+                let what = format!("{name} ({id}) is gone from the API, and its process still runs");
+                self.breaches.push(Breach::new("gone-means-stopped", what));
+            }
+        }
     }
 }

@@ -210,6 +210,11 @@ impl World {
                     .flat_map(|n| n.runtime.running().map(|c| (n.number, c.record.id.clone())))
                     .collect();
                 let code = i32::from(rng.one_in(2));
+                if self.options.copies
+                    && let Some(pod) = pick(rng, &self.room.running())
+                {
+                    self.room.kill(&pod);
+                }
                 if let Some((number, container)) = pick(rng, &running) {
                     self.node(number, NodeEvent::Exit { container, code });
                 }
@@ -220,6 +225,11 @@ impl World {
                     .values()
                     .flat_map(|n| n.guests.alive().map(|(compute, _)| (n.number, compute.to_owned())))
                     .collect();
+                if self.options.copies
+                    && let Some(guest) = pick(rng, &self.room.guests())
+                {
+                    self.room.shut(&guest);
+                }
                 let doing = pick(rng, &[Doing::PowersOff, Doing::Panics, Doing::LosesMonitor]);
                 if let (Some((number, compute)), Some(doing)) = (pick(rng, &guests), doing) {
                     self.node(number, NodeEvent::Guest(compute, doing));
@@ -269,6 +279,8 @@ impl World {
         let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
         self.mark(format_args!("somebody deletes pod {namespace}/{name} by force"));
         self.checker.forced.insert(uid(pod).to_owned());
+        // Who deletes a pod by force has made sure that nothing of it runs; see `gone-means-stopped` for the nodes.
+        self.room.kill(uid(pod));
         let options = DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
         let request = ApiRequest::delete(&Pod::resource(), namespace, name, &options);
         // Nobody waits for the reply.
@@ -324,6 +336,7 @@ impl World {
         self.gpus.heal();
         self.flex.heal();
         self.issuer.heal();
+        self.room.heal();
         self.server.pace.set(0, self.swarm.store_delay);
         self.server.webhook.set(0, self.swarm.webhook_delay);
         for node in self.nodes.values_mut() {

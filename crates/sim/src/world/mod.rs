@@ -6,6 +6,7 @@
 //!                           observer: what was committed ─▶ invariants ─▶ the run fails here
 //! ```
 
+mod calls;
 mod checks;
 mod clones;
 mod faults;
@@ -28,7 +29,7 @@ use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
 use crate::chance::{below, between};
-use crate::clones::{Clones, Counts, Fate};
+use crate::clones::{Clones, Counts, Fate, Room};
 use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
@@ -145,6 +146,8 @@ enum Happening {
     Heal,
     /// A look at whether all is as it was asked to be.
     Look,
+    /// A call to a guest's handler reaches it.
+    Called(Box<calls::Called>),
     /// A planted bug sends something in the name of a role.
     Planted(Role, Box<ApiRequest>),
 }
@@ -230,6 +233,9 @@ struct World {
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
+    /// What is on the node of machines that are copied.
+    room: Room,
+    calls_rng: Rng,
     fate: Fate,
     /// Draws which server a request goes to, and how long it is served.
     servers_rng: Rng,
@@ -367,6 +373,8 @@ impl World {
             settings: crate::settings::Settings::default(),
             lost: false,
             clones: Clones::default(),
+            room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
+            calls_rng: root.fork("calls"),
             fate: Fate::new(options.mishap, bug),
             servers_rng: root.fork("servers in use"),
             ends_rng: root.fork("who is told to end"),
@@ -417,6 +425,9 @@ impl World {
             }
             if swarm.cloner_apart {
                 roles.push(Role::Cloner);
+            }
+            if self.options.copies {
+                roles.push(Role::Host);
             }
         } else {
             roles.push(Role::Attacher);
@@ -493,6 +504,9 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         let now = self.queue.now();
         self.server.set_now(now);
+        if self.options.copies {
+            self.room.set_now(now);
+        }
         match happening {
             Happening::Start(role) => self.start(role),
             Happening::Give(role, life, given) => {
@@ -565,6 +579,7 @@ impl World {
             }
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
+            Happening::Called(called) => self.called(*called),
             Happening::Planted(role, request) => self.planted(role, *request),
         }
     }
@@ -588,6 +603,7 @@ impl World {
             workloads: self.options.workloads,
             gpus: self.options.gpus,
             clones: self.options.clones,
+            copies: self.options.copies,
             apart: self.swarm.cloner_apart,
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
@@ -597,7 +613,7 @@ impl World {
         let life = process.life;
         process.hosted = match role {
             Role::User => Some(Hosted::user(User::new(&self.root.fork("workload"), &self.options))),
-            _ => Hosted::new(role, life, settings, &self.root, &self.rack),
+            _ => Hosted::new(role, life, settings, &self.root, &self.rack, &self.room),
         };
         if role == Role::Hollow
             && let Some(hosted) = &mut process.hosted

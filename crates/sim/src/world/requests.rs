@@ -56,6 +56,9 @@ impl World {
                 passage.reply = Reply::Lost(LOST_AFTER);
             }
         }
+        if super::calls::is_call(&request) {
+            return self.call(role, life, asked, label, request, passage);
+        }
         if crate::tokens::Issuer::is_asked(&request) {
             return self.issue(role, life, asked, &label, &request, passage);
         }

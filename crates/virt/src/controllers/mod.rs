@@ -61,7 +61,7 @@ pub fn with_clones(config: &Config, rng: Rng, clones: clone::CloneController) ->
 #[must_use]
 pub fn without_clones(config: &Config, rng: Rng) -> Manager {
     Manager::new(COMPONENT, rng)
-        .with(vm::VmController::default())
+        .with(vm::VmController::new(config.planted))
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
         .with(node::NodeController::new(config.planted))

@@ -9,4 +9,6 @@ pub enum Planted {
     VanishedNode,
     /// Disks count as copied as soon as a pod is there that copies them.
     CopiesUnread,
+    /// A machine is started whether or not a pod copies or fills its disks.
+    StartsWhatIsCopied,
 }

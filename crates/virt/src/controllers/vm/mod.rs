@@ -34,6 +34,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::Planted;
 use super::copies;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
@@ -48,6 +49,15 @@ use strategy::Act;
 #[derive(Default)]
 pub struct VmController {
     kinds: Kinds,
+    planted: Option<Planted>,
+}
+
+impl VmController {
+    /// With a bug that the simulator plants, if any.
+    #[must_use]
+    pub fn new(planted: Option<Planted>) -> Self {
+        Self { kinds: Kinds::default(), planted }
+    }
 }
 
 impl Controller for VmController {
@@ -104,7 +114,8 @@ impl Controller for VmController {
         let stranger = named.is_some() && instance.is_none();
         let snapshots = classes::statuses(vm, view);
         let unknown = snapshots.is_none();
-        let plan = run(&World { vm, instance, stranger, revisions, size, unbound, snapshots }, now);
+        let plan =
+            run(&World { vm, instance, stranger, revisions, size, unbound, snapshots, planted: self.planted }, now);
         if unknown { plan.requeue_after(KINDS_AGAIN) } else { plan }
     }
 }
@@ -147,6 +158,7 @@ struct World<'a> {
     unbound: bool,
     /// Which of its volumes can be snapshotted, if that is known.
     snapshots: Option<Vec<VolumeSnapshotStatus>>,
+    planted: Option<Planted>,
 }
 
 /// Lets a machine go once its instance is gone. Deleting with orphans leaves the instance to itself.
@@ -165,6 +177,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
                 size: Ok(Sized::default()),
                 unbound: false,
                 snapshots: None,
+                planted: None,
             };
             let plan = status_plan(&world, now);
             if vmi.is_deleting() { plan } else { plan.then(stop(vm, vmi, None)) }
@@ -221,7 +234,10 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
     let message = format!("Started the virtual machine by creating the new virtual machine instance {}", vm.name());
     // A request that arrives late starts nothing of what the machine was before, and none starts what is being copied.
     let create = Plan::none().create(&revision).create(&vmi).resting_on(&Premise::same_spec(vm));
-    let create = create.resting_on(&copies::at_rest(vm));
+    let create = match world.planted {
+        Some(Planted::StartsWhatIsCopied) => create,
+        _ => create.resting_on(&copies::at_rest(vm)),
+    };
     create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
 }
 

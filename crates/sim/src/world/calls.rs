@@ -1,0 +1,108 @@
+//! Calls to the handlers of guests (`freeze`, `copyvolumes` …): what becomes of one on its way, there, and on its way back.
+
+use std::time::Duration;
+
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, StatusError, Time};
+use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
+
+use super::{Happening, World};
+use crate::net::{Passage, Reply};
+use crate::role::Role;
+use crate::server::Asked;
+
+/// A handler that does not answer is given up after this.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A call that is on its way.
+pub(super) struct Called {
+    role: Role,
+    life: u32,
+    asked: Asked,
+    label: String,
+    request: ApiRequest,
+    sent: Time,
+    /// What the caller sees; none when it has been given up, or came twice.
+    reply: Option<Reply>,
+}
+
+/// Whether a request is for a handler.
+pub(super) fn is_call(request: &ApiRequest) -> bool {
+    request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP))
+}
+
+/// The machine of a call, and what is to be done.
+fn of(path: &str) -> Option<(String, &str)> {
+    let mut parts = path.split('/').skip_while(|part| *part != "namespaces").skip(1);
+    let (namespace, _, name, sub) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    Some((format!("{namespace}/{name}"), sub))
+}
+
+impl World {
+    pub(super) fn call(
+        &mut self,
+        role: Role,
+        life: u32,
+        asked: Asked,
+        label: String,
+        request: ApiRequest,
+        passage: Passage,
+    ) {
+        let sent = self.queue.now();
+        let Some(delay) = passage.arrives else {
+            if let Reply::Lost(seen) = passage.reply {
+                self.lost(role, life, asked, &label, seen);
+            }
+            return;
+        };
+        let mut reply = Some(passage.reply);
+        if let Reply::Lost(seen) = passage.reply
+            && seen < delay
+        {
+            self.lost(role, life, asked, &label, seen);
+            reply = None;
+        }
+        if let Some(again) = passage.again {
+            let (label, request) = (format!("{label} (again)"), request.clone());
+            let called = Called { role, life, asked, label, request, sent, reply: None };
+            self.queue.after(again, Happening::Called(Box::new(called)));
+        }
+        let called = Called { role, life, asked, label, request, sent, reply };
+        self.queue.after(delay, Happening::Called(Box::new(called)));
+    }
+
+    /// A call arrives. A handler may refuse it, fail when it is done, or die before it answers.
+    pub(super) fn called(&mut self, called: Called) {
+        let Called { role, life, asked, label, request, sent, reply } = called;
+        let troubled = self.options.faults && self.healed.is_none();
+        let fate = if troubled { self.calls_rng.below(12) } else { 12 };
+        let body = serde_json::from_slice(&request.body).unwrap_or_default();
+        let done = match (fate, of(&request.path)) {
+            (0, _) => Err("the handler hiccups".to_owned()),
+            (_, Some((machine, sub))) => self.room.call(&machine, sub, &body),
+            (_, None) => Err("not found".to_owned()),
+        };
+        let done = if fate == 1 { done.and(Err("the handler was too slow".to_owned())) } else { done };
+        let result = match &done {
+            Ok(()) => Ok(ApiResponse { status: 200, body: "{}".into() }),
+            Err(why) => {
+                let status = StatusError {
+                    code: 500,
+                    reason: "InternalError".into(),
+                    message: why.clone(),
+                    ..Default::default()
+                };
+                Err(ApiError::Status(Box::new(status)))
+            }
+        };
+        self.act(format_args!("{role} {label} → {done:?}"));
+        match reply {
+            None => {}
+            Some(Reply::Lost(seen)) => {
+                let left = (sent + seen).since(self.queue.now());
+                self.lost(role, life, asked, &label, left);
+            }
+            Some(Reply::After(_)) if fate == 2 => self.lost(role, life, asked, &label, TIMEOUT),
+            Some(Reply::After(back)) => self.reply(role, life, asked, result, back),
+        }
+    }
+}

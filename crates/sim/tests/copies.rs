@@ -1,0 +1,35 @@
+//! Machines that are copied while they run, and machines that would start while a pod copies or fills their disks.
+
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use carrack_sim::{Options, Outcome, Scene, run};
+
+fn must_hold(what: &str, outcome: &Outcome) {
+    if let Some(failure) = &outcome.failure {
+        panic!("{what}: {failure}");
+    }
+}
+
+#[test]
+fn a_machine_is_cloned_while_it_runs() {
+    let options = Options {
+        clones: true,
+        faults: false,
+        scene: Some(Scene::Running),
+        safety: Duration::from_secs(12),
+        ..Options::default()
+    };
+    // It has to succeed, and the clone's disks hold what the machine's do.
+    must_hold("quiet", &run(1, &options));
+}
+
+#[test]
+fn copies_in_trouble_leave_machines_as_they_were_asked_to_be() {
+    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    for seed in 1..=seeds {
+        let options = Options { copies: true, safety: Duration::from_secs(60), ..Options::default() };
+        must_hold(&format!("seed {seed}"), &run(seed, &options));
+    }
+}
