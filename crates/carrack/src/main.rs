@@ -45,6 +45,10 @@ fn main() -> ExitCode {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(false) {
         eprintln!("huge pages stay disabled for guests: {error}");
     }
+    // containerd calls it by another name.
+    if roles::networks::is_called() {
+        return roles::networks::run();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

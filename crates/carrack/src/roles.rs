@@ -13,6 +13,7 @@ pub mod gpu_plugin;
 pub mod hollow;
 pub mod kubelet;
 pub mod local_storage;
+pub mod networks;
 pub mod scheduler;
 pub mod virt_controller;
 pub mod virt_handler;

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::host::HostFacts;
 use crate::layout::Layout;
+use crate::networks::{self, FurtherNetworks};
 
 /// What the cluster says about one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct NodeSettings {
     /// Whether the pod network hides pods behind the node's address towards the outside. Of several nodes on one
     /// machine each does that by itself, since other nodes' pods are no outside.
     pub masquerade: bool,
+    /// What sees to further networks of pods; absent, they are left to others.
+    pub networks: Option<FurtherNetworks>,
 }
 
 /// Plugins of containerd that this node never uses; each costs memory, a probe at start or a warning in the log.
@@ -65,7 +68,7 @@ pub fn containerd_toml(layout: &Layout, host: &HostFacts, settings: &NodeSetting
     line(r#"stream_server_port = "0""#.to_owned());
     line("max_container_log_line_size = 16384".to_owned());
     line(r#"[plugins."io.containerd.grpc.v1.cri".cni]"#.to_owned());
-    line(format!("bin_dir = {}", path(host.cni_bin_dir.clone())));
+    line(format!("bin_dir = {}", path(networks::bin_dir(layout, host, settings.networks.as_ref()))));
     line(format!("conf_dir = {}", path(layout.cni_conf_dir())));
     line("max_conf_num = 1".to_owned());
     line(r#"[plugins."io.containerd.grpc.v1.cri".containerd]"#.to_owned());
@@ -85,10 +88,10 @@ pub fn snapshotter(host: &HostFacts) -> &'static str {
     if host.overlayfs { "overlayfs" } else { "native" }
 }
 
-/// The conflist of the pod network: a bridge, addresses from host-local, host ports.
+/// The conflist of the pod network: a bridge, addresses from host-local, host ports, and what sees to further networks.
 #[must_use]
 pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
-    let conflist = json!({
+    let mut conflist = json!({
         "cniVersion": "0.4.0",
         "name": layout.cni_network(),
         "plugins": [
@@ -107,6 +110,9 @@ pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
             { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
         ],
     });
+    if let (Some(networks), Some(plugins)) = (&settings.networks, conflist["plugins"].as_array_mut()) {
+        plugins.push(networks::plugin(layout, networks));
+    }
     format!("{conflist:#}\n")
 }
 
@@ -146,6 +152,7 @@ mod tests {
             pod_cidr: "10.9.0.0/24".to_owned(),
             sandbox_image: "localhost/pause:1".to_owned(),
             masquerade: true,
+            networks: None,
         }
     }
 

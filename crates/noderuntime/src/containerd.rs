@@ -12,6 +12,7 @@
 //! Its death stops no container: shims hold them, and the new containerd finds the shims. `carrack up` ending leaves
 //! it running; `carrack down` ends it (see `teardown`).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,10 +29,14 @@ use crate::cri::{self, CriError};
 use crate::host::HostFacts;
 use crate::layout::Layout;
 use crate::members::{self, NetworkError};
+use crate::networks;
 use crate::process::ProcessId;
 
 /// How long containerd may take until CRI answers. On a cold two-core machine it takes well under two seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a containerd may take to end that is to be started with another configuration.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Log sizes above this are put aside at a start.
 const LOG_LIMIT_BYTES: u64 = 16 << 20;
@@ -114,7 +119,22 @@ impl Containerd {
         ] {
             fs::create_dir_all(&dir).map_err(|source| StartError::Write { path: dir, source })?;
         }
-        write_whole(&layout.containerd_config(), &containerd_toml(layout, host, settings))?;
+        let toml = containerd_toml(layout, host, settings);
+        if networks::moved(layout, &toml)
+            && let Some(running) = ProcessId::from_pidfile(&layout.containerd_pidfile())
+        {
+            // It would not find all plugins. Its end stops no container.
+            tracing::info!(pid = running.pid, "containerd is started again: it looks for CNI plugins elsewhere");
+            tokio::task::spawn_blocking(move || running.terminate(END_LIMIT))
+                .await
+                .map_err(|error| StartError::Watch(error.into()))?
+                .map_err(StartError::Watch)?;
+        }
+        if let Some(further) = &settings.networks {
+            networks::link_plugins(layout, host, further)
+                .map_err(|source| StartError::Write { path: layout.cni_bin_dir(), source })?;
+        }
+        write_whole(&layout.containerd_config(), &toml)?;
         // containerd watches this directory with inotify: the temporary file must lie elsewhere and be renamed in.
         write_whole(&layout.cni_conflist(), &cni_conflist(layout, settings))?;
         let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), masquerade(layout, settings));
@@ -192,7 +212,27 @@ async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, S
             other => return other,
         }
     }
-    wait_ready(layout, spawn(layout, host)?).await
+    // Nobody makes a sandbox now. Of those for which networks were made, this one knows all that it will ever know.
+    let before = networks::sandboxes(layout);
+    let ready = wait_ready(layout, spawn(layout, host)?).await?;
+    if let Err(error) = clear_up(layout, before).await {
+        tracing::warn!(%error, "networks of pods that nobody knows any more may be left");
+    }
+    Ok(ready)
+}
+
+/// Undoes what was made for sandboxes that the containerd before this one was making when it died.
+async fn clear_up(layout: &Layout, before: io::Result<BTreeSet<String>>) -> io::Result<()> {
+    let mut stale = before?;
+    if stale.is_empty() {
+        return Ok(());
+    }
+    let mut cri = cri::Cri::connect(&layout.containerd_socket()).await.map_err(io::Error::other)?;
+    for sandbox in cri.sandboxes().await.map_err(io::Error::other)? {
+        stale.remove(&sandbox.id);
+    }
+    let layout = layout.clone();
+    tokio::task::spawn_blocking(move || networks::collect(&layout, &stale)).await?
 }
 
 /// Waits until CRI answers, or the process ends.

@@ -50,7 +50,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 ];
 
 /// Where CNI plugins may lie: Debian's package, then the upstream convention.
-const CNI_BIN_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+pub(crate) const CNI_BIN_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 /// Directories searched for programs besides `PATH`, which lacks the `sbin` ones in many users' sessions.
 const SBIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];

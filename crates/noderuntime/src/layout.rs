@@ -205,6 +205,24 @@ impl Layout {
         self.cni_conf_dir().join("10-carrack.conflist")
     }
 
+    /// All CNI plugins, as containerd finds them.
+    #[must_use]
+    pub fn cni_bin_dir(&self) -> PathBuf {
+        self.data_dir.join("cni").join("bin")
+    }
+
+    /// What was made for pods on further networks.
+    #[must_use]
+    pub fn cni_networks_dir(&self) -> PathBuf {
+        self.data_dir.join("cni").join("networks")
+    }
+
+    /// Configurations of further networks whose definitions have none.
+    #[must_use]
+    pub fn cni_networks_conf_dir(&self) -> PathBuf {
+        self.data_dir.join("cni").join("networks.d")
+    }
+
     /// Addresses handed out by host-local.
     #[must_use]
     pub fn cni_ipam_dir(&self) -> PathBuf {

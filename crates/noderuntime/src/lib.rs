@@ -11,6 +11,7 @@
 //!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
 //!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
 //!   members ── several nodes on one machine: their names, addresses and networks
+//!   networks ── further networks of pods: their plugin, and what is left of them
 //!   power ─── switches one of several nodes off, as a power cut does
 //!   teardown ─ the way back: pods, processes, namespaces, links, rules, mounts, directories
 //! ```
@@ -25,6 +26,7 @@ pub mod host;
 pub mod layout;
 pub mod lock;
 pub mod members;
+pub mod networks;
 pub mod power;
 pub mod process;
 pub mod teardown;
@@ -33,3 +35,4 @@ pub use config::NodeSettings;
 pub use containerd::{Containerd, StartError};
 pub use host::{HostFacts, Problem};
 pub use layout::Layout;
+pub use networks::FurtherNetworks;

@@ -30,6 +30,7 @@ use crate::host;
 use crate::layout::Layout;
 use crate::lock;
 use crate::members;
+use crate::networks;
 use crate::process::{self, ProcessId};
 
 /// How a teardown goes about it.
@@ -90,6 +91,7 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
     }
     let leaders = containerd.into_iter().collect();
     check("killing left processes", kill_left(layout, &[layout.containerd_pidfile()], leaders, say));
+    check("removing further networks of pods", networks::collect_all(layout));
     match mounts::unmount_all(layout) {
         Ok(0) => {}
         Ok(count) => say(format!("unmounted {count} mounts")),
@@ -162,8 +164,12 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
         Err(problems) => return problems.iter().map(ToString::to_string).collect(),
     };
     // No pod is started any more, so that no image is needed.
-    let settings =
-        NodeSettings { pod_cidr: configured_pod_cidr(layout), sandbox_image: String::new(), masquerade: false };
+    let settings = NodeSettings {
+        pod_cidr: configured_pod_cidr(layout),
+        sandbox_image: String::new(),
+        masquerade: false,
+        networks: networks::configured(layout),
+    };
     if let Err(error) = Containerd::start(layout, &host, &settings).await {
         return vec![error.to_string()];
     }
@@ -376,7 +382,7 @@ fn remove_cni_cache(layout: &Layout) -> io::Result<()> {
 
 /// Removes what only a running cluster has: sockets, pidfiles, containerd's state, addresses in use, pods' directories.
 fn remove_runtime_files(layout: &Layout) -> io::Result<()> {
-    for dir in [layout.containerd_state(), layout.cni_ipam_dir()] {
+    for dir in [layout.containerd_state(), layout.cni_ipam_dir(), layout.cni_networks_dir()] {
         remove_tree(&dir)?;
     }
     let socket = layout.containerd_socket();

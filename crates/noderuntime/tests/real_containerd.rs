@@ -109,6 +109,7 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
     let settings = NodeSettings {
         pod_cidr: "10.87.3.0/24".to_owned(),
         sandbox_image: carrack_images::reference("pause"),
+        networks: None,
         masquerade: true,
     };
     let facts = host::probe(&layout).expect("the machine has what a node needs");

@@ -7,11 +7,12 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 28] = [
+const LAYERS: [(&str, u8); 29] = [
     ("types", 0),
     ("cel", 1),
     ("csi", 0),
     ("disks", 0),
+    ("networks", 0),
     ("processes", 0),
     ("deviceplugin", 0),
     ("plot", 0),

@@ -53,6 +53,7 @@ pub fn objects() -> Vec<BootstrapObject> {
     controllers::add(&mut builder);
     kubevirt::add(&mut builder);
     storage::add(&mut builder);
+    node::add(&mut builder);
     let mut objects = builder.roles;
     objects.extend(builder.bindings);
     objects

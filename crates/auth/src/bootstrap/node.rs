@@ -1,6 +1,8 @@
-//! What every kubelet may do; the node authorizer narrows it to the node's own objects.
+//! What every kubelet may do; the node authorizer narrows it to the node's own objects. And what the plugin for further networks of
+//! its pods may, which comes under the node's own name.
 
-use super::{CORE, READ, rule};
+use super::{BOOTSTRAP_LABEL, Builder, CORE, READ, To, rule};
+use crate::caller::GROUP_NODES;
 use crate::rbac::Rule;
 
 /// The rules of `system:node`.
@@ -34,4 +36,10 @@ pub fn node_rules() -> Vec<Rule> {
         rule("create delete deletecollection get list patch update watch", &["resource.k8s.io"], "resourceslices"),
         rule(READ, &["certificates.k8s.io"], "clustertrustbundles"),
     ]
+}
+
+pub(super) fn add(b: &mut Builder) {
+    let name = "carrack.io:node-networks";
+    b.labelled(name, &[BOOTSTRAP_LABEL], vec![rule("get", &["k8s.cni.cncf.io"], "network-attachment-definitions")]);
+    b.bind(name, name, &[To::Group(GROUP_NODES)]);
 }

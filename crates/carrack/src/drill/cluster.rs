@@ -248,6 +248,7 @@ impl<'a> Cluster<'a> {
             pod_cidr: POD_CIDR.to_owned(),
             sandbox_image: carrack_images::reference("pause"),
             masquerade: true,
+            networks: None,
         };
         let containerd = self.stage.runtime.block_on(Containerd::start(node, &facts, &settings))?;
         let stop = CancellationToken::new();

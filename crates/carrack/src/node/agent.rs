@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::cli::BuiltIn;
 use crate::logging;
-use crate::roles::{self, kubelet, local_storage, virt_handler};
+use crate::roles::{self, kubelet, local_storage, networks, virt_handler};
 use crate::up::{keep, provide, refuse, take};
 
 /// How long roles may take to end.
@@ -102,6 +102,7 @@ async fn serve(layout: Layout, told: Told) -> anyhow::Result<()> {
         pod_cidr: told.pod_cidr.clone(),
         sandbox_image: carrack_images::reference("pause"),
         masquerade: false,
+        networks: Some(networks::further(told.kubelet.kubeconfig.clone())?),
     };
     let containerd = Containerd::start(&layout, &facts, &settings).await?;
     let mut tasks = JoinSet::new();

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use carrack_apiserver::serve::{NodeProxy, TlsNodeProxy};
 use carrack_apiserver::{ApiServer, InProcess};
-use carrack_auth::pki::{Pki, Sans, Server};
+use carrack_auth::kubeconfig::Kubeconfig;
+use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::members::Members;
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Containerd, HostFacts, Layout, NodeSettings, host, lock};
+use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, lock};
 use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -37,9 +38,12 @@ use super::tasks::keep;
 use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::image;
+use crate::kubeconfig::CLUSTER;
 use crate::network;
 use crate::roles::diagnostics::Listen;
-use crate::roles::{self, apiserver, gpu_extender, gpu_plugin, kubelet, local_storage, virt_controller, virt_handler};
+use crate::roles::{
+    self, apiserver, gpu_extender, gpu_plugin, kubelet, local_storage, networks, virt_controller, virt_handler,
+};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -237,6 +241,7 @@ async fn start_node(
         pod_cidr: args.pod_cidr.clone(),
         sandbox_image: carrack_images::reference("pause"),
         masquerade: true,
+        networks: Some(further_networks(args, machine, pki)?),
     };
     let api_ready = async {
         // Roles that come before the roles of RBAC would only be refused.
@@ -247,6 +252,7 @@ async fn start_node(
     let (containerd, ()) = tokio::join!(Containerd::start(&machine.layout, &machine.facts, &settings), api_ready);
     let containerd = containerd?;
     virt_controller::install(&*administrator(server)).await?;
+    networks::install(&*administrator(server)).await?;
     start_control_plane(tasks, machine, server, pki.ca_pem(), stop);
     tracing::info!(version = containerd.version(), pid = containerd.process().pid, "containerd is ready");
     let token = stop.clone();
@@ -288,6 +294,7 @@ impl Start<'_> {
         let Self { args, machine, server, pki, report, began } = self;
         wait_ready(server).await;
         virt_controller::install(&*administrator(server)).await?;
+        networks::install(&*administrator(server)).await?;
         start_control_plane(tasks, machine, server, pki.ca_pem(), stop);
         report.step("preparing images");
         let images = args.images_dir.path(&machine.layout);
@@ -318,6 +325,19 @@ impl Start<'_> {
         ));
         Ok(())
     }
+}
+
+/// What this node's plugin for further networks of pods needs. It is a process of containerd's, and so comes from outside.
+fn further_networks(args: &UpArgs, machine: &Machine, pki: &Pki) -> anyhow::Result<FurtherNetworks> {
+    let identity = Identity::Node { node: machine.node_name.clone() };
+    let client = pki.client(&identity, apiserver::now_unix_s())?;
+    let address = if args.bind_address.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { args.bind_address };
+    let server = format!("https://{}", SocketAddr::new(address, args.https_port));
+    let path = machine.layout.data_dir().join("networks.yaml");
+    Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client)
+        .write(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    networks::further(path)
 }
 
 /// The agents of this node.

@@ -65,8 +65,12 @@ pub struct Masquerade {
 pub enum Binding {
     /// By address translation.
     Masquerade(Masquerade),
-    /// On one segment with the pod's interface, whose address becomes the guest's.
-    Bridge,
+    /// On one segment with the pod's interface, whose addresses become the guest's.
+    Bridge {
+        /// The hardware address that the pod's interface has then. The guest's own would make the bridge take the guest's
+        /// frames for its own.
+        port_mac: String,
+    },
 }
 
 /// An interface of the pod, and what joins the guest to it.

@@ -4,10 +4,13 @@ use carrack_engine::Time;
 use carrack_launcher::Domain;
 use carrack_launcher::accel::Accel;
 use carrack_launcher::domain::{EndReason, Phase};
+use carrack_networks::STATUS_ANNOTATION;
 use carrack_types::kubevirt::domain::Machine;
 use carrack_types::kubevirt::vmi::{NetworkInterfaceStatus, VirtualMachineInstanceStatus};
 use carrack_types::kubevirt::{Condition, Interface, VirtualMachineInstance, phase, set_condition};
+use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 use super::effects::AgentReport;
 use super::spec::{POD_INTERFACE, mac_of, pod_interface};
@@ -161,13 +164,17 @@ fn interfaces(
         }
         let pod_interface_name = pod_interface(vmi, nic);
         let mac = mac_of(vmi, nic);
+        let attached = attachment(pod, &pod_interface_name);
         let inside = agent.and_then(|agent| agent.interfaces.iter().find(|interface| interface.mac == mac));
-        // Only addresses on the pod network are known from outside.
+        // From outside, addresses on the pod network are known, and those that were given to the pod on others: a bridged
+        // guest has them by DHCP.
         let ip_addresses = match inside {
             _ if pod_interface_name == POD_INTERFACE => addresses.clone(),
             Some(inside) => inside.addresses.clone(),
-            None => Vec::new(),
+            None => attached.as_ref().map(addresses_of).unwrap_or_default(),
         };
+        let sources = [(true, "domain"), (inside.is_some(), "guest-agent"), (attached.is_some(), "multus-status")];
+        let sources: Vec<&str> = sources.iter().filter(|(known, _)| *known).map(|(_, source)| *source).collect();
         NetworkInterfaceStatus {
             name: nic.name.clone(),
             mac,
@@ -175,10 +182,21 @@ fn interfaces(
             ip_address: ip_addresses.first().cloned().unwrap_or_default(),
             ip_addresses,
             pod_interface_name,
-            info_source: if inside.is_some() { "domain, guest-agent" } else { "domain" }.to_owned(),
+            info_source: sources.join(", "),
             queue_count: 1,
             link_state: "up".to_owned(),
         }
     };
     interfaces.map(status).collect()
+}
+
+/// What the pod is told of one of its further networks, by the interface there.
+fn attachment(pod: Option<&Pod>, interface: &str) -> Option<Value> {
+    let told = pod?.annotation(STATUS_ANNOTATION)?;
+    let list: Vec<Value> = serde_json::from_str(told).ok()?;
+    list.into_iter().find(|network| network["interface"] == interface && network["default"] != true)
+}
+
+fn addresses_of(attachment: &Value) -> Vec<String> {
+    attachment["ips"].as_array().into_iter().flatten().filter_map(|ip| ip.as_str().map(str::to_owned)).collect()
 }

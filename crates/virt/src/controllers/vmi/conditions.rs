@@ -1,6 +1,7 @@
 //! An instance's conditions as far as its pod decides them, and the pod's readiness gate.
 
 use carrack_engine::Time;
+use carrack_networks::FAILURE_ANNOTATION;
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::UNPAUSED_CONDITION;
@@ -9,6 +10,14 @@ use serde_json::{Value, json};
 
 use super::World;
 use super::progress::{Next, Obstacle};
+
+/// Reason of the condition, and the event, of an instance whose pod does not get its networks.
+const NO_NETWORKS: &str = "FailedAttachNetworks";
+
+/// Whether an instance's pod does not get its networks.
+pub(super) fn lacks_networks(vmi: &VirtualMachineInstance) -> bool {
+    vmi.condition("Synchronized").is_some_and(|condition| condition.reason == NO_NETWORKS)
+}
 
 /// Brings the conditions up to date.
 pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &Next, now: Time) {
@@ -94,6 +103,9 @@ fn unsynchronized(pod: Option<&Pod>, next: &Next) -> Option<Condition> {
         }
         Next::Wait(Obstacle::Spec(why)) => return failure("FailedCreate", why),
         _ => {}
+    }
+    if let Some(why) = pod.and_then(|pod| pod.annotation(FAILURE_ANNOTATION)) {
+        return failure(NO_NETWORKS, why);
     }
     let waiting = image_error(pod?)?;
     failure(waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref().unwrap_or_default())

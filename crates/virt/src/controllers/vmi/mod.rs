@@ -196,6 +196,7 @@ fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress
         progress::Next::Phase(phase::SUCCEEDED) if old.is_deleting() => wait(true),
         // What is in the way is told once, with its event.
         progress::Next::CreatePod(_) | progress::Next::Wait(_) => None,
+        _ if !unhindered && conditions::lacks_networks(new) => None,
         _ => {
             let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");
             let passes = new.is_deleting() || new.phase() == phase::SCHEDULING;
@@ -212,8 +213,12 @@ fn tell_obstacle(
     progress: &progress::Next,
     plan: Plan,
 ) -> Plan {
-    let progress::Next::Wait(obstacle) = progress else { return plan };
-    let kind = if *obstacle == progress::Obstacle::NoNode { "PodScheduled" } else { "Synchronized" };
+    let kind = match progress {
+        progress::Next::Wait(progress::Obstacle::NoNode) => "PodScheduled",
+        progress::Next::Wait(_) => "Synchronized",
+        _ if conditions::lacks_networks(new) => "Synchronized",
+        _ => return plan,
+    };
     match new.condition(kind) {
         Some(now) if old.condition(kind).map(|before| &before.message) != Some(&now.message) => {
             plan.event(EventRecord::warning(new, now.reason.clone(), now.message.clone()))

@@ -315,6 +315,44 @@ fn obstacles_show_in_conditions() {
 }
 
 #[test]
+fn a_pod_without_its_networks_is_told_once() {
+    let why = "there is no NetworkAttachmentDefinition ns/lan";
+    let failed =
+        || pod("ContainerCreating", json!({"metadata": {"annotations": {"networks.carrack.io/failure": why}}}));
+    let told = plan(vmi("Scheduling", json!({})), Some(failed()));
+    let patch = patched(&told);
+    let condition = condition(&patch, "Synchronized");
+    assert_eq!((&condition["reason"], &condition["message"]), (&json!("FailedAttachNetworks"), &json!(why)));
+    assert_eq!((told.events[0].reason.as_str(), told.patient.len()), ("FailedAttachNetworks", 0));
+    let again = vmi("Scheduling", json!({"status": {"conditions": [condition]}}));
+    assert!(plan(again, Some(failed())).events.is_empty(), "it says so already");
+}
+
+#[test]
+fn further_networks_are_asked_for_by_name_interface_and_hardware_address() {
+    let annotation = |more: Value| {
+        let pod = created(&plan(vmi("", more), None)).expect("a pod");
+        let text = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].clone();
+        text.as_str().map(|text| serde_json::from_str::<Value>(text).expect("JSON")).unwrap_or_default()
+    };
+    assert_eq!(annotation(json!({})), Value::Null);
+    let with = |network: &str, nic: Value| {
+        let mut nic = nic;
+        nic["name"] = json!("second");
+        annotation(json!({"spec": {
+            "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, nic]}},
+            "networks": [{"name": "default", "pod": {}}, {"name": "second", "multus": {"networkName": network}}]}}))
+    };
+    // The name of the interface: eleven digits of the SHA-256 of the network's name in the spec.
+    let interface = "pod16367aacb67";
+    assert_eq!(with("lan", json!({"bridge": {}})), json!([{"namespace": "ns", "name": "lan", "interface": interface}]));
+    assert_eq!(
+        with("other/lan", json!({"bridge": {}, "macAddress": "02-00-00-00-00-AA"})),
+        json!([{"namespace": "other", "name": "lan", "interface": interface, "mac": "02:00:00:00:00:aa"}])
+    );
+}
+
+#[test]
 fn readiness_follows_the_pod_and_the_guest() {
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let of = |vmi, pod| condition(&patched(&plan(vmi, pod)), "Ready")["status"].clone();

@@ -32,7 +32,7 @@ pub(super) async fn prepare(pid: u32, link: &PodLink) -> Result<LinkFacts, Strin
 async fn in_namespace(namespace: &str, link: &PodLink) -> Result<LinkFacts, String> {
     let script = match &link.binding {
         Binding::Masquerade(network) => masquerade(link, network),
-        Binding::Bridge => bridge(link),
+        Binding::Bridge { port_mac } => bridge(link, port_mac),
     };
     let said = command("nsenter", &[&format!("--net={namespace}"), "sh", "-ec", &script], None).await?;
     facts(&said).ok_or_else(|| format!("what {} is like is not known: {said:.200}", link.pod_interface))
@@ -121,12 +121,21 @@ table ip {TABLE} {{
 /// Puts the pod's interface and the guest's on one segment, and prints MTU, address and router. A dummy keeps the pod's
 /// address where runtimes and monitoring look for it; it answers no ARP in the guest's place. Where the kernel has no
 /// dummies, a bridge without ports is one.
-fn bridge(link: &PodLink) -> String {
+///
+/// An interface that takes frames for its own hardware address alone is of no use on a bridge, and is refused by name: its guest
+/// would hear nobody, and nobody would know why.
+fn bridge(link: &PodLink, port_mac: &str) -> String {
     let PodLink { pod_interface: pod, bridge, tap, .. } = link;
     // At most fifteen characters, as names of interfaces are.
     let nic: String = format!("{}-nic", pod.chars().take(11).collect::<String>());
     format!(
         "exists() {{ ip link show dev \"$1\" >/dev/null 2>&1; }}
+for kind in macvlan ipvlan; do
+  if ip -oneline link show dev {pod} type $kind 2>/dev/null | grep -q .; then
+    echo \"{pod} is a $kind interface: it takes frames for itself alone, and none for a guest on a bridge; use the plugin bridge\" >&2
+    exit 1
+  fi
+done
 exists {bridge} || ip link add name {bridge} type bridge stp_state 0 forward_delay 0
 read_alias() {{ ip -oneline link show dev {bridge} | sed -n 's/.*alias //p'; }}
 was=$(read_alias)
@@ -150,6 +159,7 @@ if ! exists {nic}; then
   ip link set dev {pod} down
   ip link set dev {pod} name {nic}
 fi
+ip link set dev {nic} address {port_mac}
 ip -4 address flush dev {nic}
 ip link set dev {nic} master {bridge} up
 if [ $address != - ]; then

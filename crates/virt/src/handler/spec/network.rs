@@ -59,7 +59,11 @@ pub(super) fn links(vmi: &VirtualMachineInstance) -> Result<Vec<PodLink>, String
 fn link(vmi: &VirtualMachineInstance, nic: &Interface) -> Result<PodLink, String> {
     let network = network_of(vmi, nic)?;
     let Names { pod, bridge, tap } = names(network);
-    let binding = if nic.bridge.is_some() { Binding::Bridge } else { Binding::Masquerade(masquerade(network, nic)?) };
+    let binding = if nic.bridge.is_some() {
+        Binding::Bridge { port_mac: mac_address(vmi.uid(), &format!("port of {}", nic.name)) }
+    } else {
+        Binding::Masquerade(masquerade(network, nic)?)
+    };
     Ok(PodLink { pod_interface: pod, bridge, tap, binding })
 }
 
@@ -130,7 +134,9 @@ fn nic_spec(vmi: &VirtualMachineInstance, pod: &Pod, nic: &Interface, prepared: 
         Binding::Masquerade(Masquerade { guest, gateway, prefix_bits, .. }) => {
             Some((gateway, guest, prefix_bits, Some(gateway)))
         }
-        Binding::Bridge => found.address.map(|(address, bits)| (BRIDGE_DHCP_SERVER, address, bits, found.router)),
+        Binding::Bridge { .. } => {
+            found.address.map(|(address, bits)| (BRIDGE_DHCP_SERVER, address, bits, found.router))
+        }
     };
     Ok(NicSpec {
         name: nic.name.clone(),

@@ -12,6 +12,7 @@ mod volumes;
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::controller_ref;
+use carrack_networks::NETWORKS_ANNOTATION;
 use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
@@ -33,8 +34,6 @@ use crate::identity::{hashed_network, label_value, launcher_pod_name};
 use crate::paths;
 use volumes::Volumes;
 
-/// Where Multus looks for the networks of a pod.
-const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// Virtual CPUs that share one requested CPU, unless the cluster's settings say otherwise.
 const CPU_ALLOCATION_RATIO: i64 = 10;
 /// Seconds that a guest may take to shut down, unless its spec says otherwise.
@@ -244,7 +243,12 @@ fn attachments(vmi: &VirtualMachineInstance) -> Option<String> {
             let (namespace, name) =
                 multus.network_name.split_once('/').unwrap_or((vmi.namespace(), &multus.network_name));
             let interface = format!("pod{}", hashed_network(&network.name));
-            serde_json::json!({"name": name, "namespace": namespace, "interface": interface})
+            let mut asked = serde_json::json!({"name": name, "namespace": namespace, "interface": interface});
+            let nic = vmi.spec.domain.devices.interfaces.iter().find(|nic| nic.name == network.name);
+            if let Some(mac) = nic.and_then(|nic| nic.mac_address.as_ref()).filter(|mac| !mac.is_empty()) {
+                asked["mac"] = mac.to_lowercase().replace('-', ":").into();
+            }
+            asked
         })
         .collect();
     (!asked.is_empty()).then(|| serde_json::Value::Array(asked).to_string())

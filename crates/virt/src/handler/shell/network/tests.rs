@@ -4,6 +4,9 @@ use std::process::Command;
 
 use super::*;
 
+const PORT_MAC: &str = "02:00:00:00:00:77";
+const GUEST_MAC: &str = "02:00:00:00:00:99";
+
 /// Two namespaces joined by a link; the first has `eth0`. They are removed at the end.
 struct World {
     pod: String,
@@ -67,6 +70,10 @@ fn network(ports: &[(&str, u16)]) -> PodLink {
 fn link(binding: Binding) -> PodLink {
     let [pod_interface, bridge, tap] = ["eth0", "k6t-eth0", "tap0"].map(str::to_owned);
     PodLink { pod_interface, bridge, tap, binding }
+}
+
+fn bridged() -> Binding {
+    Binding::Bridge { port_mac: PORT_MAC.to_owned() }
 }
 
 fn of_mtu(mtu: u16) -> LinkFacts {
@@ -156,6 +163,8 @@ fn try_tcp_to(server_ns: &str, listen: &str, client_ns: &str, connect: &str) -> 
 async fn a_bridged_guest_takes_the_pods_place() {
     let world = World::new("bridge");
     let path = format!("/run/netns/{}", world.pod);
+    // As its plugin made it, which was asked for the guest's hardware address.
+    world.inside(&["ip", "link", "set", "dev", "eth0", "address", GUEST_MAC]);
     world.inside(&["ip", "route", "add", "default", "via", "192.0.2.1"]);
     let wanted = LinkFacts {
         mtu: Some(1400),
@@ -163,12 +172,12 @@ async fn a_bridged_guest_takes_the_pods_place() {
         router: Some(Ipv4Addr::new(192, 0, 2, 1)),
     };
     for _ in 0..2 {
-        assert_eq!(in_namespace(&path, &link(Binding::Bridge)).await, Ok(wanted.clone()));
+        assert_eq!(in_namespace(&path, &link(bridged())).await, Ok(wanted.clone()));
     }
     // A handler that died after the pod's interface was renamed finds the way on.
     world.inside(&["ip", "link", "delete", "tap0"]);
     world.inside(&["ip", "link", "delete", "eth0"]);
-    assert_eq!(in_namespace(&path, &link(Binding::Bridge)).await, Ok(wanted));
+    assert_eq!(in_namespace(&path, &link(bridged())).await, Ok(wanted));
     let links = world.inside(&["ip", "-o", "link", "show", "master", "k6t-eth0"]);
     assert!(links.contains("eth0-nic") && links.contains("tap0"), "{links}");
     let guest = format!("{}-guest", world.pod);
@@ -176,6 +185,7 @@ async fn a_bridged_guest_takes_the_pods_place() {
     let play = || {
         run("ip", &["-n", &world.pod, "link", "add", "g0", "type", "veth", "peer", "name", "ens", "netns", &guest]);
         run("ip", &["-n", &world.pod, "link", "set", "dev", "g0", "master", "k6t-eth0", "up"]);
+        run("ip", &["-n", &guest, "link", "set", "dev", "ens", "address", GUEST_MAC]);
         run("ip", &["-n", &guest, "address", "add", "192.0.2.2/24", "dev", "ens"]);
         run("ip", &["-n", &guest, "link", "set", "dev", "ens", "up"]);
         let out = try_tcp(&world.outside, "192.0.2.1:7000", &guest);
@@ -184,6 +194,17 @@ async fn a_bridged_guest_takes_the_pods_place() {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
     run("ip", &["netns", "delete", &guest]);
     assert_eq!(result.expect("no panic"), (true, true));
+}
+
+#[tokio::test]
+async fn interfaces_that_hear_only_themselves_are_refused_by_name() {
+    let world = World::new("macvlan");
+    world.inside(&["ip", "link", "add", "mv0", "link", "eth0", "type", "macvlan", "mode", "bridge"]);
+    let path = format!("/run/netns/{}", world.pod);
+    let link = PodLink { pod_interface: "mv0".to_owned(), ..link(bridged()) };
+    let why = in_namespace(&path, &link).await.expect_err("no guest would hear anything");
+    assert!(why.contains("mv0 is a macvlan interface"), "{why}");
+    assert!(!world.inside(&["ip", "-o", "link", "show"]).contains("k6t-eth0"), "nothing was made");
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! Further networks of pods: the CNI plugin that containerd calls (`carrack_networks`), which is this program under another name,
+//! and the definition of its kind.
+
+use std::ffi::OsStr;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use carrack_engine::{ApiError, ApiRequest, ContentType, Method, Transport};
+use carrack_networks::plugin::{self, Cluster, Environment};
+use carrack_networks::record::Pod;
+use carrack_networks::{PLUGIN, definition};
+use carrack_noderuntime::FurtherNetworks;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// How often the API server is asked again that gave no answer. The kubelet tries the whole sandbox again later.
+const ATTEMPTS: u32 = 3;
+
+/// Whether the program was called as the plugin.
+#[must_use]
+pub fn is_called() -> bool {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    name.as_deref().and_then(Path::file_name) == Some(OsStr::new(PLUGIN))
+}
+
+/// Does what the runtime asks.
+#[must_use]
+pub fn run() -> ExitCode {
+    let part = |name: &str| std::env::var(name).unwrap_or_default();
+    let environment = Environment {
+        command: part("CNI_COMMAND"),
+        container_id: part("CNI_CONTAINERID"),
+        netns: part("CNI_NETNS"),
+        interface: part("CNI_IFNAME"),
+        args: part("CNI_ARGS"),
+    };
+    let mut input = String::new();
+    if let Err(error) = std::io::stdin().read_to_string(&mut input) {
+        eprintln!("error: the configuration cannot be read: {error}");
+        return ExitCode::FAILURE;
+    }
+    let outcome = plugin::run(&environment, &input, &|kubeconfig| match Api::connect(kubeconfig) {
+        Ok(api) => Ok(Box::new(api)),
+        Err(error) => Err(format!("{error:#}")),
+    });
+    println!("{}", outcome.stdout);
+    ExitCode::from(outcome.code)
+}
+
+/// What the plugin of this node needs: this very program, and the node's credentials.
+///
+/// # Errors
+/// The program does not know where it is.
+pub fn further(kubeconfig: PathBuf) -> anyhow::Result<FurtherNetworks> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(FurtherNetworks { program, kubeconfig })
+}
+
+/// Sees to it that there are NetworkAttachmentDefinitions. Where somebody else has defined them, they stay as they are.
+///
+/// # Errors
+/// The definition was refused.
+pub async fn install(api: &dyn Transport) -> anyhow::Result<()> {
+    let body = serde_json::to_vec(&definition::crd()).context("the definition is no JSON")?;
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let request = ApiRequest { body: body.into(), ..ApiRequest::new(Method::Post, path) };
+    match api.send(request).await {
+        Err(error) if !error.is_already_exists() => {
+            Err(anyhow::anyhow!("cannot define NetworkAttachmentDefinitions: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The API server, for a program that does one thing at a time.
+struct Api {
+    runtime: tokio::runtime::Runtime,
+    transport: Arc<dyn Transport>,
+}
+
+impl Api {
+    fn connect(kubeconfig: &Path) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let transport = {
+            let _entered = runtime.enter();
+            super::https(kubeconfig)?
+        };
+        Ok(Self { runtime, transport })
+    }
+
+    /// Sends what may be sent twice.
+    fn send(&self, request: &ApiRequest) -> Result<Value, ApiError> {
+        let mut attempt = 1;
+        loop {
+            match self.runtime.block_on(self.transport.send(request.clone())) {
+                Ok(response) => return Ok(response.json().unwrap_or_default()),
+                Err(error) if error.is_unknown() && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Cluster for Api {
+    fn definition(&self, namespace: &str, name: &str) -> Result<Option<Value>, String> {
+        match self.send(&ApiRequest::new(Method::Get, definition::path(namespace, name))) {
+            Ok(definition) => Ok(Some(definition)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn annotate(&self, pod: &Pod, annotations: Map<String, Value>) -> Result<(), String> {
+        let mut metadata = json!({ "annotations": annotations });
+        if !pod.uid.is_empty() {
+            metadata["uid"] = json!(pod.uid);
+        }
+        let request = ApiRequest {
+            content_type: ContentType::MergePatch,
+            body: json!({ "metadata": metadata }).to_string().into(),
+            ..ApiRequest::new(Method::Patch, format!("/api/v1/namespaces/{}/pods/{}/status", pod.namespace, pod.name))
+        };
+        self.send(&request).map(drop).map_err(|error| error.to_string())
+    }
+}
