@@ -1,5 +1,7 @@
 //! Further networks of pods and machines, by NetworkAttachmentDefinitions: real CNI plugins, real guests.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
+
 use std::path::{Path, PathBuf};
 
 use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};

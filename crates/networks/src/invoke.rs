@@ -217,6 +217,5 @@ fn short(text: &str) -> String {
 pub fn is_namespace(path: &str) -> bool {
     /// `NSFS_MAGIC` of the kernel.
     const NSFS: i64 = 0x6e73_6673;
-    // The type's width differs from one machine to the other.
-    rustix::fs::statfs(Path::new(path)).is_ok_and(|stat| i64::try_from(stat.f_type) == Ok(NSFS))
+    rustix::fs::statfs(Path::new(path)).is_ok_and(|stat| stat.f_type == NSFS)
 }
