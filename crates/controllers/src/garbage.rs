@@ -146,10 +146,13 @@ impl GarbageCollector {
     }
 
     /// Whether all dependents are known: those that an object had when its deletion was asked for, since no controller gives
-    /// one to an owner that is to go. Of kinds that other servers keep, revisions say nothing.
+    /// one to an owner that is to go. Of kinds that other servers keep, revisions say nothing; a custom kind that cannot be read at
+    /// present (its conversion webhook is gone, say) holds nobody up.
     fn knows_dependents(&self, view: &View<'_>, object: &PartialObject) -> bool {
         let known = |resource: &Resource| view.revision_of(&Source::metadata(resource.clone())) >= object.revision();
-        self.planted == Some(Planted::StaleDependents) || self.builtin.iter().chain(self.custom.iter()).all(known)
+        let is_read = |resource: &&Resource| view.steady_since(&Source::metadata((*resource).clone())).is_some();
+        let must = self.builtin.iter().chain(self.custom.iter().filter(is_read));
+        self.planted == Some(Planted::StaleDependents) || must.into_iter().all(known)
     }
 
     /// An object that is being deleted and waits for its dependents.

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde_json::Value;
 
 use crate::config::Network;
@@ -155,6 +156,7 @@ fn run(call: &Call<'_>, command: &str, program: &str, interface: &str, config: &
         .stdin(stdio(&input).map_err(failed)?)
         .stdout(stdio(&output).map_err(failed)?)
         .stderr(stdio(&errors).map_err(failed)?)
+        .process_group(0)
         .spawn()
         .map_err(failed)?;
     let Some(status) = wait(child).map_err(failed)? else { return Err(InvokeError::Silent(program.to_owned())) };
@@ -188,7 +190,8 @@ fn wait(mut child: Child) -> io::Result<Option<ExitStatus>> {
         }
     };
     if ended == 0 {
-        child.kill()?;
+        // With those that it called: they hold the sandbox's lock.
+        kill_process_group(pid, Signal::KILL)?;
         child.wait()?;
         return Ok(None);
     }

@@ -100,6 +100,9 @@ struct Settings {
     runtime_config: Map<String, Value>,
     #[serde(default, rename = "cni.dev/valid-attachments")]
     valid: Vec<Valid>,
+    /// Where this is told, only these sandboxes are collected.
+    #[serde(default)]
+    stale: Option<Vec<String>>,
     /// Besides, the bridges are to go that plugins made and nobody uses any more: the whole cluster goes.
     #[serde(default)]
     remove_bridges: bool,
@@ -272,7 +275,7 @@ fn attach(
     let made = make(&mut record, &held, settings).and_then(|()| tell(&record, before, environment, settings, cluster));
     match made {
         Ok(()) => Ok(()),
-        Err(why) => match undo(&record, &record.netns, settings) {
+        Err(why) => match undo(&mut record, &environment.netns, &held, settings) {
             Ok(()) => held.forget().map_err(Refusal::Record).and(Err(why)),
             // It stays in the record, for the runtime's DEL.
             Err(left) => Err(Refusal::Runtime(format!("{why}; and not undone: {left}"))),
@@ -286,8 +289,11 @@ fn take_back_earlier(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
     for id in record::sandboxes(&settings.state_dir)? {
         // Who is at work on one sees to it.
         let Some(held) = record::hold(&settings.state_dir, &id, false)? else { continue };
-        let Some(record) = held.load()?.filter(|record| record.pod == *pod) else { continue };
-        undo(&record, living(&record), settings).map_err(|why| Refusal::Earlier(why.to_string()))?;
+        // One that cannot be read is not known to be this pod's.
+        let Ok(found) = held.load() else { continue };
+        let Some(mut record) = found.filter(|record| record.pod == *pod) else { continue };
+        let netns = living(&record).to_owned();
+        undo(&mut record, &netns, &held, settings).map_err(|why| Refusal::Earlier(why.to_string()))?;
         held.forget()?;
     }
     Ok(())
@@ -339,28 +345,40 @@ fn tell(
     cluster.annotate(&record.pod, annotations.into_iter().collect()).map_err(Refusal::Told)
 }
 
-/// Detaches all, the last first. What was never begun is undone as well: nobody knows how far a plugin came.
-fn undo(record: &Record, netns: &str, settings: &Settings) -> Result<(), Refusal> {
-    let call = call(record, netns, settings);
+/// Detaches all, the last first. What was never begun is undone as well: nobody knows how far a plugin came. What is undone is
+/// forgotten at once, so that a call that is cut short leaves less for the next.
+fn undo(record: &mut Record, netns: &str, held: &Held, settings: &Settings) -> Result<(), Refusal> {
     let mut first = None;
-    for Attachment { selection, network, result } in record.attachments.iter().rev() {
-        if let Err(error) = invoke::del(&call, network, selection, result.as_ref()) {
-            first.get_or_insert(Refusal::Plugin(full_name(selection), said(&error)));
+    for index in (0..record.attachments.len()).rev() {
+        let Attachment { selection, network, result } = &record.attachments[index];
+        match invoke::del(&call(record, netns, settings), network, selection, result.as_ref()) {
+            Ok(()) => {
+                record.attachments.remove(index);
+                held.save(record)?;
+            }
+            Err(error) => drop(first.get_or_insert(Refusal::Plugin(full_name(selection), said(&error)))),
         }
     }
     first.map_or(Ok(()), Err)
 }
 
 fn delete(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
+    // Nearly all pods have none; their ends must not depend on a disk that can be written.
+    if !record::is_begun(&settings.state_dir, &environment.container_id) {
+        return Ok(());
+    }
     let held = hold(settings, &environment.container_id)?;
-    if let Some(record) = held.load()? {
-        undo(&record, &environment.netns, settings)?;
+    if let Some(mut record) = held.load()? {
+        undo(&mut record, &environment.netns, &held, settings)?;
     }
     held.forget()?;
     Ok(())
 }
 
 fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
+    if !record::is_begun(&settings.state_dir, &environment.container_id) {
+        return Ok(());
+    }
     let held = hold(settings, &environment.container_id)?;
     let Some(record) = held.load()? else {
         held.forget()?;
@@ -378,13 +396,21 @@ fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> 
 fn collect(settings: &Settings) -> Result<(), Refusal> {
     let mut first = None;
     for id in record::sandboxes(&settings.state_dir)? {
-        if settings.valid.iter().any(|valid| valid.container_id == id) {
+        let goes = match &settings.stale {
+            Some(stale) => stale.contains(&id),
+            None => !settings.valid.iter().any(|valid| valid.container_id == id),
+        };
+        if !goes {
             continue;
         }
         let Some(held) = record::hold(&settings.state_dir, &id, false)? else { continue };
-        let outcome = match held.load()? {
-            Some(record) => undo(&record, living(&record), settings),
-            None => Ok(()),
+        let outcome = match held.load() {
+            Ok(Some(mut record)) => {
+                let netns = living(&record).to_owned();
+                undo(&mut record, &netns, &held, settings)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error.into()),
         };
         match outcome {
             Ok(()) => held.forget()?,
@@ -442,10 +468,15 @@ mod bridges {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let (listed, ports) = ip(&["-oneline", "link", "show", "master", &name])?;
-            if listed && ports.trim().is_empty() {
-                ip(&["link", "delete", "dev", &name, "type", "bridge"])?;
+            let gone = match (listed, ports.trim().is_empty()) {
+                (true, true) => ip(&["link", "delete", "dev", &name, "type", "bridge"])?.0,
+                // Somebody is on it: it stays, and is remembered.
+                (true, false) => false,
+                (false, _) => true,
+            };
+            if gone {
+                fs::remove_file(entry.path())?;
             }
-            fs::remove_file(entry.path())?;
         }
         Ok(())
     }

@@ -62,6 +62,14 @@ pub struct Held {
     lock: File,
 }
 
+/// Whether anything was ever begun for a sandbox, and is not undone yet: an ADD makes its lock first.
+#[must_use]
+pub fn is_begun(dir: &Path, id: &str) -> bool {
+    // What cannot be looked at is not known to be absent.
+    let is_there = |kind: &str| dir.join(format!("{id}.{kind}")).try_exists().unwrap_or(true);
+    is_there("json") || is_there("lock")
+}
+
 /// Takes a sandbox; waits for whoever is at work on it, or returns nothing then.
 ///
 /// # Errors

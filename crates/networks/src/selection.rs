@@ -87,6 +87,9 @@ pub fn parse(annotation: &str, pod_namespace: &str) -> Result<Vec<Selection>, Se
     finish(elements, pod_namespace)
 }
 
+/// How many networks a pod may ask for: each costs a request, a plugin's run and a record.
+const MOST: usize = 32;
+
 fn wrong(index: usize, why: impl Into<String>) -> SelectionError {
     SelectionError::Field { index, why: why.into() }
 }
@@ -124,6 +127,9 @@ fn from_json(index: usize, element: Element) -> Result<Selection, SelectionError
 
 /// Fills in what was left out, and looks whether all of it can be.
 fn finish(mut selections: Vec<Selection>, pod_namespace: &str) -> Result<Vec<Selection>, SelectionError> {
+    if selections.len() > MOST {
+        return Err(wrong(MOST + 1, format!("a pod can have {MOST} further networks")));
+    }
     let mut taken = BTreeSet::from(["eth0".to_owned(), "lo".to_owned()]);
     for (at, selection) in selections.iter_mut().enumerate() {
         let index = at + 1;

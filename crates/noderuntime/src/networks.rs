@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -49,7 +50,9 @@ pub fn plugin(layout: &Layout, networks: &FurtherNetworks) -> Value {
 pub fn configured(layout: &Layout) -> Option<FurtherNetworks> {
     let section = section(layout)?;
     let kubeconfig = PathBuf::from(section["kubeconfig"].as_str()?);
-    Some(FurtherNetworks { program: fs::read_link(layout.cni_bin_dir().join(PLUGIN)).ok()?, kubeconfig })
+    // The program may have been moved since; this one is as good.
+    let linked = fs::read_link(layout.cni_bin_dir().join(PLUGIN)).ok().filter(|program| program.exists());
+    Some(FurtherNetworks { program: linked.or_else(|| std::env::current_exe().ok())?, kubeconfig })
 }
 
 /// The plugin's part of the conflist as it lies there, with what the runtime adds.
@@ -110,8 +113,7 @@ pub fn collect(layout: &Layout, stale: &BTreeSet<String>) -> io::Result<()> {
     if stale.is_empty() {
         return Ok(());
     }
-    let valid: Vec<String> = sandboxes(layout)?.difference(stale).cloned().collect();
-    call(layout, &valid, false)
+    call(layout, Some(stale))
 }
 
 /// Undoes everything, once no pod is left: for the end of the cluster. Blocks.
@@ -122,19 +124,20 @@ pub fn collect_all(layout: &Layout) -> io::Result<()> {
     if !layout.cni_networks_dir().exists() {
         return Ok(());
     }
-    call(layout, &[], true)
+    call(layout, None)
 }
 
-/// Has the plugin collect what is not valid.
-fn call(layout: &Layout, valid: &[String], all: bool) -> io::Result<()> {
-    let program = layout.cni_bin_dir().join(PLUGIN);
+/// Has the plugin collect what was made for these sandboxes, or all, and the bridges then, too.
+fn call(layout: &Layout, stale: Option<&BTreeSet<String>>) -> io::Result<()> {
+    let linked = layout.cni_bin_dir().join(PLUGIN);
+    let program = if linked.exists() { linked } else { std::env::current_exe()? };
     let Some(mut config) = section(layout) else {
         return Err(io::Error::other(format!("{} does not name {PLUGIN} any more", layout.cni_conflist().display())));
     };
-    let valid: Vec<Value> = valid.iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
-    config["cni.dev/valid-attachments"] = json!(valid);
-    config["removeBridges"] = json!(all);
+    config["stale"] = json!(stale);
+    config["removeBridges"] = json!(stale.is_none());
     let mut child = Command::new(&program)
+        .arg0(PLUGIN)
         .env("CNI_COMMAND", "GC")
         .env("CNI_PATH", layout.cni_bin_dir())
         .stdin(Stdio::piped())

@@ -91,7 +91,10 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
     }
     let leaders = containerd.into_iter().collect();
     check("killing left processes", kill_left(layout, &[layout.containerd_pidfile()], leaders, say));
-    check("removing further networks of pods", networks::collect_all(layout));
+    let networks_went = networks::collect_all(layout);
+    // What could not be undone is remembered, unless all goes.
+    let forget_networks = networks_went.is_ok() || options.purge;
+    check("removing further networks of pods", networks_went);
     match mounts::unmount_all(layout) {
         Ok(0) => {}
         Ok(count) => say(format!("unmounted {count} mounts")),
@@ -118,7 +121,7 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
         check("removing a shim's socket", remove_file(&socket));
     }
     check("removing CNI's cache", remove_cni_cache(layout));
-    check("removing run-time files", remove_runtime_files(layout));
+    check("removing run-time files", remove_runtime_files(layout, forget_networks));
     if options.purge {
         say(format!("removing {}", layout.data_dir().display()));
         check("removing the kubelet's directory", remove_tree(&layout.kubelet_root()));
@@ -381,9 +384,12 @@ fn remove_cni_cache(layout: &Layout) -> io::Result<()> {
 }
 
 /// Removes what only a running cluster has: sockets, pidfiles, containerd's state, addresses in use, pods' directories.
-fn remove_runtime_files(layout: &Layout) -> io::Result<()> {
-    for dir in [layout.containerd_state(), layout.cni_ipam_dir(), layout.cni_networks_dir()] {
+fn remove_runtime_files(layout: &Layout, networks_too: bool) -> io::Result<()> {
+    for dir in [layout.containerd_state(), layout.cni_ipam_dir()] {
         remove_tree(&dir)?;
+    }
+    if networks_too {
+        remove_tree(&layout.cni_networks_dir())?;
     }
     let socket = layout.containerd_socket();
     let ttrpc = socket.with_extension("sock.ttrpc");

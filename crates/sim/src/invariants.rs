@@ -53,7 +53,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "machines-leave-silent-nodes",
-        sentence: "An instance that may be started elsewhere is over soon after its node was last heard, whether or not the node is still known or ever was heard.",
+        sentence: "An instance that may be started elsewhere is over, and its launcher gone, soon after its node was last heard, whether or not the node is still known or ever was heard.",
     },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {

@@ -93,6 +93,16 @@ impl Machines {
                 let what = format!("{} is {phase} on {node}, not heard for {} s", key_of(vmi), silent.as_secs());
                 breaches.push(Breach::new("machines-leave-silent-nodes", what));
             }
+            let is_over = matches!(phase, "Succeeded" | "Failed");
+            for pod in observer.all("pod").filter(|pod| is_over && controller(pod) == uid(vmi)) {
+                let (node, is_launcher) = (text(pod, "/spec/nodeName"), label(pod, "labels", APP_LABEL) == LAUNCHER);
+                let silent = self.silent(node, healed, now);
+                if is_launcher && !node.is_empty() && silent > FENCED + NOTICED {
+                    let (vmi, pod) = (key_of(vmi), key_of(pod));
+                    let what = format!("{vmi} is {phase}, and {pod} on {node}, not heard for {} s", silent.as_secs());
+                    breaches.push(Breach::new("machines-leave-silent-nodes", what));
+                }
+            }
         }
         let up = wants.iter().filter(|((kind, _), want)| *kind == "vm" && **want == Want::Up);
         let down: Vec<&str> =

@@ -414,7 +414,7 @@ impl Swarm {
                 launcher_hangs_one_in = 1;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
-            Some(Bug::VanishedNode) => {
+            Some(Bug::VanishedNode | Bug::EndedOnDeadNode) => {
                 // A node with machines that goes for good, and others to go to.
                 nodes = 3;
                 crash_one_in_effects = 0;

@@ -64,6 +64,7 @@ pub(crate) enum Bug {
     TargetDrawnLate,
     MissingHeartbeat,
     VanishedNode,
+    EndedOnDeadNode,
     LateWriter,
     BaselessWrites,
     OneNode,
@@ -406,6 +407,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::VanishedNode,
     },
     Plant {
+        name: "ended-on-dead-node",
+        what: "nobody clears up the launcher of a machine that ended by itself just before its node died",
+        found_by: "machines-leave-silent-nodes",
+        also: &[],
+        bug: Bug::EndedOnDeadNode,
+    },
+    Plant {
         name: "late-writer",
         what: "a launcher that hung for longer than its node's lease starts its machine, whatever the record of its disk says",
         found_by: crate::writers::NAME,
@@ -698,6 +706,7 @@ impl Bug {
         Some(match self {
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
             Self::VanishedNode => Planted::VanishedNode,
+            Self::EndedOnDeadNode => Planted::EndedOnDeadNode,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             _ => return None,
@@ -705,7 +714,7 @@ impl Bug {
     }
     /// Whether it shows in machines of nodes that die, and in nothing else.
     pub(crate) fn is_of_dead_nodes(self) -> bool {
-        matches!(self, Self::VanishedNode | Self::LateWriter | Self::BrokenPromise)
+        matches!(self, Self::VanishedNode | Self::EndedOnDeadNode | Self::LateWriter | Self::BrokenPromise)
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

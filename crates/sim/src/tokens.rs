@@ -222,7 +222,9 @@ pub(crate) fn look(
     breaches: &mut Vec<Breach>,
 ) {
     for (uid, node, called) in bearers(observer, nodes) {
-        let since = called.unwrap_or(healed).max(healed);
+        // A node that was away comes to it when it is back.
+        let booted = nodes.get(&node).map(|n| n.booted_at).unwrap_or_default();
+        let since = called.unwrap_or(healed).max(healed).max(booted);
         if now.since(since) > AGAIN_WITHIN {
             let what = format!("the driver on node{node} was not called for pod {uid} since {}", since.rfc3339());
             breaches.push(Breach::new("drivers-are-called-again", what));

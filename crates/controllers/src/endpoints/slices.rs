@@ -35,7 +35,7 @@ const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 #[derive(Default)]
 pub struct EndpointSliceController {
     /// Services whose endpoints have hints by the capacity of zones: that they get them and lose them is told once.
-    hinted: BTreeSet<Key>,
+    hinted: BTreeSet<(Key, String)>,
     /// A planted bug: pods that run are told as ready.
     hasty: bool,
 }
@@ -253,9 +253,9 @@ impl EndpointSliceController {
         let key = Key::of(service);
         let families: BTreeSet<String> = places.iter().map(|place| place.group.family.clone()).collect();
         if !topology::is_asked(service) {
-            let was = self.hinted.remove(&key);
-            let first = families.first().filter(|_| was);
-            return first.map(|family| topology::told(service, family, Err(topology::NOT_ASKED))).into_iter().collect();
+            let had = |family: &&String| self.hinted.remove(&(key.clone(), (*family).clone()));
+            let had: Vec<&String> = families.iter().filter(had).collect();
+            return had.iter().map(|family| topology::told(service, family, Err(topology::NOT_ASKED))).collect();
         }
         let capacity: Option<Capacity> = topology::capacity(view.cache::<Node>());
         let mut told = Vec::new();
@@ -272,10 +272,10 @@ impl EndpointSliceController {
                 })
                 .collect();
             match topology::hint(capacity.as_ref(), &mut parts) {
-                Ok(()) if !self.hinted.insert(key.clone()) => {}
+                Ok(()) if !self.hinted.insert((key.clone(), family.clone())) => {}
                 Ok(()) => told.push(topology::told(service, &family, Ok(()))),
                 Err(why) => {
-                    self.hinted.remove(&key);
+                    self.hinted.remove(&(key.clone(), family.clone()));
                     told.push(topology::told(service, &family, Err(&why)));
                 }
             }
@@ -319,7 +319,7 @@ impl Controller for EndpointSliceController {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         // What belonged to a service that is gone is the garbage collector's.
         let Some(service) = view.get::<Service>(&key.namespace, &key.name).filter(|s| !s.is_deleting()) else {
-            self.hinted.remove(key);
+            self.hinted.retain(|(of, _)| of != key);
             return Plan::none();
         };
         let slices: Vec<_> = view

@@ -24,14 +24,14 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, ForZone};
 use super::desired::ZONE;
 
 const MODE: &str = "service.kubernetes.io/topology-mode";
-/// What it was called before.
+/// What it was called before. It has precedence, as upstream's `hintsEnabled` (pkg/controller/endpointslice, topology cache) has it.
 const FORMER_MODE: &str = "service.kubernetes.io/topology-aware-hints";
 /// Nodes with these are not counted, whatever the value.
 const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// Whether a service asks for hints by the capacity of zones.
 pub(super) fn is_asked(service: &Service) -> bool {
-    let mode = service.annotation(MODE).or_else(|| service.annotation(FORMER_MODE));
+    let mode = service.annotation(FORMER_MODE).or_else(|| service.annotation(MODE));
     matches!(mode, Some("Auto" | "auto"))
 }
 

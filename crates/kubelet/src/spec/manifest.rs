@@ -3,6 +3,7 @@
 
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::{default, table, validate};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -78,6 +79,9 @@ fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
 /// What only the API could give it.
 fn needs_api(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
+    if pod.annotation("k8s.v1.cni.cncf.io/networks").is_some() {
+        return Some("further networks");
+    }
     if spec.service_account_name.as_deref().is_some_and(|s| !s.is_empty()) {
         return Some("a service account");
     }

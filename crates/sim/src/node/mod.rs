@@ -100,7 +100,7 @@ pub(crate) struct Node {
     pub unmounts_first: bool,
     pub up: bool,
     boot: u32,
-    booted_at: Time,
+    pub(crate) booted_at: Time,
     rng: Rng,
     pending: BTreeMap<u64, Pending>,
     next: u64,

@@ -152,9 +152,19 @@ impl World {
                 let there: Vec<u8> = there.into_iter().filter(|n| self.options.plant.is_none() || !idle(n)).collect();
                 let away = between(rng, Duration::from_secs(240), Duration::from_secs(300));
                 let thorough = rng.one_in(2) || self.options.plant.is_some_and(|p| p.bug == Bug::VanishedNode);
-                if let Some(number) = pick(rng, &there).filter(|_| !self.lost) {
+                let ends = self.options.plant.map_or_else(|| rng.one_in(3), |p| p.bug == Bug::EndedOnDeadNode);
+                let soon = between(rng, Duration::from_millis(50), Duration::from_millis(1500));
+                let (how, picked) = (pick(rng, &[Doing::PowersOff, Doing::Panics]), pick(rng, &there));
+                if let (Some(number), Some(how), true) = (picked, how, ends && !self.lost) {
+                    // It is heard how its guests ended, and nothing any more of their pods.
                     self.lost = true;
-                    self.power_off(number);
+                    let guests = self.nodes.get(&number).into_iter().flat_map(|node| node.guests.alive());
+                    for guest in guests.map(|(compute, _)| compute.to_owned()).collect::<Vec<_>>() {
+                        self.node(number, NodeEvent::Guest(guest, how));
+                    }
+                    self.queue.after(soon, Happening::GoesDark(number, away));
+                } else if let Some(number) = picked.filter(|_| !self.lost) {
+                    self.lost = true;
                     let name = node_name(number);
                     self.mark(format_args!("somebody takes {name} out of the cluster"));
                     let request = ApiRequest::delete(&KubeNode::resource(), "", &name, &DeleteOptions::default());
@@ -165,11 +175,7 @@ impl World {
                         let request = ApiRequest::delete(&lease, NODE_LEASE_NAMESPACE, &name, &options);
                         self.send(Role::User, 0, Asked::Call(CallId(0)), request);
                     }
-                    let now = self.queue.now();
-                    if let Some(node) = self.nodes.get_mut(&number) {
-                        node.power_on_after(now, away);
-                    }
-                    self.queue.after(away, Happening::Node(number, NodeEvent::Booted));
+                    self.goes_dark(number, away);
                 }
             }
             Fault::Strand => {
@@ -304,6 +310,16 @@ impl World {
             self.checker.outages.push((self.queue.now(), None));
         }
         self.queue.after(down, Happening::ServerUp(server));
+    }
+
+    /// A node is without power for so long.
+    pub(super) fn goes_dark(&mut self, number: u8, away: Duration) {
+        let now = self.queue.now();
+        self.power_off(number);
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.power_on_after(now, away);
+        }
+        self.queue.after(away, Happening::Node(number, NodeEvent::Booted));
     }
 
     pub(super) fn reboot(&mut self, number: u8) {

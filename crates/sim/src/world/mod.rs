@@ -126,6 +126,8 @@ enum Happening {
     Ends(Role, u32),
     /// Something of a node.
     Node(u8, NodeEvent),
+    /// A node loses its power, and has it again after so long.
+    GoesDark(u8, Duration),
     /// News for an agent from its node.
     News(Role, u32, OwnIn),
     /// A fault that comes by itself.
@@ -542,6 +544,7 @@ impl World {
             Happening::Item(conn) => self.item(conn),
             Happening::End(conn, end) => self.end(conn, end),
             Happening::Node(number, event) => self.node(number, event),
+            Happening::GoesDark(number, away) => self.goes_dark(number, away),
             Happening::News(role, life, news) => {
                 if self.life(role) == Some(life) {
                     self.step(role, Input::Own(news));

@@ -65,7 +65,7 @@ pub fn without_clones(config: &Config, rng: Rng) -> Manager {
         .with(vmi::VmiController::new(config.clone()))
         .with(replicaset::ReplicaSetController)
         .with(node::NodeController::new(config.planted))
-        .with(node::recovery::RecoveryController)
+        .with(node::recovery::RecoveryController::new(config.planted))
         .with(snapshot::SnapshotController::default())
         .with(snapshot::ContentController::new(config))
         .with(restore::RestoreController::new(config))

@@ -7,6 +7,8 @@ pub enum Planted {
     MissingHeartbeat,
     /// Nobody looks at instances of a node of which neither an object nor a Lease is left.
     VanishedNode,
+    /// Nobody clears up the pods of instances that ended just before their node died.
+    EndedOnDeadNode,
     /// Disks count as copied as soon as a pod is there that copies them.
     CopiesUnread,
     /// A machine is started whether or not a pod copies or fills its disks.

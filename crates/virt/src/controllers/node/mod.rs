@@ -111,7 +111,9 @@ impl Controller for NodeController {
                 (suspect_at, Some(missing + fence::LEASE_DURATION + fence::MARGIN))
             }
         };
-        let given_up = guests(&key.name, view).next().is_none() || self.planted == Some(Planted::VanishedNode);
+        let over_too = self.planted != Some(Planted::EndedOnDeadNode);
+        let given_up =
+            guests(&key.name, view, over_too).next().is_none() || self.planted == Some(Planted::VanishedNode);
         if node.is_none() && lease.is_none() && given_up {
             self.heartbeats.forget(&key.name);
             self.leases.forget(&key.name);
@@ -137,24 +139,34 @@ impl Controller for NodeController {
         match fence_at {
             _ if lease.is_some_and(fence::is_marked) => plan,
             Some(at) if now < at => plan.requeue_after(at.since(now)),
-            Some(_) => fence(&key.name, node, lease, view, plan, now),
+            Some(_) => {
+                let guests: Vec<_> = guests(&key.name, view, over_too).collect();
+                fence(&key.name, node, lease, &guests, plan, now)
+            }
             None => plan,
         }
     }
 }
 
 /// Marks a node's Lease, if there is something to recover. One that is missing is made with its mark.
-fn fence(name: &str, node: Option<&Node>, lease: Option<&Lease>, view: &View<'_>, plan: Plan, now: Time) -> Plan {
+fn fence(
+    name: &str,
+    node: Option<&Node>,
+    lease: Option<&Lease>,
+    guests: &[&VirtualMachineInstance],
+    plan: Plan,
+    now: Time,
+) -> Plan {
     // A Lease that was deleted and made again counts its terms anew; whatever was started under the one before is over, too.
-    let tokens = guests(name, view).filter_map(fence::token).max();
+    let tokens = guests.iter().filter_map(|vmi| fence::token(vmi)).max();
     let term = lease.map_or(1, fence::term).max(tokens.unwrap_or_default());
     let mark = json!({FENCED_ANNOTATION: now.rfc3339()});
     let (plan, why) = match lease {
-        Some(lease) if guests(name, view).next().is_some() => {
+        Some(lease) if !guests.is_empty() => {
             let patch = json!({"metadata": {"annotations": mark}, "spec": {"leaseTransitions": term}});
             (plan.patch(lease, patch), "has run out")
         }
-        None if guests(name, view).any(fence::is_bound) => {
+        None if guests.iter().any(|vmi| fence::is_bound(vmi)) => {
             let premise = Premise::absent(&Lease::resource(), fence::lease_key(name));
             (plan.then(Plan::none().create(&fence::marked(name, term, now)).resting_on(&premise)), "was not taken")
         }
@@ -172,15 +184,16 @@ fn of_lease(lease: &Lease) -> Option<Key> {
     (lease.namespace() == NODE_LEASE_NAMESPACE).then(|| Key::new("", lease.name()))
 }
 
-/// The instances that a node has or is about to have.
-fn guests<'a>(node: &'a str, view: &'a View<'_>) -> impl Iterator<Item = &'a VirtualMachineInstance> {
+/// The instances that a node has or is about to have, and those that are over and have left a launcher there.
+fn guests<'a>(node: &'a str, view: &'a View<'_>, over_too: bool) -> impl Iterator<Item = &'a VirtualMachineInstance> {
+    let has_launcher = move |vmi: &VirtualMachineInstance| {
+        let mut pods = view.cache::<Pod>().by_owner(vmi.uid());
+        pods.any(|pod| pod.controller_uid() == Some(vmi.uid()) && node_of(pod) == Some(node))
+    };
     let is_here = move |vmi: &&VirtualMachineInstance| match vmi.phase() {
         phase::SCHEDULED | phase::RUNNING => place_of(vmi) == node,
-        phase::SCHEDULING => view
-            .cache::<Pod>()
-            .by_owner(vmi.uid())
-            .any(|pod| pod.controller_uid() == Some(vmi.uid()) && node_of(pod) == Some(node)),
-        _ => false,
+        phase::SCHEDULING => has_launcher(vmi),
+        _ => over_too && vmi.is_final() && has_launcher(vmi),
     };
     view.cache::<VirtualMachineInstance>().iter().map(AsRef::as_ref).filter(is_here)
 }

@@ -7,8 +7,12 @@
 //!
 //! While an instance waits for a silent node, its condition `Recovery` says for what, and until when.
 //!
+//! An instance that ended by itself just before its node died is over, and its launcher is not: nobody is there to end it, and
+//! its machine waits for it. On the same proof it is cleared up.
+//!
 //! Keys are instances: each is looked at again in time, whether there is a Node object or not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
@@ -22,6 +26,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::{node_of, place_of};
+use crate::controllers::Planted;
 use crate::controllers::vmi::enter;
 use crate::diff::merge_patch;
 use crate::fence;
@@ -32,7 +37,18 @@ const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 const RECHECK: Duration = Duration::from_secs(30);
 
 /// Fails instances of dead nodes.
-pub struct RecoveryController;
+#[derive(Default)]
+pub struct RecoveryController {
+    planted: Option<Planted>,
+}
+
+impl RecoveryController {
+    /// One with a bug, or without.
+    #[must_use]
+    pub fn new(planted: Option<Planted>) -> Self {
+        Self { planted }
+    }
+}
 
 impl Controller for RecoveryController {
     fn name(&self) -> &'static str {
@@ -60,6 +76,12 @@ impl Controller for RecoveryController {
         let is_lost = vmi.is_final() && vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
         if is_lost {
             return clear_up(&pods);
+        }
+        if vmi.is_final() {
+            if self.planted == Some(Planted::EndedOnDeadNode) {
+                return describe(vmi, None, now);
+            }
+            return clear_up(&pods.into_iter().filter(|pod| is_left_for_good(vmi, pod, view)).collect::<Vec<_>>());
         }
         let place = match vmi.phase() {
             phase::SCHEDULED | phase::RUNNING => place_of(vmi),
@@ -121,6 +143,14 @@ fn fail(vmi: &VirtualMachineInstance, why: &str, now: Time) -> Plan {
         }
         None => Plan::none(),
     }
+}
+
+/// Whether the launcher of an instance that is over is on a node that will not end it, and runs there no more for certain.
+fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>) -> bool {
+    let Some(place) = node_of(pod) else { return false };
+    let is_dead = |lease: &Arc<Lease>| fence::proves_dead(lease, vmi);
+    view.get::<Lease>(NODE_LEASE_NAMESPACE, place).is_some_and(is_dead)
+        || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node))
 }
 
 /// Nobody is there to end the pods of a dead node in their own time.

@@ -70,7 +70,7 @@ fn watch(
 
 fn recover(nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance) -> Vec<String> {
     let caches = caches(nodes, leases, &[vmi]);
-    words(&RecoveryController.reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000)))
+    words(&RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000)))
 }
 
 #[test]
@@ -148,6 +148,47 @@ fn a_lease_is_marked_only_after_all_that_it_promises_and_a_margin() {
     ] {
         assert_eq!(watch(&mut c, nodes, &[lease(6, 1, false)], guests, s), expected, "{s}");
     }
+}
+
+#[test]
+fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
+    let launcher = || -> Pod {
+        of(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {"kubevirt.io": "virt-launcher"},
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "v", "uid": "v",
+                "controller": true}]}, "spec": {"nodeName": "n", "containers": []}}))
+    };
+    let mut taken = node("false", None);
+    taken.spec = Some(of(json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]})));
+    let check = |nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance, goes: bool| {
+        let caches = Caches::new().with(nodes.to_vec()).with(leases.to_vec()).with([vmi.clone()]).with([launcher()]);
+        let plan =
+            RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
+        let gone: Vec<_> = plan.writes.iter().filter(|w| matches!(w, Write::Delete { .. })).collect();
+        assert_eq!((gone.len(), plan.writes.len()), (usize::from(goes), usize::from(goes)), "{vmi:?}: {plan:?}");
+        let text = format!("{gone:?}");
+        assert!(!goes || text.contains("grace_period_s: Some(0)"), "{text}");
+    };
+    let silent = [node("false", None)];
+    for phase in ["Failed", "Succeeded"] {
+        check(&silent, &[lease(9, 3, true)], instance(phase, "true", "3"), true);
+        check(&[], &[lease(9, 3, true)], instance(phase, "true", "3"), true);
+        check(&[taken.clone()], &[], instance(phase, "its disk exists on one node only", ""), true);
+        // No proof yet, or none for this one.
+        check(&silent, &[lease(9, 3, false)], instance(phase, "true", "3"), false);
+        check(&silent, &[lease(9, 3, true)], instance(phase, "true", "4"), false);
+        check(&silent, &[lease(9, 3, true)], instance(phase, "its disk exists on one node only", "3"), false);
+        check(&silent, &[], instance(phase, "true", "3"), false);
+    }
+    // The Lease is marked for its sake.
+    let mut c = NodeController::default();
+    let mut mark = |s: i64, pods: Vec<Pod>| {
+        let ended = instance("Failed", "true", "1");
+        let caches = Caches::new().with(silent.to_vec()).with([lease(6, 1, false)]).with([ended]).with(pods);
+        words(&c.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(1000 + s)))
+    };
+    assert_eq!(mark(0, vec![launcher()]), [""; 0]);
+    assert_eq!(mark(60, Vec::new()), [""; 0]);
+    assert_eq!(mark(60, vec![launcher()]), ["n at \"6\": mark"]);
 }
 
 #[test]
