@@ -187,7 +187,9 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_until_it_is_forgotten() {
         let dir = tempfile::tempdir().expect("a directory");
+        assert!(!is_begun(dir.path(), "a1") && !is_begun(&dir.path().join("none"), "a1"));
         let held = hold(dir.path(), "a1", true).expect("taken").expect("free");
+        assert!(is_begun(dir.path(), "a1"), "it may have come to anything");
         assert_eq!(held.load().expect("read"), None);
         held.save(&record("a1")).expect("kept");
         assert_eq!(sandboxes(dir.path()).expect("read"), ["a1"]);
@@ -195,6 +197,7 @@ mod tests {
         let held = hold(dir.path(), "a1", false).expect("taken").expect("free");
         assert_eq!(held.load().expect("read"), Some(record("a1")));
         held.forget().expect("forgotten");
+        assert!(!is_begun(dir.path(), "a1"));
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
         assert_eq!(sandboxes(&dir.path().join("none")).expect("read"), Vec::<String>::new());
     }

@@ -240,6 +240,8 @@ mod tests {
         refused("a/b/c", "is no name");
         refused("a@eth0", "there is an interface eth0 already");
         refused("a@x,b@x", "network 2 of the pod: there is an interface x already");
+        assert_eq!(parse(&["a"; MOST].join(","), "own").expect("read").len(), MOST);
+        refused(&["a"; MOST + 1].join(","), "a pod can have 32 further networks");
         refused("a@net2,b", "there is an interface net2 already");
         refused("a@sixteen-letters-", "cannot name an interface");
         refused(r#"[{"name": "a", "interface": "a b"}]"#, "cannot name an interface");
