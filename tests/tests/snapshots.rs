@@ -161,6 +161,12 @@ fn nothing_is_left(sandbox: &Sandbox) {
     assert_eq!(files(sandbox, "snapshots"), Vec::<PathBuf>::new());
 }
 
+/// From here on the storage takes no snapshots.
+fn without_snapshots(kubectl: &Kubectl<'_>) {
+    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
+    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+}
+
 /// Storage that takes no snapshots: the disk is copied, whether the machine runs or is off, and machines are made of copies.
 #[test]
 fn what_storage_cannot_snapshot_is_copied() {
@@ -168,8 +174,7 @@ fn what_storage_cannot_snapshot_is_copied() {
     let kubectl = sandbox.kubectl();
     let text = example("vm-snapshot.yaml");
     let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
-    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
-    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+    without_snapshots(&kubectl);
     kubectl.apply(&with_block_device(machine));
     kubectl.wait_agent("diary");
     write(&kubectl, "diary", "before");
@@ -238,8 +243,7 @@ fn a_copy_goes_on_while_its_handler_is_killed() {
     let kubectl = sandbox.kubectl();
     let text = example("vm-snapshot.yaml");
     let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
-    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
-    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+    without_snapshots(&kubectl);
     kubectl.apply(machine);
     kubectl.wait_agent("diary");
     // Enough for the job to be met while it works.

@@ -1,6 +1,7 @@
 //! Static pods: manifests on the node's own disk, decoded as strictly as the API server decodes what it is sent
 //! (<https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/>).
 
+use carrack_networks::NETWORKS_ANNOTATION;
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::{default, table, validate};
 use carrack_types::resource::Object as _;
@@ -79,7 +80,7 @@ fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
 /// What only the API could give it.
 fn needs_api(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
-    if pod.annotation("k8s.v1.cni.cncf.io/networks").is_some() {
+    if pod.annotation(NETWORKS_ANNOTATION).is_some() {
         return Some("further networks");
     }
     if spec.service_account_name.as_deref().is_some_and(|s| !s.is_empty()) {
@@ -182,6 +183,7 @@ mod tests {
             (&GOOD.replace("image: x", "imagee: x"), "unknown field"),
             (&GOOD.replace("name: c,", "name: C_,"), "name"),
             (&GOOD.replace("spec:", "spec:\n  serviceAccountName: x"), "service account"),
+            (&GOOD.replace("labels: {a: b}", "annotations: {k8s.v1.cni.cncf.io/networks: lan}"), "further networks"),
             (&with("  volumes:\n  - {name: v, secret: {secretName: s}}\n"), "volumes of secrets"),
         ] {
             let error = read(text.as_bytes(), "/m/x.yaml", "n").unwrap_err();
