@@ -41,6 +41,7 @@ pub mod qmp;
 pub mod receive;
 pub mod spec;
 mod tail;
+mod trim;
 pub mod writer;
 
 pub use accel::Accel;

@@ -22,6 +22,7 @@ use crate::promise;
 use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::MachineSpec;
+use crate::trim::Rest;
 use crate::writer::{self, Held};
 use rustix::fs::FlockOperation;
 use serde_json::json;
@@ -48,7 +49,8 @@ const CONNECTIONS: usize = 16;
 /// The guest's console is kept up to this length, and once more under a second name.
 const SERIAL_LOG_BYTES: u64 = 4 << 20;
 
-const SERIAL_LOG_PERIOD: Duration = Duration::from_secs(10);
+/// How often the console's length is looked at, and whether anything has happened since.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(10);
 
 /// How the monitor comes into being.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,13 +188,15 @@ impl Monitor {
     async fn work(mut self, listener: UnixListener) -> Result<Option<EndReason>, MonitorError> {
         let (commands_in, mut commands) = mpsc::channel::<Command>(CONNECTIONS);
         let mut connections = JoinSet::new();
-        let mut serial_log = tokio::time::interval(SERIAL_LOG_PERIOD);
-        serial_log.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
+        housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         if self.domain.phase == Phase::Waiting {
             self.publish();
         }
         let promised = self.layout.promise_file();
+        let mut rest = Rest::default();
         while self.domain.phase != Phase::Ended {
+            let mut stirred = true;
             tokio::select! {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
                     Ok((stream, _)) => {
@@ -203,7 +207,11 @@ impl Monitor {
                 Some(_) = connections.join_next() => {}
                 Some(command) = commands.recv() => self.command(command).await,
                 observed = next_event(&mut self.qmp) => self.observe(observed),
-                _ = serial_log.tick() => rotate_serial_log(&self.layout),
+                _ = housekeeping.tick() => {
+                    stirred = false;
+                    rotate_serial_log(&self.layout);
+                    rest.tick();
+                }
                 () = promise::over(&promised), if self.domain.phase != Phase::Waiting => {
                     self.give_up(Observed::PromiseOver).await;
                 }
@@ -212,6 +220,7 @@ impl Monitor {
                 Some(ended) = self.copies.join_next() => self.copy_ended(ended).await,
             }
             self.restart_if_due().await;
+            rest.busy |= stirred;
         }
         // Whoever waits for a copy is told by the end of this process.
         self.copies.abort_all();

@@ -21,13 +21,14 @@ const POD_CIDR: &str = "10.98.0.0/24";
 /// How long anything may take before the measurement is given up.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A data directory for measuring.
+/// A data directory for measuring. Dropped, what runs in it is taken down, and it is removed.
 pub struct Dir {
     layout: Layout,
     images: PathBuf,
+    removed: bool,
 }
 
-/// A cluster that runs in it. Dropped, its process ends; containers are left to [`Dir::remove`].
+/// A cluster that runs in it. Dropped, its process ends; containers are left to its [`Dir`].
 pub struct Cluster {
     /// Milliseconds from the start of the process until `/readyz` said yes.
     pub ready_ms: f64,
@@ -53,7 +54,7 @@ impl Dir {
             None if shared.exists() => shared,
             None => layout.images_dir(),
         };
-        Ok(Self { layout, images })
+        Ok(Self { layout, images, removed: false })
     }
 
     /// Where images are built.
@@ -123,7 +124,15 @@ impl Dir {
     }
 
     /// Takes everything down and removes the directory.
-    pub fn remove(self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// Something is left.
+    pub fn remove(mut self) -> anyhow::Result<()> {
+        self.purge()
+    }
+
+    fn purge(&mut self) -> anyhow::Result<()> {
+        self.removed = true;
         self.carrack(&["down", "--purge", "--grace", "0"])
     }
 }
@@ -257,6 +266,17 @@ impl Cluster {
         let ticks: Vec<u64> = fields.split(' ').skip(11).take(2).filter_map(|t| t.parse().ok()).collect();
         anyhow::ensure!(ticks.len() == 2, "the kernel tells no times of the process");
         Ok(ticks.iter().sum())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if !self.removed
+            && self.layout.data_dir().exists()
+            && let Err(error) = self.purge()
+        {
+            eprintln!("something of the measured cluster is left: {error:#}");
+        }
     }
 }
 

@@ -37,11 +37,11 @@ pub struct Life {
     pub beside_mb: f64,
 }
 
-/// Creates a machine, waits until it runs, and removes it.
+/// Creates a machine, waits until it runs, leaves it alone for `rest`, and removes it.
 ///
 /// # Errors
 /// The machine is refused, or does not run or go in time.
-pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
+pub async fn life(cluster: &Cluster, round: u32, rest: Duration) -> anyhow::Result<Life> {
     let name = format!("bench-{round}");
     let collection = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
     let machine = json!({
@@ -79,6 +79,7 @@ pub async fn life(cluster: &Cluster, round: u32) -> anyhow::Result<Life> {
     };
     let running = |list: &Value| list["items"][0]["status"]["phase"] == "Running";
     cluster.wait("the instance is not Running", running, INSTANCES).await?;
+    tokio::time::sleep(rest).await;
     let beside_mb = beside_mb(cluster)?;
     let path = format!("{collection}/{name}");
     cluster.api.send(ApiRequest::new(Method::Delete, &path)).await.map_err(|error| anyhow::anyhow!("{error}"))?;
