@@ -51,19 +51,22 @@ fn drop_file_pages() -> io::Result<()> {
 fn drop_pages(range: &Range<usize>) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut(range.start);
     // SAFETY: the range is one whole mapping of a file that can't be written through it and of which no page was changed
-    // before it was protected: the kernel counts no anonymous page in it. Programs and libraries are mapped so, and
+    // before it was protected: the kernel counts no anonymous page in it, present or swapped out. Programs and libraries are mapped so, and
     // nothing here maps or protects memory by itself. So every later access finds the same bytes.
     unsafe { madvise(start, range.len(), Advice::LinuxDontNeed) }.map_err(io::Error::from)
 }
 
-/// The mappings of files that cannot be written and in which nothing was changed, as `/proc/PID/smaps` tells (proc(5)).
+/// The mappings of files that cannot be written and in which nothing was changed, as `/proc/PID/smaps` tells (proc(5)):
+/// a page that was changed is anonymous while it is present, and counts as swapped when it is not.
 fn unwritten(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut of_file = None;
     for line in smaps.lines() {
         let mut words = line.split_ascii_whitespace();
         match (words.next(), words.next()) {
-            (Some("Anonymous:"), Some("0")) => found.extend(of_file.take()),
+            (Some("Anonymous:"), Some(amount)) if amount != "0" => of_file = None,
+            // It comes after the other.
+            (Some("Swap:"), Some("0")) => found.extend(of_file.take()),
             (Some(addresses), Some(rights)) if !addresses.ends_with(':') => {
                 let is_file = words.nth(3).is_some_and(|path| path.starts_with('/'));
                 of_file =
@@ -86,32 +89,36 @@ fn range(addresses: &str) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
-    fn mapping(head: &str, anonymous: u32) -> String {
-        format!("{head}\nSize:   4 kB\nRss:   4 kB\nAnonymous:   {anonymous} kB\nVmFlags: rd mr mw me\n")
+    fn mapping(head: &str, anonymous: u32, swap: u32) -> String {
+        let amounts =
+            format!("Size:   4 kB\nRss:   4 kB\nAnonymous:   {anonymous} kB\nSwap:   {swap} kB\nSwapPss:   0 kB");
+        format!("{head}\n{amounts}\nVmFlags: rd mr mw me\n")
     }
 
     #[test]
     fn only_what_equals_its_file_goes() {
         let table = [
-            ("1000-3000 r--p 00000000 fe:00 12 /usr/bin/carrack", 0, true),
-            ("1000-3000 r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, true),
-            ("1000-3000 r-xp 00001000 fe:00 12 /usr/bin/a b (deleted)", 0, true),
+            ("1000-3000 r--p 00000000 fe:00 12 /usr/bin/carrack", 0, 0, true),
+            ("1000-3000 r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, 0, true),
+            ("1000-3000 r-xp 00001000 fe:00 12 /usr/bin/a b (deleted)", 0, 0, true),
             // Relocated, and protected since.
-            ("1000-3000 r--p 00002000 fe:00 12 /usr/bin/carrack", 8, false),
-            ("1000-3000 rw-p 00003000 fe:00 12 /usr/bin/carrack", 0, false),
-            ("1000-3000 ---p 00003000 fe:00 12 /usr/lib/libc.so.6", 0, false),
-            ("1000-3000 r--s 00000000 fe:00 12 /dev/shm/shared", 0, false),
-            ("1000-3000 r--p 00000000 00:00 0 [vvar]", 0, false),
-            ("1000-3000 r-xp 00000000 00:00 0", 0, false),
-            ("3000-1000 r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, false),
-            ("what-this r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, false),
+            ("1000-3000 r--p 00002000 fe:00 12 /usr/bin/carrack", 8, 0, false),
+            // The same, and what was relocated is swapped out.
+            ("1000-3000 r--p 00002000 fe:00 12 /usr/bin/carrack", 0, 8, false),
+            ("1000-3000 rw-p 00003000 fe:00 12 /usr/bin/carrack", 0, 0, false),
+            ("1000-3000 ---p 00003000 fe:00 12 /usr/lib/libc.so.6", 0, 0, false),
+            ("1000-3000 r--s 00000000 fe:00 12 /dev/shm/shared", 0, 0, false),
+            ("1000-3000 r--p 00000000 00:00 0 [vvar]", 0, 0, false),
+            ("1000-3000 r-xp 00000000 00:00 0", 0, 0, false),
+            ("3000-1000 r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, 0, false),
+            ("what-this r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, 0, false),
         ];
-        for (head, anonymous, goes) in table {
+        for (head, anonymous, swap, goes) in table {
             let expected = if goes { vec![0x1000..0x3000] } else { vec![] };
-            assert_eq!(unwritten(&mapping(head, anonymous)), expected, "{head}");
+            assert_eq!(unwritten(&mapping(head, anonymous, swap)), expected, "{head}");
         }
         // What one mapping says does not hold for the next.
-        let two = [mapping(table[0].0, 0), mapping("5000-6000 rw-p 00000000 00:00 0 [heap]", 0)].concat();
+        let two = [mapping(table[0].0, 0, 0), mapping("5000-6000 rw-p 00000000 00:00 0 [heap]", 0, 0)].concat();
         assert_eq!(unwritten(&two), vec![0x1000..0x3000]);
         assert_eq!(unwritten("").len(), 0);
     }
