@@ -36,6 +36,7 @@ use carrack_schema::table::ResourceInfo;
 
 use crate::env::Env;
 use crate::object::Object;
+use crate::registry::delete_options::DeleteOptions;
 use crate::services::{Network, ServiceAddresses};
 use crate::status::Status;
 
@@ -84,6 +85,8 @@ pub struct Attributes<'a> {
     pub managers: Option<&'a str>,
     /// The old object as it is stored, if it goes without its managers too.
     pub old_entry: Option<&'a carrack_store::Entry>,
+    /// How the object is to be removed, if it is.
+    pub(crate) deletion: Option<&'a DeleteOptions>,
     /// Nothing will be stored.
     pub dry_run: bool,
     /// Clock and random numbers.
