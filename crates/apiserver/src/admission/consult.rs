@@ -1,33 +1,39 @@
 //! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{Attributes, Operation, extend, fetch};
+use super::{AdmissionPlugin, Attributes, Operation, extend, fetch};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
 
-/// Whether `object` may be posted to a subresource of the request's object (to its resource, if there is none), and as what;
-/// `stored` is what it is about.
+/// Whether `object` may be posted to a subresource of the request's object, and as what; `stored` is what it is about.
 pub(crate) async fn consult(
     cx: &Cx<'_>,
     subresource: &str,
     object: Object,
     stored: Option<&Object>,
 ) -> Result<Object, Status> {
-    ask(cx, subresource, Operation::Create, object, stored, cx.dry_run()?).await
+    ask(cx, &cx.server.plugins, (Operation::Create, subresource), object, stored).await
 }
 
-/// Whether the caller may connect to a subresource of the request's object; `options` say how.
+/// Whether those who were added by users let a pod be bound so. It is posted to the pod's subresource, or to the resource
+/// of all bindings.
+pub(crate) async fn bind(cx: &Cx<'_>, binding: Object) -> Result<Object, Status> {
+    let subresource = cx.request.subresource.as_deref().unwrap_or_default();
+    ask(cx, &[], (Operation::Create, subresource), binding, None).await
+}
+
+/// Whether those who were added by users let the caller connect to a subresource of the request's object; `options` say
+/// how.
 pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<(), Status> {
-    ask(cx, subresource, Operation::Connect, options, None, false).await.map(drop)
+    ask(cx, &[], (Operation::Connect, subresource), options, None).await.map(drop)
 }
 
 async fn ask(
     cx: &Cx<'_>,
-    subresource: &str,
-    operation: Operation,
+    plugins: &[Box<dyn AdmissionPlugin>],
+    (operation, subresource): (Operation, &str),
     object: Object,
     stored: Option<&Object>,
-    dry_run: bool,
 ) -> Result<Object, Status> {
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let mut attributes = Attributes {
@@ -43,13 +49,11 @@ async fn ask(
         managers: None,
         old_entry: None,
         deletion: None,
-        dry_run,
+        dry_run: operation != Operation::Connect && cx.dry_run()?,
         env: &*cx.server.env,
     };
-    // Only those who were added by users see connections.
-    let plugins = if operation == Operation::Connect { &[][..] } else { &*cx.server.plugins };
     let found = fetch(&*cx.server.store, plugins, &attributes).await?;
-    extend::mutate(cx, &mut attributes, &found).await?;
+    extend::mutate(cx, plugins, &mut attributes, &found).await?;
     for plugin in plugins {
         plugin.validate(&attributes, &found)?;
     }

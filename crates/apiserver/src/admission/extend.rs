@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::hooks::Hooks;
 use super::select::{name_of, verb};
-use super::{Attributes, Found, Operation, policy, webhook};
+use super::{AdmissionPlugin, Attributes, Found, Operation, policy, webhook};
 use crate::context::Cx;
 use crate::convert;
 use crate::env::new_uid;
@@ -164,8 +164,14 @@ pub(crate) fn annotate(cx: &Cx<'_>, attributes: &Attributes<'_>, found: &Found) 
     }
 }
 
-/// Lets those change the object who may.
-pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: &Found) -> Result<(), Status> {
+/// Lets those change the object who may. After that the plugins that have a say in the request look at it again, with what
+/// was found for them.
+pub(crate) async fn mutate(
+    cx: &Cx<'_>,
+    plugins: &[Box<dyn AdmissionPlugin>],
+    attributes: &mut Attributes<'_>,
+    found: &Found,
+) -> Result<(), Status> {
     let any = |hooks: &Hooks| !hooks.mutating.is_empty() || !hooks.mutating_policies.is_empty();
     let Some(asked) = Asked::new(cx, attributes, any).await? else { return Ok(()) };
     let before = attributes.object.clone();
@@ -176,7 +182,7 @@ pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: 
     }
     keep_other_half(cx, attributes, &before);
     // What came later may concern those that were asked earlier.
-    for plugin in &cx.server.plugins {
+    for plugin in plugins {
         plugin.mutate(attributes, found)?;
     }
     if !seen.is_empty() {

@@ -43,7 +43,7 @@ use crate::status::Status;
 pub use along::{Along, Change};
 pub(crate) use along::{Terms, terms};
 pub(crate) use cluster_role::aggregated;
-pub(crate) use consult::{connect, consult};
+pub(crate) use consult::{bind, connect, consult};
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
 pub(crate) use found::{Found, fetch};
 pub(crate) use hooks::{Hooks, HooksFold};

@@ -200,7 +200,7 @@ async fn admit(
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
-    extend::mutate(cx, &mut attributes, &found).await?;
+    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);

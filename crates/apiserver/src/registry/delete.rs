@@ -198,7 +198,7 @@ async fn with_attributes(
     if let Some((_, options)) = asked {
         // An eviction was asked about as such.
         if !options.evicts {
-            extend::mutate(cx, &mut attributes, &found).await?;
+            extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
         }
         for plugin in &server.plugins {
             plugin.validate(&attributes, &found)?;

@@ -223,7 +223,7 @@ async fn admit(
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
-    extend::mutate(cx, &mut attributes, &found).await?;
+    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
     errors.extend(meta::check_finalizers(&attributes.object, old));

@@ -39,8 +39,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let subresource = cx.request.subresource.clone().unwrap_or_default();
-    let binding = admission::consult(cx, &subresource, binding, None).await?;
+    let binding = admission::bind(cx, binding).await?;
     let node = str_at(&binding, &["target", "name"]).to_owned();
     let fault = |field: &str, text: &str| {
         let reason = if text.starts_with("Required") { "FieldValueRequired" } else { "FieldValueNotSupported" };
