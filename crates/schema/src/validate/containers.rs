@@ -247,8 +247,10 @@ impl<'a> Containers<'a> {
     }
 
     fn mounts(&self, container: &Place<'_>, errors: &mut Errors) {
-        let devices: Vec<(&str, &str)> =
-            container.items("volumeDevices").map(|device| (device.text("name"), device.text("devicePath"))).collect();
+        let of_devices = |field: &'static str| -> BTreeSet<&str> {
+            container.items("volumeDevices").map(|device| device.text(field)).collect()
+        };
+        let (devices, device_paths) = (of_devices("name"), of_devices("devicePath"));
         unique(
             container.items("volumeMounts"),
             |mount| Some(mount.text("mountPath")).filter(|path| !path.is_empty()),
@@ -268,10 +270,10 @@ impl<'a> Containers<'a> {
                     Some(_) => {}
                 }
             }
-            if devices.iter().any(|(device, _)| *device == name) {
+            if devices.contains(name) {
                 mount.invalid("name", "must not already exist in volumeDevices", errors);
             }
-            if devices.iter().any(|(_, device)| *device == path) {
+            if device_paths.contains(path) {
                 mount.invalid("mountPath", "must not already exist as a path in volumeDevices", errors);
             }
             if !mount.text("subPath").is_empty() && !mount.text("subPathExpr").is_empty() {
