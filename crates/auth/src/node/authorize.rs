@@ -288,7 +288,7 @@ mod tests {
         check(Attributes { field_selector: r"spec.nodeName!=x\,spec.nodeName=n1", ..at("list", "", "pods") }, false);
         check(Attributes { field_selector: r"metadata.name!=x\,metadata.name=n1", ..at("list", "", "nodes") }, false);
         let slices = at("deletecollection", "resource.k8s.io", "resourceslices");
-        check(Attributes { field_selector: r"spec.nodeName!=x\,spec.nodeName==n1", ..slices.clone() }, false);
+        check(Attributes { field_selector: r"spec.nodeName!=x\,spec.nodeName==n1", ..slices }, false);
         check(Attributes { field_selector: "spec.nodeName=n1", ..slices }, true);
         check(at("list", "", "pods"), false);
         check(at("update", "", "pods").in_namespace("ns").named("web").with_subresource("status"), true);
