@@ -97,8 +97,9 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Ends the deletion of definitions that was cut short by the end of a process.
-    async fn finish_definitions(&self) -> Result<(), Status> {
+    /// Ends the deletion of definitions that was cut short, by the end of a process or of a request. The shell calls this
+    /// now and then, too.
+    pub(crate) async fn finish_definitions(&self) -> Result<(), Status> {
         let prefix = keys::of(CRD_GROUP, CRDS, None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
         for entry in page.entries {

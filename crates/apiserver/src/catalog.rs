@@ -132,7 +132,8 @@ impl Fold for CatalogFold {
         }
         let definition = Value::Object(object);
         match carrack_schema::crd::resource_info(&definition) {
-            Ok(row) => {
+            Ok(mut row) => {
+                row.defined_at = entry.mod_revision.0;
                 self.definitions.insert(key.to_owned(), Arc::new(row));
             }
             // Validation refuses such a definition; one that an older release let in is not served.

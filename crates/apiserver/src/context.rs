@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use carrack_auth::Caller;
+use carrack_auth::{Attributes, Caller};
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_store::Entry;
 use http::HeaderMap;
@@ -86,12 +86,34 @@ impl Cx<'_> {
         keys::key(&self.row, self.namespace(), self.name()).into()
     }
 
-    /// An entry as if it had been stored in the request's version.
+    /// An entry as if it had been stored in the request's version, as it is defined now.
     pub(crate) async fn converted(&self, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
-        if self.row.conversion.is_none() {
+        if !self.row.is_custom {
             return Ok(entry);
         }
         self.server.converter(&self.row).entry(entry, self.version_index).await
+    }
+
+    /// Whether the caller may do this, too, with the request's object or a subresource of it.
+    pub(crate) async fn may(&self, verb: &'static str, subresource: &str) -> Result<(), Status> {
+        let attributes = Attributes {
+            verb,
+            group: &self.request.group,
+            version: &self.request.version,
+            resource: &self.request.resource,
+            subresource,
+            name: self.name(),
+            namespace: self.request.namespace.as_deref().unwrap_or_default(),
+            path: "",
+            field_selector: "",
+        };
+        let decision = self.server.with_authorizer(|authorizer| authorizer.authorize(self.caller, &attributes)).await?;
+        if decision.allowed() {
+            return Ok(());
+        }
+        let mut status = self.forbidden(self.name(), "");
+        status.message = attributes.forbidden_message(self.caller, decision.reason());
+        Err(status)
     }
 
     pub(crate) fn presenter(&self) -> Result<Presenter, Status> {

@@ -8,7 +8,7 @@
 //! What comes back is checked: a conversion changes no identity, and of the metadata only labels and
 //! annotations. Upstream: `k8s.io/apiextensions-apiserver/pkg/apiserver/conversion`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use carrack_schema::table::ResourceInfo;
 use carrack_store::{Entry, Store};
@@ -71,8 +71,12 @@ impl Converter {
         Ok(self.objects(vec![object], version).await?.pop().unwrap_or_default())
     }
 
-    /// Entries as if they had been stored in a version of the row.
+    /// Entries as if they had been stored in a version of the row, as it is defined now.
     pub(crate) async fn entries(&self, entries: Vec<Arc<Entry>>, version: usize) -> Result<Vec<Arc<Entry>>, Status> {
+        if !self.row.is_custom {
+            return Ok(entries);
+        }
+        let entries: Vec<Arc<Entry>> = entries.into_iter().map(|entry| stored::caught_up(entry, &self.row)).collect();
         if !self.is_needed() {
             return Ok(entries);
         }
@@ -80,24 +84,14 @@ impl Converter {
         let objects = entries.iter().map(|entry| stored::parse(entry)).collect();
         let converted = self.objects(objects, version).await?;
         let made = |(entry, object): (Arc<Entry>, Object)| {
-            let value = stored::encode_at(&object, &api_version, &self.row.kind, &entry.mod_revision.to_string());
-            if value == entry.value {
-                return entry;
-            }
-            Arc::new(Entry {
-                key: Arc::clone(&entry.key),
-                value,
-                create_revision: entry.create_revision,
-                mod_revision: entry.mod_revision,
-                memo: OnceLock::new(),
-            })
+            stored::instead(&entry, &object, &api_version, &self.row.kind).unwrap_or(entry)
         };
         Ok(entries.into_iter().zip(converted).map(made).collect())
     }
 
     /// One entry, as if it had been stored in a version of the row.
     pub(crate) async fn entry(&self, entry: Arc<Entry>, version: usize) -> Result<Arc<Entry>, Status> {
-        if !self.is_needed() {
+        if !self.row.is_custom {
             return Ok(entry);
         }
         let entries = self.entries(vec![entry], version).await?;

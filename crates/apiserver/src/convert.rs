@@ -12,6 +12,7 @@ use carrack_store::Entry;
 use serde_json::{Map, Value};
 
 use crate::context::Cx;
+use crate::kinds;
 use crate::object::Object;
 use crate::server::Inner;
 use crate::status::Status;
@@ -94,9 +95,26 @@ pub(crate) async fn between(
     Ok(from_storage(row, &row.versions[version], to_storage(row, object)))
 }
 
+/// Completes and prunes a custom resource that is older than its definition, as upstream does with what it reads:
+/// programs that were brought up to date together with a definition rely on its new defaults.
+pub(crate) fn catch_up(row: &ResourceInfo, entry: &Entry, object: &mut Object) {
+    if !row.is_custom || entry.mod_revision.0 >= row.defined_at {
+        return;
+    }
+    let is_own =
+        |version: &&Version| object.get("apiVersion").is_some_and(|given| *given == *row.api_version(&version.name));
+    let Some(version) = row.versions.iter().find(is_own) else { return };
+    // What the definition before let in is shown all the same.
+    if let Err(error) = kinds::conform(row, version, object) {
+        tracing::debug!(key = &*entry.key, %error, "a stored object does not fit its definition");
+    }
+    kinds::default(row, version, object);
+}
+
 /// A stored object in the version of a request.
 pub(crate) async fn load(cx: &Cx<'_>, entry: &Entry) -> Result<Object, Status> {
-    let object = stored::parse(entry);
+    let mut object = stored::parse(entry);
+    catch_up(&cx.row, entry, &mut object);
     if cx.row.conversion.is_some() {
         return cx.server.converter(&cx.row).object(object, cx.version_index).await;
     }
@@ -105,7 +123,8 @@ pub(crate) async fn load(cx: &Cx<'_>, entry: &Entry) -> Result<Object, Status> {
 
 /// Like [`load`], with its managers apart, as they are stored.
 pub(crate) async fn load_apart(cx: &Cx<'_>, entry: &Entry) -> Result<(Object, Option<Box<str>>), Status> {
-    let (object, managers) = stored::parse_apart(entry);
+    let (mut object, managers) = stored::parse_apart(entry);
+    catch_up(&cx.row, entry, &mut object);
     if cx.row.conversion.is_some() {
         return Ok((cx.server.converter(&cx.row).object(object, cx.version_index).await?, managers));
     }

@@ -103,7 +103,14 @@ async fn subresource_request(
         }
         ("", "pods", "eviction") => sub::eviction::create(cx, body).await,
         ("", "serviceaccounts", "token") => sub::token::create(cx, body).await,
-        ("", "pods", "log" | "exec" | "attach" | "portforward") => sub::connect::pod(cx, subresource).await,
+        ("", "pods", "log") => sub::connect::pod(cx, subresource).await,
+        ("", "pods", "exec" | "attach" | "portforward") => {
+            if verb == "get" {
+                // A browser's way to do what others post takes the same right.
+                cx.may("create", subresource).await?;
+            }
+            sub::connect::pod(cx, subresource).await
+        }
         ("", "pods", "proxy") => sub::proxy::pod(cx).await,
         ("", "services", "proxy") => sub::proxy::service(cx).await,
         ("", "nodes", "proxy") => sub::connect::node(cx).await,

@@ -83,7 +83,7 @@ impl ListOptions {
         let limit = usize::try_from(number("limit")?.unwrap_or(0)).unwrap_or(MAX_PAGE).min(MAX_PAGE);
         let continue_token = query.non_empty("continue").map(str::to_owned);
         let send_initial_events = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
-        let at = revision(query, watch, continue_token.is_some(), send_initial_events)?;
+        let at = revision(query, watch, continue_token.is_some(), limit > 0, send_initial_events)?;
         Ok(ListOptions {
             filter: Filter { labels, fields },
             at,
@@ -101,6 +101,7 @@ fn revision(
     query: &Query,
     watch: bool,
     continues: bool,
+    is_paged: bool,
     send_initial_events: Option<bool>,
 ) -> Result<AtRevision, Status> {
     let invalid = |field: &str, why: &str| {
@@ -179,6 +180,8 @@ fn revision(
         (Some("Exact"), _) => Ok(AtRevision::Exact(Revision(number))),
         (None, "") => Ok(AtRevision::Newest),
         (None | Some("NotOlderThan"), _) if number == 0 => Ok(AtRevision::Any),
+        // So it was before there was a match, and so it has stayed.
+        (None, _) if is_paged => Ok(AtRevision::Exact(Revision(number))),
         (None | Some("NotOlderThan"), _) => Ok(AtRevision::NotOlderThan(Revision(number))),
         (Some(other), _) => Err(Status::invalid(
             "meta.k8s.io",
@@ -242,6 +245,13 @@ mod tests {
             ("", false, Ok(AtRevision::Newest)),
             ("resourceVersion=0", false, Ok(AtRevision::Any)),
             ("resourceVersion=7", false, Ok(AtRevision::NotOlderThan(Revision(7)))),
+            ("resourceVersion=7&limit=2", false, Ok(AtRevision::Exact(Revision(7)))),
+            ("resourceVersion=0&limit=2", false, Ok(AtRevision::Any)),
+            (
+                "resourceVersion=7&limit=2&resourceVersionMatch=NotOlderThan",
+                false,
+                Ok(AtRevision::NotOlderThan(Revision(7))),
+            ),
             ("resourceVersion=7&resourceVersionMatch=Exact", false, Ok(AtRevision::Exact(Revision(7)))),
             ("resourceVersion=0&resourceVersionMatch=Exact", false, Err(422)),
             ("resourceVersionMatch=Exact", false, Err(422)),
@@ -255,7 +265,8 @@ mod tests {
             let query_parsed = Query::parse(query);
             let initial = query_parsed.get("sendInitialEvents").map(|_| true);
             let continues = query_parsed.non_empty("continue").is_some();
-            let got = revision(&query_parsed, watch, continues, initial).map_err(|s| s.code);
+            let is_paged = query_parsed.get("limit").is_some();
+            let got = revision(&query_parsed, watch, continues, is_paged, initial).map_err(|s| s.code);
             assert_eq!(got, want, "{query}");
         }
     }

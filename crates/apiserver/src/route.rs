@@ -35,6 +35,8 @@ pub struct ResourceRequest {
     pub subresource: Option<String>,
     /// Path segments behind the subresource (`proxy` and its like).
     pub rest: Vec<String>,
+    /// Whether the path ends in a slash: behind a proxy, a directory and a file are not the same.
+    pub ends_in_slash: bool,
     /// Whether the name is in the path, not only in a selector.
     pub named_in_path: bool,
 }
@@ -53,6 +55,7 @@ impl RequestInfo {
         let Some((mut resource, forced_watch)) = parsed else {
             return RequestInfo { verb: http_verb(method), path: path.to_owned(), resource: None };
         };
+        resource.ends_in_slash = path.ends_with('/');
         let mut verb = match *method {
             Method::POST => "create",
             Method::GET | Method::HEAD => "get",
@@ -63,12 +66,9 @@ impl RequestInfo {
         };
         if forced_watch {
             verb = "watch";
-        } else if verb == "get" && resource.subresource.is_none() {
-            if query.flag("watch") {
-                verb = "watch";
-            } else if resource.name.is_none() {
-                verb = "list";
-            }
+        } else if verb == "get" && resource.name.is_none() {
+            // Who names an object in the path gets it, whatever else is asked.
+            verb = if query.flag("watch") { "watch" } else { "list" };
         } else if verb == "delete" && resource.name.is_none() {
             verb = "deletecollection";
         }
@@ -150,6 +150,8 @@ mod tests {
         check(Method::GET, "/api/v1/pods", "list /v1 ns=- pods - -");
         check(Method::GET, "/api/v1/pods?watch=true", "watch /v1 ns=- pods - -");
         check(Method::GET, "/api/v1/watch/pods", "watch /v1 ns=- pods - -");
+        check(Method::GET, "/api/v1/namespaces/a/pods/x?watch=true", "get /v1 ns=a pods x -");
+        check(Method::GET, "/api/v1/watch/namespaces/a/pods/x", "watch /v1 ns=a pods x -");
         check(Method::GET, "/api/v1/namespaces", "list /v1 ns=- namespaces - -");
         check(Method::GET, "/api/v1/namespaces/a", "get /v1 ns=a namespaces a -");
         check(Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces a finalize");

@@ -237,7 +237,7 @@ impl ApiServer {
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(env, &caller, &info, parts, &body));
+        let record = audit.and_then(|audit| audit.begin(&self.inner.env, &caller, &info, parts, &body));
         let mut notes = Notes::default();
         let started = metrics.start(&info, query.non_empty("dryRun").is_some(), env);
         let request = Request {
@@ -251,9 +251,10 @@ impl ApiServer {
             known: &started.known,
         };
         let response = request.answer(caller, &mut notes).await.unwrap_or_else(Response::from);
-        if let Some(record) = record {
-            record.end(&notes, &response);
-        }
+        let response = match record {
+            Some(record) => record.end(&notes, response),
+            None => response,
+        };
         metrics.end(started, response.status().as_u16(), response.body().size_bytes(), env);
         let response = yaml::lay_out(response, &parts.headers);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
@@ -265,7 +266,7 @@ impl ApiServer {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let nobody = Caller::default();
-        if let Some(record) = audit.begin(&*self.inner.env, &nobody, &info, parts, &[]) {
+        if let Some(record) = audit.begin(&self.inner.env, &nobody, &info, parts, &[]) {
             record.end_unauthenticated(&parts.headers);
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Texts follow `k8s.io/apimachinery/pkg/api/errors`, because people and scripts match on them.
 
-use serde::Serialize;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// A reply that is a `Status` object; as an error it says why a request was refused.
@@ -19,8 +21,8 @@ pub struct Status {
 }
 
 /// `StatusDetails`: the object in question and the causes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Details {
     /// The object's name.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -46,7 +48,8 @@ pub struct Details {
 }
 
 /// One fault of an invalid object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Cause {
     /// The machine-readable reason (`FieldValueRequired`, …).
     pub reason: String,
@@ -64,6 +67,9 @@ impl std::fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// More faults of one object than these help nobody.
+const MAX_FAULTS: usize = 1000;
 
 /// Reasons of statuses that others make.
 const REASONS: [&str; 16] = [
@@ -200,21 +206,19 @@ impl Status {
         Status::new(400, "BadRequest", why.into())
     }
 
-    /// 422: the object has faults. `faults` are (cause reason, field, text without the field).
+    /// 422: the object has faults. `faults` are (cause reason, field, text without the field); the first of very many
+    /// are told.
     pub fn invalid(group: &str, kind: &str, name: &str, faults: &[(String, String, String)]) -> Status {
+        let faults = &faults[..faults.len().min(MAX_FAULTS)];
         let sentence = |(_, field, text): &(String, String, String)| {
             if field.is_empty() { text.clone() } else { format!("{field}: {text}") }
         };
         let all = match faults {
             [one] => sentence(one),
             many => {
-                let mut seen = Vec::new();
-                for fault in many.iter().map(sentence) {
-                    if !seen.contains(&fault) {
-                        seen.push(fault);
-                    }
-                }
-                format!("[{}]", seen.join(", "))
+                let mut seen = BTreeSet::new();
+                let all: Vec<String> = many.iter().map(sentence).filter(|fault| seen.insert(fault.clone())).collect();
+                format!("[{}]", all.join(", "))
             }
         };
         let what = qualified(group, kind);

@@ -17,6 +17,8 @@ use carrack_store::{Entry, Revision, Value as StoreValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::convert;
+use crate::object;
 use crate::status::Status;
 
 const METADATA: &str = ",\"metadata\":{\"resourceVersion\":\"";
@@ -152,6 +154,8 @@ pub(crate) struct Memo {
     front: usize,
     object: OnceLock<Map<String, Value>>,
     fields: OnceLock<BTreeMap<String, String>>,
+    /// For which definition it was looked at what has changed since, and what became of the entry, if anything did.
+    caught_up: OnceLock<(u64, Option<Arc<Entry>>)>,
 }
 
 #[derive(Deserialize)]
@@ -167,9 +171,24 @@ struct PartialMetadata {
     namespace: Option<String>,
 }
 
+impl PartialMetadata {
+    /// Of an object with labels that are no texts, which an earlier version let in: it has a name all the same.
+    fn odd(value: &[u8]) -> PartialMetadata {
+        let object: Map<String, Value> = serde_json::from_slice(value).unwrap_or_default();
+        let labels = object::meta(&object, "labels").and_then(Value::as_object).into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        PartialMetadata {
+            labels: Some(labels.map(|(key, value)| (key.clone(), text(value))).collect()),
+            name: object::name(&object).to_owned(),
+            namespace: Some(object::meta_str(&object, "namespace").to_owned()),
+        }
+    }
+}
+
 impl Memo {
     fn new(value: &[u8]) -> Memo {
-        let metadata = serde_json::from_slice::<Partial>(value).map(|partial| partial.metadata).unwrap_or_default();
+        let partial = serde_json::from_slice::<Partial>(value);
+        let metadata = partial.map_or_else(|_| PartialMetadata::odd(value), |partial| partial.metadata);
         let front = value
             .windows(METADATA.len())
             .position(|window| window == METADATA.as_bytes())
@@ -181,6 +200,7 @@ impl Memo {
             front,
             object: OnceLock::new(),
             fields: OnceLock::new(),
+            caught_up: OnceLock::new(),
         }
     }
 }
@@ -279,6 +299,41 @@ mod apart {
     }
 }
 
+/// An entry with another object in its place; none when that would be the same.
+pub(crate) fn instead(
+    entry: &Arc<Entry>,
+    object: &Map<String, Value>,
+    api_version: &str,
+    kind: &str,
+) -> Option<Arc<Entry>> {
+    let value = encode_at(object, api_version, kind, &entry.mod_revision.to_string());
+    (value != entry.value).then(|| {
+        Arc::new(Entry {
+            key: Arc::clone(&entry.key),
+            value,
+            create_revision: entry.create_revision,
+            mod_revision: entry.mod_revision,
+            memo: OnceLock::new(),
+        })
+    })
+}
+
+/// A custom resource's entry as its definition would have it now; see [`convert::catch_up`].
+pub(crate) fn caught_up(entry: Arc<Entry>, row: &ResourceInfo) -> Arc<Entry> {
+    if entry.mod_revision.0 >= row.defined_at {
+        return entry;
+    }
+    let make = || {
+        let mut object = parse(&entry);
+        convert::catch_up(row, &entry, &mut object);
+        let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
+        (row.defined_at, instead(&entry, &object, &api_version, &row.kind))
+    };
+    let known = memo(&entry).caught_up.get_or_init(make);
+    let now = if known.0 == row.defined_at { known.1.clone() } else { make().1 };
+    now.unwrap_or(entry)
+}
+
 /// A selectable field's value, as text; empty when the object has none.
 pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, path: &str) -> String {
     let memo = memo(entry);
@@ -288,7 +343,9 @@ pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, 
         _ => {}
     }
     let compute = || {
-        let object = Value::Object(crate::convert::from_storage(row, version, parse(entry)));
+        let mut object = parse(entry);
+        convert::catch_up(row, entry, &mut object);
+        let object = Value::Object(convert::from_storage(row, version, object));
         version
             .selectable_fields
             .iter()
@@ -298,7 +355,7 @@ pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, 
             })
             .collect::<BTreeMap<_, _>>()
     };
-    if row.is_custom || crate::convert::is_view(row) {
+    if row.is_custom || convert::is_view(row) {
         // A custom resource's selectable fields may change while the entry lives, and a view's
         // fields are not those that the memo holds.
         return compute().remove(path).unwrap_or_default();

@@ -47,7 +47,8 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
     let response = match path.as_str() {
         "/allow" => json!({"uid": uid, "allowed": true, "warnings": ["mind the gap"]}),
         "/deny" => {
-            json!({"uid": uid, "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "not today"}})
+            json!({"uid": uid, "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "not today",
+                "details": {"causes": [{"reason": "FieldValueInvalid", "message": "why", "field": "data.x"}]}}})
         }
         "/annotate" => json!({"uid": uid, "allowed": true, "auditAnnotations": {"why": "it looked well"}}),
         "/deny-silently" => json!({"uid": uid, "allowed": false}),
@@ -56,6 +57,11 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
             let has_label = review["request"]["object"]["metadata"]["labels"]["by"] == "webhook";
             patch(json!([{"op": "add", "path": "/data/color", "value": if has_label { "blue" } else { "red" }}]))
         }
+        "/none" => patch(json!([])),
+        "/annotate-binding" => {
+            patch(json!([{"op": "add", "path": "/metadata/annotations", "value": {"zone": "north"}}]))
+        }
+        "/two" => patch(json!([{"op": "replace", "path": "/spec/replicas", "value": 2}])),
         "/status" => patch(json!([
             {"op": "add", "path": "/status", "value": {"phase": "Failed"}},
             {"op": "add", "path": "/metadata/annotations", "value": {"by": "webhook"}},
@@ -225,6 +231,7 @@ async fn validating_webhooks_refuse_as_upstream_does() {
         assert_eq!(found, code, "{path} {policy}: {reply}");
         assert!(reply["message"].as_str().unwrap_or_default().contains(message), "{path} {policy}: {reply}");
         assert_eq!(warnings.iter().any(|w| w.contains("mind the gap")), path == "/allow", "{path}: {warnings:?}");
+        assert_eq!(reply["details"]["causes"][0]["field"] == "data.x", path == "/deny", "{path}: {reply}");
     }
 }
 
@@ -518,4 +525,82 @@ async fn webhooks_annotate_the_audit_event() {
         .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
         .collect();
     assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn mutating_webhooks_are_asked_about_deletions() {
+    let world = World::new().await;
+    assert_eq!(world.post(CONFIG_MAPS, &config_map("m")).await.0, 201);
+    let path = format!("{CONFIG_MAPS}/m");
+    let delete = |options: Value| {
+        let (world, path) = (&world, &path);
+        async move { world.send(Method::DELETE, path, &options).await }
+    };
+    world.install("Mutating", &[world.hook("/deny")]).await;
+    assert_eq!(delete(Value::Null).await.0, 409);
+    world.install("Mutating", &[world.hook("/label")]).await;
+    let (code, reply, _) = delete(Value::Null).await;
+    let text = "admission webhook \"label.hooks.example.com\" attempted to modify the object, which is not supported for this operation";
+    assert_eq!(code, 500, "{reply}");
+    assert!(reply["message"].as_str().unwrap_or_default().contains(text), "{reply}");
+    world.install("Mutating", &[world.hook("/none")]).await;
+    world.seen.lock().expect("lock").clear();
+    let options = json!({"propagationPolicy": "Foreground", "gracePeriodSeconds": 7, "dryRun": ["All"]});
+    assert_eq!(delete(options).await.0, 200);
+    let told = world.seen.lock().expect("lock")[0].1["request"]["options"].clone();
+    let want = json!({"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground",
+        "gracePeriodSeconds": 7, "dryRun": ["All"]});
+    assert_eq!(told, want);
+    let query = format!("{CONFIG_MAPS}?fieldManager=me&fieldValidation=Strict&dryRun=All");
+    assert_eq!(world.post(&query, &config_map("n")).await.0, 201);
+    let told = world.seen.lock().expect("lock")[1].1["request"]["options"].clone();
+    let want = json!({"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions", "fieldManager": "me",
+        "fieldValidation": "Strict", "dryRun": ["All"]});
+    assert_eq!(told, want);
+}
+
+#[tokio::test]
+async fn webhooks_see_what_is_posted_to_subresources() {
+    let world = World::new().await;
+    let hook = |path: &str, group: &str, resource: &str| {
+        let mut hook = world.hook(path);
+        hook["rules"] =
+            json!([{"operations": ["*"], "apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}]);
+        hook
+    };
+    let hooks = [hook("/annotate-binding", "", "pods/binding"), hook("/two", "apps", "deployments/scale")];
+    world.install("Mutating", &hooks).await;
+    let account = json!({"metadata": {"name": "default"}});
+    assert_eq!(world.post("/api/v1/namespaces/default/serviceaccounts", &account).await.0, 201);
+    let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+    assert_eq!(world.post(pods, &pod).await.0, 201);
+    let binding = json!({"metadata": {"name": "p"}, "target": {"name": "n1"}});
+    let (code, reply) = world.post(&format!("{pods}/p/binding"), &binding).await;
+    assert_eq!(code, 201, "{reply}");
+    let (_, bound, _) = world.send(Method::GET, &format!("{pods}/p"), &Value::Null).await;
+    assert_eq!(
+        (&bound["metadata"]["annotations"]["zone"], &bound["spec"]["nodeName"]),
+        (&json!("north"), &json!("n1"))
+    );
+
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let labels = json!({"a": "b"});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec}}});
+    assert_eq!(world.post(deployments, &deployment).await.0, 201);
+    let path = format!("{deployments}/d/scale");
+    let (code, scaled, _) = world.send(Method::PATCH, &path, &json!({"spec": {"replicas": 5}})).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(2)), "{scaled}");
+    let seen = world.seen.lock().expect("lock");
+    let of = |path: &str| &seen.iter().find(|(seen, _)| seen == path).expect(path).1["request"];
+    let (bound, scale) = (of("/annotate-binding"), of("/two"));
+    assert_eq!((&bound["operation"], &bound["subResource"]), (&json!("CREATE"), &json!("binding")));
+    assert_eq!((&bound["object"]["kind"], &bound["oldObject"]), (&json!("Binding"), &Value::Null));
+    assert_eq!((&scale["kind"]["kind"], &scale["object"]["kind"]), (&json!("Scale"), &json!("Scale")));
+    assert_eq!(
+        (&scale["object"]["spec"], &scale["oldObject"]["spec"]),
+        (&json!({"replicas": 5}), &json!({"replicas": 1}))
+    );
 }

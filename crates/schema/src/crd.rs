@@ -71,6 +71,7 @@ pub fn resource_info(definition: &Value) -> Result<ResourceInfo, CrdError> {
         has_generation: true,
         graceful_deletion: false,
         is_custom: true,
+        defined_at: 0,
     })
 }
 

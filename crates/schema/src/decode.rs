@@ -12,6 +12,7 @@ mod yaml;
 use serde_json::Value;
 
 pub use conform::conform;
+pub(crate) use conform::is_base64;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

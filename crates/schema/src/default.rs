@@ -18,13 +18,36 @@ use crate::table::ResourceInfo;
 /// kinds (which also settles aliases, such as a secret's `stringData`).
 pub fn apply(info: &ResourceInfo, version: &str, object: &mut Value) {
     if info.is_custom {
-        if let Some(version) = info.version(version) {
+        if let Some(version) = info.versions.iter().find(|known| known.name == version) {
+            drop_nulls(object, version.schema());
             by_schema(object, version.schema());
         }
         return;
     }
     if let Value::Object(map) = object {
         kinds::apply(&info.group, version, &info.kind, map);
+    }
+}
+
+/// Drops fields that are null, may not be, and have no default: they are as good as absent.
+/// <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#defaulting-and-nullable>
+fn drop_nulls(value: &mut Value, schema: &Schema) {
+    match value {
+        Value::Object(map) => map.retain(|name, child| {
+            let Some(place) = schema.child(name) else { return true };
+            let node = place.resolve();
+            if child.is_null() {
+                return node.nullable || place.nullable || place.default_value().is_some();
+            }
+            drop_nulls(child, node);
+            true
+        }),
+        Value::Array(list) => {
+            if let Some(items) = schema.resolve().items.as_deref() {
+                list.iter_mut().for_each(|item| drop_nulls(item, items));
+            }
+        }
+        _ => {}
     }
 }
 

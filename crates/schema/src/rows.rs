@@ -137,6 +137,7 @@ impl Row {
             is_custom: false,
             storage: (storage_group.into(), storage_plural.into()),
             conversion: None,
+            defined_at: 0,
         }
     }
 
@@ -266,7 +267,7 @@ const ROW_LITERALS: &[Row] = &[
     Row::new("", "Namespace", "namespaces").short(&["ns"])
         .verbs(&["create", "delete", "get", "list", "patch", "update", "watch"])
         .subs(&[("finalize", "", "v1", "Namespace", &["update"]), STATUS])
-        .fields(&[("status.phase", &[".status.phase"], "")]),
+        .fields(&[("name", &[".metadata.name"], ""), ("status.phase", &[".status.phase"], "")]),
     Row::new("", "Node", "nodes").short(&["no"])
         .subs(&[("proxy", "", "v1", "NodeProxyOptions", PROXY_VERBS), STATUS])
         .fields(&[("spec.unschedulable", &[".spec.unschedulable"], "false")]),

@@ -19,8 +19,8 @@ use carrack_cel::{Program, Type};
 use crate::error::FieldErrorKind;
 use crate::schema::Schema;
 
+pub(crate) use check::Former;
 pub use check::check;
-pub(crate) use check::correlated;
 pub use compile::{Problem, compile};
 
 /// Units that one rule may spend on one value.

@@ -93,7 +93,8 @@ fn merge_map(mut original: Object, mut patch: Object, schema: &Schema, depth: us
     let (orders, deletions) = take_list_directives(&mut patch)?;
     for (field, values) in deletions {
         if let Some(Value::Array(list)) = original.get_mut(&field) {
-            list.retain(|item| !values.contains(item));
+            let gone = Places::of(&values, None);
+            list.retain(|item| gone.place(item).is_none());
         }
     }
     for (field, order) in orders {
@@ -174,8 +175,8 @@ fn order_list(
 ) -> Done<()> {
     let key = rule.and_then(|r| r.key.as_deref());
     if let Some(Value::Array(list)) = &patch {
-        let unordered =
-            list.iter().filter(|item| !is_deletion(item)).any(|item| !order.iter().any(|o| same(o, item, key)));
+        let places = Places::of(order, key);
+        let unordered = list.iter().filter(|item| !is_deletion(item)).any(|item| places.place(item).is_none());
         if unordered {
             return Err(PatchError::Order {
                 list: Value::from(list.clone()).to_string(),
@@ -211,11 +212,39 @@ fn is_deletion(item: &Value) -> bool {
     item.get(PATCH).is_some()
 }
 
-/// Whether two items are the same one: by the key for objects, else by value.
-fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
-    match key {
-        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
-        None => a == b,
+/// Where the items of a list are, by what tells them apart: the key for objects, else the value. A list may be as long as
+/// a request, so that nothing looks through it for each item of another.
+struct Places<'k> {
+    key: Option<&'k str>,
+    places: BTreeMap<String, usize>,
+}
+
+impl<'k> Places<'k> {
+    fn of(list: &[Value], key: Option<&'k str>) -> Places<'k> {
+        let mut all = Places { key, places: BTreeMap::new() };
+        for (place, item) in list.iter().enumerate() {
+            all.add(item, place);
+        }
+        all
+    }
+
+    /// None for an object that lacks the key, which is the same as no other.
+    fn identity(&self, item: &Value) -> Option<String> {
+        match self.key {
+            Some(key) => item.get(key).map(Value::to_string),
+            None => Some(item.to_string()),
+        }
+    }
+
+    /// Of items that are the same one, the first counts.
+    fn add(&mut self, item: &Value, place: usize) {
+        if let Some(identity) = self.identity(item) {
+            self.places.entry(identity).or_insert(place);
+        }
+    }
+
+    fn place(&self, item: &Value) -> Option<usize> {
+        self.places.get(&self.identity(item)?).copied()
     }
 }
 
@@ -229,9 +258,10 @@ fn merge_list(
     let key = rule.and_then(|r| r.key.as_deref());
     let Some(key) = key else {
         // A list of primitives is a set.
-        let mut merged: Vec<Value> = Vec::new();
+        let (mut merged, mut places) = (Vec::new(), Places::of(&[], None));
         for value in original.iter().chain(&patch) {
-            if !merged.contains(value) {
+            if places.place(value).is_none() {
+                places.add(value, merged.len());
                 merged.push(value.clone());
             }
         }
@@ -240,6 +270,7 @@ fn merge_list(
     let items_schema = schema.resolve().items.as_deref().unwrap_or(Schema::anything());
     let server_order = original.clone();
     let (mut merged, patch) = take_item_directives(original, patch, key)?;
+    let mut places = Places::of(&merged, Some(key));
     for item in &patch {
         let Value::Object(new) = item else {
             return Err(PatchError::Malformed(format!(
@@ -249,12 +280,15 @@ fn merge_list(
         if !new.contains_key(key) {
             return Err(PatchError::NoMergeKey { item: item.to_string(), key: key.to_owned() });
         }
-        match merged.iter_mut().find(|old| same(old, item, Some(key))) {
+        match places.place(item).and_then(|place| merged.get_mut(place)) {
             Some(old) => {
                 let Value::Object(map) = old.take() else { continue };
                 *old = Value::Object(merge_map(map, new.clone(), items_schema, depth + 1)?);
             }
-            None => merged.extend(drop_directives(item.clone())),
+            None => {
+                places.add(item, merged.len());
+                merged.extend(drop_directives(item.clone()));
+            }
         }
     }
     Ok(in_order(merged, &patch, &server_order, Some(key)))
@@ -264,6 +298,7 @@ fn merge_list(
 /// left of the patch is to be merged.
 fn take_item_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Done<(Vec<Value>, Vec<Value>)> {
     let mut left = Vec::with_capacity(patch.len());
+    let mut gone = Places::of(&[], Some(key));
     let mut replace = false;
     for mut item in patch {
         let directive = item.as_object_mut().and_then(|map| map.remove(PATCH));
@@ -273,7 +308,7 @@ fn take_item_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) 
                 if item.get(key).is_none() {
                     return Err(PatchError::NoMergeKey { item: item.to_string(), key: key.to_owned() });
                 }
-                original.retain(|old| !same(old, &item, Some(key)));
+                gone.add(&item, 0);
             }
             Some(Some("replace")) => replace = true,
             Some(Some("merge")) => {
@@ -290,30 +325,34 @@ fn take_item_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) 
     if replace {
         original.clear();
     }
+    original.retain(|old| gone.place(old).is_none());
     Ok((original, left))
 }
 
 /// Orders a merged list: items that the patch names as it has them, the others as the server had
 /// them, and where the two do not compare, the patch's first.
 fn in_order(merged: Vec<Value>, patch_order: &[Value], server_order: &[Value], key: Option<&str>) -> Vec<Value> {
-    let position = |list: &[Value], item: &Value| list.iter().position(|other| same(other, item, key));
-    let (mut ours, mut theirs): (Vec<_>, Vec<_>) =
-        merged.into_iter().partition(|item| position(patch_order, item).is_some());
-    ours.sort_by_key(|item| position(patch_order, item));
-    theirs.sort_by_key(|item| position(server_order, item));
+    let (patch, server) = (Places::of(patch_order, key), Places::of(server_order, key));
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for item in merged {
+        let at_server = server.place(&item);
+        match patch.place(&item) {
+            Some(place) => ours.push((place, at_server, item)),
+            None => theirs.push((at_server, item)),
+        }
+    }
+    ours.sort_by_key(|(place, ..)| *place);
+    theirs.sort_by_key(|(at_server, _)| *at_server);
     let mut out = Vec::with_capacity(ours.len() + theirs.len());
     let (mut ours, mut theirs) = (ours.into_iter().peekable(), theirs.into_iter().peekable());
     loop {
         let server_first = match (ours.peek(), theirs.peek()) {
-            (Some(our), Some(their)) => match (position(server_order, their), position(server_order, our)) {
-                (Some(their), Some(our)) => their < our,
-                _ => false,
-            },
+            (Some((_, Some(our), _)), Some((Some(their), _))) => their < our,
+            (Some(_), _) => false,
             (None, Some(_)) => true,
-            (Some(_), None) => false,
             (None, None) => return out,
         };
-        out.extend(if server_first { theirs.next() } else { ours.next() });
+        out.extend(if server_first { theirs.next().map(|(_, item)| item) } else { ours.next().map(|(.., item)| item) });
     }
 }
 

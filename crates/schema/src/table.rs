@@ -51,6 +51,9 @@ pub struct ResourceInfo {
     pub storage: (Text, Text),
     /// For custom resources whose versions a webhook converts, its `clientConfig`.
     pub conversion: Option<Arc<Value>>,
+    /// For custom resources, the revision at which their definition was last written: objects that are older were
+    /// completed by another one. 0 where it is not known.
+    pub defined_at: u64,
 }
 
 /// One version of a resource.

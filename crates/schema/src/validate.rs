@@ -14,6 +14,7 @@ mod crd;
 mod demand;
 mod environment;
 pub mod expressions;
+mod formats;
 mod jobs;
 mod kinds;
 mod limits;

@@ -1,60 +1,62 @@
-//! Asks the plugins about a request that is not a plain write: an eviction, a token.
+//! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{Attributes, Operation, extend, fetch};
+use super::{AdmissionPlugin, Attributes, Operation, extend, fetch};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
 
-/// Whether the plugins let `object` be posted to a subresource of the request's object; `stored` is
-/// what it is about.
+/// Whether `object` may be posted to a subresource of the request's object, and as what; `stored` is what it is about.
 pub(crate) async fn consult(
     cx: &Cx<'_>,
     subresource: &str,
-    object: &Object,
+    object: Object,
     stored: Option<&Object>,
-) -> Result<(), Status> {
+) -> Result<Object, Status> {
+    ask(cx, &cx.server.plugins, (Operation::Create, subresource), object, stored).await
+}
+
+/// Whether those who were added by users let a pod be bound so. It is posted to the pod's subresource, or to the resource
+/// of all bindings.
+pub(crate) async fn bind(cx: &Cx<'_>, binding: Object) -> Result<Object, Status> {
+    let subresource = cx.request.subresource.as_deref().unwrap_or_default();
+    ask(cx, &[], (Operation::Create, subresource), binding, None).await
+}
+
+/// Whether those who were added by users let the caller connect to a subresource of the request's object; `options` say
+/// how.
+pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<(), Status> {
+    ask(cx, &[], (Operation::Connect, subresource), options, None).await.map(drop)
+}
+
+async fn ask(
+    cx: &Cx<'_>,
+    plugins: &[Box<dyn AdmissionPlugin>],
+    (operation, subresource): (Operation, &str),
+    object: Object,
+    stored: Option<&Object>,
+) -> Result<Object, Status> {
     let namespace = cx.namespace().unwrap_or_default().to_owned();
-    let attributes = Attributes {
-        operation: Operation::Create,
+    let mut attributes = Attributes {
+        operation,
         caller: cx.caller,
         row: &cx.row,
         version: &cx.version().name,
         subresource,
         namespace: &namespace,
         name: cx.name().to_owned(),
-        object: object.clone(),
+        object,
         old: stored,
         managers: None,
         old_entry: None,
-        dry_run: cx.dry_run()?,
+        deletion: None,
+        dry_run: operation != Operation::Connect && cx.dry_run()?,
         env: &*cx.server.env,
     };
-    let found = fetch(&*cx.server.store, &cx.server.plugins, &attributes).await?;
-    for plugin in &cx.server.plugins {
+    let found = fetch(&*cx.server.store, plugins, &attributes).await?;
+    extend::mutate(cx, plugins, &mut attributes, &found).await?;
+    for plugin in plugins {
         plugin.validate(&attributes, &found)?;
     }
     extend::validate(cx, &attributes).await?;
-    Ok(())
-}
-
-/// Whether webhooks and policies let the caller connect to a subresource of the request's object; `options`
-/// say how.
-pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<(), Status> {
-    let namespace = cx.namespace().unwrap_or_default().to_owned();
-    let attributes = Attributes {
-        operation: Operation::Connect,
-        caller: cx.caller,
-        row: &cx.row,
-        version: &cx.version().name,
-        subresource,
-        namespace: &namespace,
-        name: cx.name().to_owned(),
-        object: options,
-        old: None,
-        managers: None,
-        old_entry: None,
-        dry_run: false,
-        env: &*cx.server.env,
-    };
-    extend::validate(cx, &attributes).await
+    Ok(attributes.object)
 }

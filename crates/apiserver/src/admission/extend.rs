@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::hooks::Hooks;
 use super::select::{name_of, verb};
-use super::{Attributes, Found, Operation, policy, webhook};
+use super::{AdmissionPlugin, Attributes, Found, Operation, policy, webhook};
 use crate::context::Cx;
 use crate::convert;
 use crate::env::new_uid;
@@ -20,6 +20,7 @@ use crate::object::Object;
 use crate::registry::managers;
 use crate::status::Status;
 use crate::stored;
+use crate::sub::scale;
 
 /// A request as those see it who were added by users.
 pub(crate) struct Asked<'a> {
@@ -53,8 +54,14 @@ impl<'a> Asked<'a> {
     /// The new object in a version of its resource, and the old one, both with their managers; null where
     /// there is none.
     pub(crate) async fn both(&self, attributes: &Attributes<'_>, version: usize) -> Result<(Value, Value), Status> {
+        if attributes.subresource == scale::NAME {
+            let shown = |object: &Object| scale::shown(self.cx, object);
+            return Ok((shown(&attributes.object), attributes.old.map_or(Value::Null, shown)));
+        }
         let mut object = self.in_version(attributes, Some(&attributes.object), version).await?;
-        let mut old = self.in_version(attributes, attributes.old, version).await?;
+        // What is made has not been anything, though it be about something that is there.
+        let old = attributes.old.filter(|_| attributes.operation != Operation::Create);
+        let mut old = self.in_version(attributes, old, version).await?;
         let stored = attributes.old_entry.and_then(|entry| stored::parse_apart(entry).1);
         for (object, managers) in [(&mut object, attributes.managers), (&mut old, stored.as_deref())] {
             if let (Value::Object(object), Some(_)) = (object, managers) {
@@ -81,6 +88,20 @@ impl<'a> Asked<'a> {
         convert::between(self.cx.server, row, version, object.clone()).await.map(Value::Object)
     }
 
+    /// What the query says of a write.
+    fn options(&self, kind: &str) -> Value {
+        let mut options = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind});
+        for name in ["fieldManager", "fieldValidation"] {
+            if let Some(value) = self.cx.query.non_empty(name) {
+                options[name] = value.into();
+            }
+        }
+        if self.cx.query.non_empty("dryRun").is_some() {
+            options["dryRun"] = json!(["All"]);
+        }
+        options
+    }
+
     /// `AdmissionRequest` without the objects.
     pub(crate) fn request(&self, attributes: &Attributes<'_>, version: usize) -> Value {
         let row = attributes.row;
@@ -103,11 +124,11 @@ impl<'a> Asked<'a> {
             user["extra"] = json!(caller.extra);
         }
         let seen = &*row.versions[version].name;
-        let options = match attributes.operation {
-            Operation::Create => Some("CreateOptions"),
-            Operation::Update => Some("UpdateOptions"),
-            Operation::Delete => Some("DeleteOptions"),
-            Operation::Connect => None,
+        let options = match (attributes.operation, attributes.deletion) {
+            (Operation::Create, _) => self.options("CreateOptions"),
+            (Operation::Update, _) => self.options("UpdateOptions"),
+            (Operation::Delete, Some(options)) => options.to_json(),
+            (Operation::Delete | Operation::Connect, _) => Value::Null,
         };
         let mut request = json!({
             "uid": new_uid(attributes.env),
@@ -118,7 +139,7 @@ impl<'a> Asked<'a> {
             "operation": verb(attributes.operation),
             "userInfo": user,
             "dryRun": attributes.dry_run,
-            "options": options.map(|kind| json!({"apiVersion": "meta.k8s.io/v1", "kind": kind})),
+            "options": options,
         });
         let name = name_of(attributes);
         let optional = [
@@ -143,8 +164,14 @@ pub(crate) fn annotate(cx: &Cx<'_>, attributes: &Attributes<'_>, found: &Found) 
     }
 }
 
-/// Lets those change the object who may.
-pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: &Found) -> Result<(), Status> {
+/// Lets those change the object who may. After that the plugins that have a say in the request look at it again, with what
+/// was found for them.
+pub(crate) async fn mutate(
+    cx: &Cx<'_>,
+    plugins: &[Box<dyn AdmissionPlugin>],
+    attributes: &mut Attributes<'_>,
+    found: &Found,
+) -> Result<(), Status> {
     let any = |hooks: &Hooks| !hooks.mutating.is_empty() || !hooks.mutating_policies.is_empty();
     let Some(asked) = Asked::new(cx, attributes, any).await? else { return Ok(()) };
     let before = attributes.object.clone();
@@ -155,7 +182,7 @@ pub(crate) async fn mutate(cx: &Cx<'_>, attributes: &mut Attributes<'_>, found: 
     }
     keep_other_half(cx, attributes, &before);
     // What came later may concern those that were asked earlier.
-    for plugin in &cx.server.plugins {
+    for plugin in plugins {
         plugin.mutate(attributes, found)?;
     }
     if !seen.is_empty() {
@@ -209,6 +236,18 @@ pub(crate) async fn take(
     let asked_version = row.versions.iter().position(|known| known.name == attributes.version).unwrap_or(version);
     // Who owns what was settled before; it is shown, not asked.
     managers::take(&mut changed);
+    if attributes.subresource == scale::NAME {
+        scale::take(asked.cx, &mut attributes.object, &changed);
+        return Ok(());
+    }
+    // What is posted to a subresource is of a kind of its own, and stays of it.
+    if let Some(kind) = attributes.object.get("kind").filter(|kind| **kind != *row.kind) {
+        if changed.get("kind") != Some(kind) {
+            return Err(Status::internal(format!("admission made something else of {kind}")));
+        }
+        attributes.object = changed;
+        return Ok(());
+    }
     let mut object = if asked_version == version {
         changed
     } else {

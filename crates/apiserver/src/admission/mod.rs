@@ -36,13 +36,14 @@ use carrack_schema::table::ResourceInfo;
 
 use crate::env::Env;
 use crate::object::Object;
+use crate::registry::delete_options::DeleteOptions;
 use crate::services::{Network, ServiceAddresses};
 use crate::status::Status;
 
 pub use along::{Along, Change};
 pub(crate) use along::{Terms, terms};
 pub(crate) use cluster_role::aggregated;
-pub(crate) use consult::{connect, consult};
+pub(crate) use consult::{bind, connect, consult};
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
 pub(crate) use found::{Found, fetch};
 pub(crate) use hooks::{Hooks, HooksFold};
@@ -84,6 +85,8 @@ pub struct Attributes<'a> {
     pub managers: Option<&'a str>,
     /// The old object as it is stored, if it goes without its managers too.
     pub old_entry: Option<&'a carrack_store::Entry>,
+    /// How the object is to be removed, if it is.
+    pub(crate) deletion: Option<&'a DeleteOptions>,
     /// Nothing will be stored.
     pub dry_run: bool,
     /// Clock and random numbers.

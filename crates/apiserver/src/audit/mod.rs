@@ -7,19 +7,26 @@
 mod policy;
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use carrack_auth::Caller;
+use futures::Stream;
 use http::HeaderMap;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::body::{Body, Response};
+use crate::body::{Body, Lines, Response};
 use crate::env::{Env, new_uid};
 use crate::route::RequestInfo;
 
 use policy::Decision;
 pub use policy::{Level, Policy, Stage};
 
+/// The header that names the event of a request.
+const AUDIT_ID: &str = "audit-id";
 /// Bodies that are longer are left out, in bytes.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
@@ -53,23 +60,45 @@ pub(crate) struct Notes {
 }
 
 /// A request that is being noted.
-pub(crate) struct Record<'a> {
-    audit: &'a Audit,
-    env: &'a dyn Env,
+pub(crate) struct Record {
+    audit: Audit,
+    env: Arc<dyn Env>,
     decision: Decision,
     event: Map<String, Value>,
 }
 
+/// The lines of a watch, whose end is noted, however it comes.
+struct Noted {
+    lines: Lines,
+    record: Record,
+    status: Value,
+}
+
+impl Stream for Noted {
+    type Item = Bytes;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.get_mut().lines.as_mut().poll_next(cx)
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let status = self.status.take();
+        self.record.stage(Stage::ResponseComplete, Some(status));
+    }
+}
+
 impl Audit {
     /// Begins with a request; none when it is not noted.
-    pub(crate) fn begin<'a>(
-        &'a self,
-        env: &'a dyn Env,
+    pub(crate) fn begin(
+        &self,
+        env: &Arc<dyn Env>,
         caller: &Caller,
         info: &RequestInfo,
         parts: &http::request::Parts,
         body: &[u8],
-    ) -> Option<Record<'a>> {
+    ) -> Option<Record> {
         let decision = self.policy.decide(caller, info);
         if decision.level == Level::None {
             return None;
@@ -79,7 +108,7 @@ impl Audit {
         put("kind", "Event".into());
         put("apiVersion", "audit.k8s.io/v1".into());
         put("level", decision.level.text().into());
-        put("auditID", audit_id(env, &parts.headers).into());
+        put("auditID", audit_id(&**env, &parts.headers).into());
         put("requestURI", parts.uri.path_and_query().map_or(info.path.as_str(), |uri| uri.as_str()).into());
         put("verb", info.verb.into());
         put("user", user(caller));
@@ -89,11 +118,11 @@ impl Audit {
         if let Some(agent) = parts.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()) {
             put("userAgent", agent.into());
         }
-        if let Some(reference) = reference(info) {
+        if let Some(reference) = reference(info, body) {
             put("objectRef", reference);
         }
-        put("requestReceivedTimestamp", micros(env).into());
-        let mut record = Record { audit: self, env, decision, event };
+        put("requestReceivedTimestamp", micros(&**env).into());
+        let mut record = Record { audit: self.clone(), env: Arc::clone(env), decision, event };
         record.stage(Stage::RequestReceived, None);
         if record.decision.level >= Level::Request && !matches!(info.verb, "get" | "list" | "watch") {
             record.body("requestObject", body);
@@ -112,7 +141,7 @@ fn attempted(headers: &HeaderMap) -> String {
     }
 }
 
-impl Record<'_> {
+impl Record {
     /// Ends with the refusal of a request of which nobody knows whose it is.
     pub(crate) fn end_unauthenticated(mut self, headers: &HeaderMap) {
         let message = format!("Authentication failed, {}", attempted(headers));
@@ -123,8 +152,11 @@ impl Record<'_> {
         self.stage(Stage::ResponseStarted, Some(status));
     }
 
-    /// Ends with a reply.
-    pub(crate) fn end(mut self, notes: &Notes, response: &Response) {
+    /// Ends with a reply, which names the event; that of a watch ends later.
+    pub(crate) fn end(mut self, notes: &Notes, mut response: Response) -> Response {
+        if let Some(id) = self.event.get("auditID").and_then(Value::as_str).and_then(|id| id.parse().ok()) {
+            response.headers_mut().insert(AUDIT_ID, id);
+        }
         if let Some(other) = &notes.impersonated {
             self.event.insert("impersonatedUser".to_owned(), user(other));
         }
@@ -151,7 +183,16 @@ impl Record<'_> {
             }
             Body::Full(_) | Body::Parts(_) => Stage::ResponseComplete,
         };
-        self.stage(stage, Some(json!({"metadata": {}, "code": response.status().as_u16()})));
+        let status = json!({"metadata": {}, "code": response.status().as_u16()});
+        self.stage(stage, Some(status.clone()));
+        let (head, body) = response.into_parts();
+        let body = match body {
+            Body::Watch { lines, timeout_s } => {
+                Body::Watch { lines: Box::pin(Noted { lines, record: self, status }), timeout_s }
+            }
+            other => other,
+        };
+        Response::from_parts(head, body)
     }
 
     fn body(&mut self, field: &str, bytes: &[u8]) {
@@ -173,7 +214,7 @@ impl Record<'_> {
             return;
         }
         self.event.insert("stage".to_owned(), stage.text().into());
-        self.event.insert("stageTimestamp".to_owned(), micros(self.env).into());
+        self.event.insert("stageTimestamp".to_owned(), micros(&*self.env).into());
         if let Some(status) = status {
             self.event.insert("responseStatus".to_owned(), status);
         }
@@ -184,7 +225,7 @@ impl Record<'_> {
 
 /// The client's own id of the request, or a new one.
 fn audit_id(env: &dyn Env, headers: &HeaderMap) -> String {
-    let given = headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
+    let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
     given.map_or_else(|| new_uid(env), str::to_owned)
 }
 
@@ -203,13 +244,29 @@ fn user(caller: &Caller) -> Value {
     user
 }
 
-fn reference(info: &RequestInfo) -> Option<Value> {
+/// The metadata of an object that is sent.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Sent {
+    metadata: SentMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SentMetadata {
+    name: String,
+}
+
+fn reference(info: &RequestInfo, body: &[u8]) -> Option<Value> {
     let request = info.resource.as_ref()?;
     let mut reference = Map::new();
+    // The path of a new object does not name it. What is not JSON goes without.
+    let made = info.verb == "create" && request.name.is_none();
+    let sent = made.then(|| serde_json::from_slice::<Sent>(body).unwrap_or_default().metadata.name);
     let fields = [
         ("resource", Some(request.resource.as_str())),
         ("namespace", request.namespace.as_deref()),
-        ("name", request.name.as_deref()),
+        ("name", request.name.as_deref().or(sent.as_deref())),
         ("apiGroup", Some(request.group.as_str())),
         ("apiVersion", Some(request.version.as_str())),
         ("subresource", request.subresource.as_deref()),

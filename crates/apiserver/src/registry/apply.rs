@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use carrack_auth::Attributes;
 use carrack_schema::apply::{self, ApplyError, Managed};
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::error::FieldError;
@@ -15,10 +14,11 @@ use crate::body::Response;
 use crate::context::{Cx, FieldValidation};
 use crate::convert;
 use crate::kinds;
-use crate::object::{Object, Whole, meta, meta_str, set_meta, str_at};
+use crate::object::{Object, Whole, meta, meta_str, str_at};
 use crate::registry::create::{self, Made};
 use crate::registry::decode as bodies;
 use crate::registry::managers::{self, Managers};
+use crate::registry::meta as metadata;
 use crate::registry::strategy::Half;
 use crate::registry::update::{self, Changed};
 use crate::status::{Cause, Details, Status};
@@ -102,14 +102,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
     let (manager, force) = options(cx)?;
     kinds::conform(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
-    let name = cx.name().to_owned();
-    let given = meta_str(&config, "name");
-    if !given.is_empty() && given != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        )));
-    }
-    set_meta(&mut config, "name", name);
+    metadata::settle_name(cx, &mut config)?;
     for _ in 0..TRIES {
         let (entry, _) = cx.server.store.get(&cx.key()).await?;
         let Some(entry) = entry else {
@@ -117,7 +110,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
                 return Err(cx.not_found(cx.name()));
             }
             let applied = merge(cx, half, None, &config, Managed::default(), &manager, force)?;
-            may_create(cx, &config).await?;
+            create::may_create(cx, &config).await?;
             match create::make_applied(cx, applied.object, applied.managed, dry_run).await {
                 // Somebody else was faster.
                 Err(status) if status.reason == "AlreadyExists" => continue,
@@ -181,35 +174,4 @@ fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
             Status::bad_request(message)
         }
     }
-}
-
-/// Creating by applying needs the right to create.
-async fn may_create(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
-    if !meta_str(config, "uid").is_empty() {
-        return Err(cx.conflict(
-            cx.name(),
-            &format!(
-                "uid mismatch: the provided object specified uid {}, and no existing object was found",
-                meta_str(config, "uid")
-            ),
-        ));
-    }
-    let attributes = Attributes {
-        verb: "create",
-        group: &cx.request.group,
-        version: &cx.request.version,
-        resource: &cx.request.resource,
-        subresource: "",
-        name: cx.name(),
-        namespace: cx.request.namespace.as_deref().unwrap_or_default(),
-        path: "",
-        field_selector: "",
-    };
-    let decision = cx.server.with_authorizer(|authorizer| authorizer.authorize(cx.caller, &attributes)).await?;
-    if decision.allowed() {
-        return Ok(());
-    }
-    let mut status = cx.forbidden(cx.name(), "");
-    status.message = attributes.forbidden_message(cx.caller, decision.reason());
-    Err(status)
 }

@@ -31,6 +31,9 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let (warnings, mut tries) = (cx.warnings.len(), Tries::new());
     loop {
         let mut object = decode::object(cx, body)?;
+        if cx.request.named_in_path {
+            meta::settle_name(cx, &mut object)?;
+        }
         prepare(cx, &mut object)?;
         let managers = managers::created(cx, &mut object)?;
         if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut tries).await? {
@@ -39,6 +42,20 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
         // Read once more: that happens less often than it would cost to keep a copy each time.
         cx.warnings.truncate(warnings);
     }
+}
+
+/// Creating by applying, or by replacing what is not there, needs the right to create.
+pub(crate) async fn may_create(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
+    if !meta_str(config, "uid").is_empty() {
+        return Err(cx.conflict(
+            cx.name(),
+            &format!(
+                "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                meta_str(config, "uid")
+            ),
+        ));
+    }
+    cx.may("create", "").await
 }
 
 /// The reply with a created object.
@@ -175,6 +192,7 @@ async fn admit(
         old: None,
         managers,
         old_entry: None,
+        deletion: None,
         dry_run,
         env: &*server.env,
     };
@@ -182,7 +200,7 @@ async fn admit(
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
-    extend::mutate(cx, &mut attributes, &found).await?;
+    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);

@@ -1,10 +1,11 @@
 //! `DeleteOptions`, from the body or the query.
 
-use serde_json::Value;
+use carrack_schema::error::FieldError;
+use serde_json::{Value, json};
 
 use crate::context::{Cx, dry_run};
 use crate::object::{at, str_at};
-use crate::registry::decode;
+use crate::registry::{decode, managers};
 use crate::status::Status;
 
 /// What becomes of an object's dependents.
@@ -43,7 +44,7 @@ impl DeleteOptions {
             options.propagation = Some(orphan(cx.query.flag("orphanDependents")));
         }
         if body.is_empty() {
-            return check(options);
+            return Ok(options);
         }
         let object = decode::any(cx.headers, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
         if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
@@ -52,6 +53,11 @@ impl DeleteOptions {
         let mistyped = |field: &str| Status::bad_request(format!("DeleteOptions: {field} is of the wrong type"));
         if let Some(seconds) = at(&object, &["gracePeriodSeconds"]) {
             options.grace_period_s = Some(seconds.as_i64().ok_or_else(|| mistyped("gracePeriodSeconds"))?);
+        }
+        if at(&object, &["propagationPolicy"]).is_some() && at(&object, &["orphanDependents"]).is_some() {
+            let text = "orphanDependents and deletionPropagation cannot be both set";
+            let fault = FieldError::invalid("propagationPolicy", object["propagationPolicy"].clone(), text);
+            return Err(managers::options_fault("DeleteOptions", &fault));
         }
         if let Some(policy) = at(&object, &["propagationPolicy"]) {
             options.propagation = Some(propagation(policy.as_str().ok_or_else(|| mistyped("propagationPolicy"))?)?);
@@ -67,7 +73,27 @@ impl DeleteOptions {
                 list.iter().filter_map(Value::as_str).map(|value| format!("dryRun={value}")).collect();
             options.dry_run |= dry_run(&crate::query::Query::parse(&query.join("&")))?;
         }
-        check(options)
+        Ok(options)
+    }
+
+    /// As those are told who are asked about the deletion.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut json = json!({"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions"});
+        if let Some(seconds) = self.grace_period_s {
+            json["gracePeriodSeconds"] = seconds.into();
+        }
+        if let Some(propagation) = self.propagation {
+            json["propagationPolicy"] = format!("{propagation:?}").into();
+        }
+        for (field, value) in [("uid", &self.uid), ("resourceVersion", &self.resource_version)] {
+            if let Some(value) = value {
+                json["preconditions"][field] = value.as_str().into();
+            }
+        }
+        if self.dry_run {
+            json["dryRun"] = json!(["All"]);
+        }
+        json
     }
 
     /// The preconditions against an object.
@@ -97,33 +123,10 @@ fn propagation(text: &str) -> Result<Propagation, Status> {
         "Orphan" => Ok(Propagation::Orphan),
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
-        other => Err(Status::invalid(
-            "meta.k8s.io",
-            "DeleteOptions",
-            "",
-            &[(
-                "FieldValueNotSupported".to_owned(),
-                "propagationPolicy".to_owned(),
-                format!(
-                    "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
-                ),
-            )],
-        )),
-    }
-}
-
-fn check(options: DeleteOptions) -> Result<DeleteOptions, Status> {
-    match options.grace_period_s {
-        Some(seconds) if seconds < 0 => Err(Status::invalid(
-            "meta.k8s.io",
-            "DeleteOptions",
-            "",
-            &[(
-                "FieldValueInvalid".to_owned(),
-                "gracePeriodSeconds".to_owned(),
-                format!("Invalid value: {seconds}: must be greater than or equal to 0"),
-            )],
-        )),
-        _ => Ok(options),
+        other => {
+            let known = ["Background", "Foreground", "Orphan", "nil"];
+            let fault = FieldError::not_supported("propagationPolicy", other, &known);
+            Err(managers::options_fault("DeleteOptions", &fault))
+        }
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::context::Cx;
 use crate::env::{name_suffix, new_uid, rfc3339_s};
 use crate::object::{Object, finalizers, is_deleting, meta, meta_str, metadata_mut, put_meta, set_meta};
+use crate::registry::strategy;
 use crate::status::Status;
 
 /// The longest generated name; longer prefixes are cut.
@@ -98,17 +99,34 @@ pub(crate) fn check_name(cx: &Cx<'_>, name: &str) -> Result<(), Status> {
     Err(invalid(cx, name, &[fault]))
 }
 
-/// Checks what the client claims about the object against what it is, and restores what it cannot
-/// change. `revision` is that of the stored object.
-pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revision: &str) -> Result<(), Status> {
-    let name = cx.name();
-    let given = meta_str(new, "name").to_owned();
+/// Refuses a replacement that does not say what it replaces, where it has to: it would undo what others did meanwhile.
+pub(crate) fn check_names_state(cx: &Cx<'_>, new: &Object) -> Result<(), Status> {
+    if !strategy::is_replaced_at_revision(cx) || !matches!(meta_str(new, "resourceVersion"), "" | "0") {
+        return Ok(());
+    }
+    let text = "Invalid value: 0: must be specified for an update";
+    let fault = ("FieldValueInvalid".to_owned(), "metadata.resourceVersion".to_owned(), text.to_owned());
+    // The resource stands for the kind, as upstream has it.
+    Err(Status::invalid(&cx.row.group, &cx.row.plural, cx.name(), &[fault]))
+}
+
+/// A new object that a path names is called so.
+pub(crate) fn settle_name(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
+    let (given, name) = (meta_str(object, "name"), cx.name());
     if !given.is_empty() && given != name {
         return Err(Status::bad_request(format!(
             "the name of the object ({given}) does not match the name on the URL ({name})"
         )));
     }
-    set_meta(new, "name", name);
+    set_meta(object, "name", name);
+    Ok(())
+}
+
+/// Checks what the client claims about the object against what it is, and restores what it cannot
+/// change. `revision` is that of the stored object.
+pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revision: &str) -> Result<(), Status> {
+    let name = cx.name();
+    settle_name(cx, new)?;
     settle_namespace(cx, new)?;
     let uid = meta_str(new, "uid");
     let old_uid = meta_str(old, "uid");

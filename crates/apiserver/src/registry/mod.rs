@@ -8,6 +8,7 @@ pub(crate) mod delete_collection;
 pub(crate) mod delete_options;
 pub(crate) mod managers;
 pub(crate) mod meta;
+pub(crate) mod operations;
 pub(crate) mod patch;
 pub(crate) mod qos;
 pub(crate) mod read;

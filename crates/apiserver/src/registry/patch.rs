@@ -15,6 +15,7 @@ use crate::convert::set_type;
 use crate::kinds;
 use crate::object::Object;
 use crate::registry::decode as bodies;
+use crate::registry::operations::{self, Fault, Missing};
 use crate::registry::strategy::Half;
 use crate::registry::update::change_of;
 use crate::registry::{apply, managers};
@@ -24,8 +25,6 @@ use crate::status::Status;
 const TAKEN: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
 /// What patches of ownership mention.
 const MANAGERS: &[u8] = b"managedFields";
-/// A JSON patch has no more operations than this.
-const MAX_OPERATIONS: usize = 10_000;
 
 /// A patch that has been read.
 struct Patch {
@@ -86,14 +85,6 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
         "application/json-patch+json" => {
             let patch: json_patch::Patch = serde_json::from_slice(body)
                 .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-            if patch.0.len() > MAX_OPERATIONS {
-                let mut status = Status::too_large(MAX_OPERATIONS);
-                status.message = format!(
-                    "Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
-                    patch.0.len()
-                );
-                return Err(status);
-            }
             Ok(Patch { how: How::Json(patch), findings: Vec::new() })
         }
         "application/merge-patch+json" => object(How::Merge),
@@ -107,36 +98,11 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
     }
 }
 
-/// Whether an operation tests that something is null which is not there, in an object that is. Upstream takes that for true
-/// (`gopkg.in/evanphx/json-patch.v4`, `Patch.test`), and kube-rs asks so whether an object has finalizers.
-pub(crate) fn finds_nothing(operation: &json_patch::PatchOperation, value: &Value) -> bool {
-    let json_patch::PatchOperation::Test(test) = operation else { return false };
-    let path = test.path.as_str();
-    let parent = path.rsplit_once('/').and_then(|(parent, _)| value.pointer(parent));
-    test.value.is_null() && value.pointer(path).is_none() && parent.is_some_and(Value::is_object)
-}
-
 fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
     let mut value = Value::Object(old.clone());
     match &patch.how {
         How::Json(patch) => {
-            let mut copied_bytes = 0;
-            for operation in &patch.0 {
-                if let json_patch::PatchOperation::Copy(copy) = operation {
-                    // A few copies of copies would fill the memory.
-                    let from = value.pointer(copy.from.as_str());
-                    copied_bytes += from.map_or(0, |from| from.to_string().len());
-                    let limit = Limits::default().max_bytes;
-                    if copied_bytes > limit {
-                        return Err(Status::too_large(limit));
-                    }
-                }
-                if finds_nothing(operation, &value) {
-                    continue;
-                }
-                json_patch::patch(&mut value, std::slice::from_ref(operation))
-                    .map_err(|error| unprocessable(cx, operation.path().as_str(), &error.kind.to_string()))?;
-            }
+            operations::apply(&mut value, patch, Missing::Fault).map_err(|fault| refused(cx, &fault))?;
         }
         How::Merge(patch) => strategic::merge(&mut value, patch),
         How::Strategic(patch) => {
@@ -157,6 +123,19 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
     let touched = patch.how.touched().filter(|_| !cx.row.is_custom);
     settle(cx, &mut new, &patch.findings, touched.as_deref())?;
     Ok(new)
+}
+
+/// The reply to a JSON patch that is not carried out.
+pub(crate) fn refused(cx: &Cx<'_>, fault: &Fault) -> Status {
+    match fault {
+        Fault::TooLarge { limit } => Status::too_large(*limit),
+        Fault::TooMany { limit, .. } => {
+            let mut status = Status::too_large(*limit);
+            status.message = format!("Request entity too large: {fault}");
+            status
+        }
+        Fault::Unfit { path, why } => unprocessable(cx, path, why),
+    }
 }
 
 /// A 422 for a patch that does not fit the object.

@@ -10,6 +10,55 @@ use crate::registry::qos;
 /// Kinds whose status is taken from the creator: agents register themselves with it.
 const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
 
+/// Kinds, besides custom resources, that are replaced only by who says which state of them is replaced
+/// (`AllowUnconditionalUpdate` of upstream's strategies).
+const REPLACED_AT_REVISION: [(&str, &str); 20] = [
+    ("coordination.k8s.io", "leases"),
+    ("policy", "poddisruptionbudgets"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "apiservices"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+    ("internal.apiserver.k8s.io", "storageversions"),
+    ("node.k8s.io", "runtimeclasses"),
+    ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "csistoragecapacities"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+    ("storagemigration.k8s.io", "storageversionmigrations"),
+];
+
+/// Kinds of which a PUT makes an object that is not there (`AllowCreateOnUpdate` of upstream's strategies).
+const MADE_BY_UPDATE: [(&str, &str); 10] = [
+    ("", "endpoints"),
+    ("", "events"),
+    ("", "limitranges"),
+    ("", "services"),
+    ("events.k8s.io", "events"),
+    ("coordination.k8s.io", "leases"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "roles"),
+];
+
+/// Whether an update has to say which state of the object it replaces.
+pub(crate) fn is_replaced_at_revision(cx: &Cx<'_>) -> bool {
+    cx.row.is_custom || REPLACED_AT_REVISION.contains(&(&*cx.row.group, &*cx.row.plural))
+}
+
+/// Whether an update makes an object that is not there.
+pub(crate) fn is_made_by_update(cx: &Cx<'_>) -> bool {
+    cx.request.subresource.is_none() && MADE_BY_UPDATE.contains(&(&*cx.row.group, &*cx.row.plural))
+}
+
 /// Whether a new object's status is its creator's.
 pub(crate) fn takes_status_from_creator(cx: &Cx<'_>) -> bool {
     !cx.version().has_status() || STATUS_FROM_CREATOR.contains(&(&*cx.row.group, &*cx.row.plural))

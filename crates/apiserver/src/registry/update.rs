@@ -15,12 +15,12 @@ use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
 use crate::kinds;
-use crate::object::{Object, Whole, set_meta};
+use crate::object::{Object, Whole, meta_str, set_meta};
 use crate::present::Presenter;
 use crate::registry::create::busy;
 use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
-use crate::registry::{decode, delete, meta, read};
+use crate::registry::{create, decode, delete, meta, read};
 use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
@@ -52,8 +52,25 @@ impl Changed {
 /// Replaces the object with that in the body.
 pub(crate) async fn update(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
+    let warnings = cx.warnings.len();
     let object = decode::object(cx, body)?;
-    change(cx, &half, |_, _| Ok(object.clone())).await.map(|changed| changed.response(&presenter))
+    let changed = change(cx, &half, |cx, _| {
+        meta::check_names_state(cx, &object)?;
+        Ok(object.clone())
+    });
+    match changed.await {
+        // Who names a state of it does not mean another object.
+        Err(status)
+            if status.reason == "NotFound"
+                && strategy::is_made_by_update(cx)
+                && matches!(meta_str(&object, "resourceVersion"), "" | "0") =>
+        {
+            create::may_create(cx, &object).await?;
+            cx.warnings.truncate(warnings);
+            create::create(cx, body).await
+        }
+        changed => changed.map(|changed| changed.response(&presenter)),
+    }
 }
 
 /// Applies a change to the request's object. `make` is handed the object as it is, in the request's
@@ -198,6 +215,7 @@ async fn admit(
         old: Some(old),
         managers,
         old_entry: Some(entry),
+        deletion: None,
         dry_run,
         env: &*server.env,
     };
@@ -205,7 +223,7 @@ async fn admit(
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }
-    extend::mutate(cx, &mut attributes, &found).await?;
+    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
     errors.extend(meta::check_finalizers(&attributes.object, old));

@@ -130,6 +130,9 @@ async fn keep_house(shared: Arc<Shared>) {
                 continue;
             }
         }
+        if let Err(status) = shared.server.finish_definitions().await {
+            tracing::warn!(%status, "definitions that are to go stay for now");
+        }
         match shared.server.expire_events().await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),

@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use crate::admission;
 use crate::body::{self, Response};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
@@ -19,8 +20,9 @@ const TRIES: usize = 64;
 /// Binds a pod; its name is in the path or in the binding.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -> Result<Response, Status> {
     let dry_run = cx.dry_run()?;
-    let binding = decode::any(cx.headers, body, "io.k8s.api.core.v1.Binding")?;
+    let mut binding = decode::any(cx.headers, body, "io.k8s.api.core.v1.Binding")?;
     decode::check_type(&binding, "v1", "Binding")?;
+    convert::set_type(&mut binding, "v1", "Binding");
     let given = meta_str(&binding, "name");
     let name = match name {
         Some(name) if !given.is_empty() && given != name => {
@@ -37,6 +39,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
+    let binding = admission::bind(cx, binding).await?;
     let node = str_at(&binding, &["target", "name"]).to_owned();
     let fault = |field: &str, text: &str| {
         let reason = if text.starts_with("Required") { "FieldValueRequired" } else { "FieldValueNotSupported" };

@@ -11,6 +11,7 @@ use crate::context::Cx;
 use crate::keys;
 use crate::object::{Object, at, str_at};
 use crate::registry::read;
+use crate::route::ResourceRequest;
 use crate::status::Status;
 use crate::stored;
 
@@ -92,13 +93,18 @@ pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
 
 /// What stands in the path behind `proxy`, and the query.
 pub(super) fn rest(cx: &Cx<'_>) -> String {
-    let segments: Vec<String> = cx.request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
-    let mut path = format!("/{}", segments.join("/"));
+    let mut path = path_of(cx.request);
     if !cx.query.text().is_empty() {
         path.push('?');
         path.push_str(cx.query.text());
     }
     path
+}
+
+fn path_of(request: &ResourceRequest) -> String {
+    let segments: Vec<String> = request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
+    let end = if request.ends_in_slash && !segments.is_empty() { "/" } else { "" };
+    format!("/{}{end}", segments.join("/"))
 }
 
 async fn target(cx: &Cx<'_>, node: &str, path_and_query: String) -> Result<Response, Status> {
@@ -194,4 +200,26 @@ fn kubelet_query(cx: &Cx<'_>, subresource: &str) -> String {
         }
     }
     out.join("&")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::query::Query;
+    use crate::route::RequestInfo;
+
+    #[test]
+    fn what_is_behind_a_proxy_keeps_its_last_slash() {
+        for (path, want) in [
+            ("/api/v1/namespaces/a/services/s/proxy", "/"),
+            ("/api/v1/namespaces/a/services/s/proxy/", "/"),
+            ("/api/v1/namespaces/a/services/s/proxy/ui", "/ui"),
+            ("/api/v1/namespaces/a/services/s/proxy/ui/a%20b/", "/ui/a%20b/"),
+        ] {
+            let info = RequestInfo::parse(&Method::GET, path, &Query::default());
+            assert_eq!(info.resource.map(|resource| path_of(&resource)).as_deref(), Some(want), "{path}");
+        }
+    }
 }

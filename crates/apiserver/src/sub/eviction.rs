@@ -31,7 +31,8 @@ const BUDGETS: &str = "poddisruptionbudgets";
 
 /// Evicts the request's pod.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
-    let eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
+    let mut eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
+    convert::set_type(&mut eviction, "policy/v1", "Eviction");
     let pod_name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
     if !given.is_empty() && given != pod_name {
@@ -39,11 +40,12 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
             "name in URL does not match name in Eviction object: {pod_name:?} is not {given:?}"
         )));
     }
-    let options = options(cx, &eviction)?;
+    options(cx, &eviction)?;
     for _ in 0..TRIES {
         let entry = cx.server.store.get(&cx.key()).await?.0.ok_or_else(|| cx.not_found(&pod_name))?;
         let pod = stored::parse(&entry);
-        admission::consult(cx, "eviction", &eviction, Some(&pod)).await?;
+        let admitted = admission::consult(cx, "eviction", eviction.clone(), Some(&pod)).await?;
+        let options = options(cx, &admitted)?;
         let prefix = keys::of(GROUP, BUDGETS, cx.namespace());
         let budgets = cx.server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?.entries;
         let parsed: Vec<_> = budgets.iter().map(|budget| stored::parse(budget)).collect();

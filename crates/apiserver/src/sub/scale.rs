@@ -1,6 +1,5 @@
 //! scale: the number of replicas of any kind that has one, as `autoscaling/v1 Scale`.
 
-use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::accept::content_type;
@@ -10,6 +9,8 @@ use crate::convert::set_type;
 use crate::object::{Object, at, child_mut, meta, meta_str, put_meta, str_at};
 use crate::registry::apply::{self, Outcome};
 use crate::registry::create::Made;
+use crate::registry::operations::{self, Missing};
+use crate::registry::patch::refused;
 use crate::registry::strategy::Half;
 use crate::registry::update::{Changed, change};
 use crate::registry::{decode, read};
@@ -17,13 +18,32 @@ use crate::status::Status;
 use crate::{convert, stored};
 use carrack_schema::table::ScalePaths;
 
-/// Gets, updates or patches the scale of the request's object.
-pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<Response, Status> {
-    let paths = cx.version().subresource("scale").and_then(|sub| sub.scale.clone()).unwrap_or_else(|| ScalePaths {
+/// The subresource's name.
+pub(crate) const NAME: &str = "scale";
+
+/// Where the request's object has the numbers of its scale.
+fn paths(cx: &Cx<'_>) -> ScalePaths {
+    cx.version().subresource(NAME).and_then(|sub| sub.scale.clone()).unwrap_or_else(|| ScalePaths {
         spec_replicas: ".spec.replicas".to_owned(),
         status_replicas: ".status.replicas".to_owned(),
         label_selector: None,
-    });
+    })
+}
+
+/// The scale of an object: what those see who are asked about a change of it.
+pub(crate) fn shown(cx: &Cx<'_>, object: &Object) -> Value {
+    scale_of(cx, object, &paths(cx))
+}
+
+/// Takes over the scale that they made of it.
+pub(crate) fn take(cx: &Cx<'_>, object: &mut Object, scale: &Object) {
+    let wanted = at(scale, &["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
+    set(object, &paths(cx).spec_replicas, wanted);
+}
+
+/// Gets, updates or patches the scale of the request's object.
+pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<Response, Status> {
+    let paths = paths(cx);
     if verb == "get" {
         let entry = read::fetch(cx).await?;
         let object = convert::load(cx, &entry).await?;
@@ -33,10 +53,10 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     if verb == "patch" && media_type == apply::MEDIA_TYPE {
         return applied(cx, &paths, body).await;
     }
-    let (headers, body) = (cx.headers, body.to_vec());
+    let body = body.to_vec();
     let outcome = change(cx, &Half::Main, |cx, old| {
         let mut scale = scale_of(cx, old, &paths);
-        patched(&mut scale, verb, headers, &media_type, &body)?;
+        patched(cx, &mut scale, verb, &media_type, &body)?;
         let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&wanted) {
             return Err(Status::invalid(
@@ -98,12 +118,12 @@ async fn applied(cx: &mut Cx<'_>, paths: &ScalePaths, body: &[u8]) -> Result<Res
     Ok(body::value(200, &scale_of(cx, &object, paths)))
 }
 
-fn patched(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str, body: &[u8]) -> Result<(), Status> {
+fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &[u8]) -> Result<(), Status> {
     let parse = || -> Result<Value, Status> {
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
     };
     if verb == "update" {
-        let new = decode::any(headers, body, "io.k8s.api.autoscaling.v1.Scale")?;
+        let new = decode::any(cx.headers, body, "io.k8s.api.autoscaling.v1.Scale")?;
         decode::check_type(&new, "autoscaling/v1", "Scale")?;
         *scale = Value::Object(new);
         return Ok(());
@@ -112,7 +132,7 @@ fn patched(scale: &mut Value, verb: &str, headers: &HeaderMap, media_type: &str,
         "application/json-patch+json" => {
             let patch: json_patch::Patch = serde_json::from_slice(body)
                 .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-            json_patch::patch(scale, &patch).map_err(|error| Status::bad_request(error.to_string()))
+            operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(cx, &fault))
         }
         // A Scale has no lists, so both merge alike.
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {

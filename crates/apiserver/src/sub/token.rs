@@ -18,17 +18,18 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let issuer = cx.server.issuer.as_ref().ok_or_else(|| Status::unavailable("this server issues no tokens"))?;
     let mut request = decode::any(cx.headers, body, "io.k8s.api.authentication.v1.TokenRequest")?;
     decode::check_type(&request, "authentication.k8s.io/v1", "TokenRequest")?;
+    crate::convert::set_type(&mut request, "authentication.k8s.io/v1", "TokenRequest");
     let account = stored::parse(&*read::fetch(cx).await?);
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let name = cx.name().to_owned();
     let bound = match at(&request, &["spec", "boundObjectRef"]).and_then(Value::as_object) {
         Some(reference) => {
             let (bound, object) = bound_to(cx, &namespace, &name, reference).await?;
-            admission::consult(cx, "token", &request, Some(&object)).await?;
+            request = admission::consult(cx, "token", request, Some(&object)).await?;
             Some(bound)
         }
         None => {
-            admission::consult(cx, "token", &request, None).await?;
+            request = admission::consult(cx, "token", request, None).await?;
             None
         }
     };
@@ -57,7 +58,6 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
         other @ IssueError::Sign(_) => Status::internal(other),
     })?;
     let expires = jiff::Timestamp::from_second(issued.expiration_unix_s).map(rfc3339_s).unwrap_or_default();
-    crate::convert::set_type(&mut request, "authentication.k8s.io/v1", "TokenRequest");
     let metadata = child_mut(&mut request, "metadata");
     metadata.insert("name".to_owned(), name.into());
     metadata.insert("namespace".to_owned(), namespace.into());

@@ -57,8 +57,8 @@ fn requests_are_noted_and_secrets_are_not() {
     assert_eq!(
         short,
         [
-            "ResponseComplete admin create configmaps/ 201 allow",
-            "ResponseComplete admin create secrets/ 201 allow",
+            "ResponseComplete admin create configmaps/m 201 allow",
+            "ResponseComplete admin create secrets/s 201 allow",
             "ResponseComplete jane delete configmaps/m 403 forbid",
         ]
     );
@@ -134,4 +134,30 @@ fn admission_annotates_the_events() {
             ("pod-security.kubernetes.io/enforce-policy".to_owned(), "privileged:latest".to_owned()),
         ]
     );
+}
+
+#[test]
+fn the_end_of_a_watch_is_noted() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let watch = cluster.watch(&format!("{CONFIG_MAPS}?watch=true"));
+    let stages = || -> Vec<String> {
+        let lines = lines.0.lock().expect("no panic");
+        lines.iter().map(|line| format!("{} {}", line["stage"], line["auditID"])).collect()
+    };
+    let begun = stages();
+    assert!(begun.len() == 1 && begun[0].starts_with("\"ResponseStarted\""), "{begun:?}");
+    drop(watch);
+    assert_eq!(stages()[1], begun[0].replace("ResponseStarted", "ResponseComplete"));
+}
+
+#[test]
+fn replies_name_their_event() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let reply = cluster.post(CONFIG_MAPS, &config_map("m", "x"));
+    let id = reply.headers.get("audit-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
+    reply.expect(201);
+    let line = lines.0.lock().expect("no panic").remove(0);
+    assert_eq!((&line["auditID"], &line["objectRef"]["name"]), (&json!(id), &json!("m")));
 }

@@ -251,7 +251,8 @@ fn rules_hold_and_bad_ones_are_refused() {
     ship["spec"] = json!({"cargo": "tin", "masts": 1});
     cluster.post(SHIPS, &ship).refused(422, "Invalid", "spec: Invalid value: \"object\": tin is heavy");
     ship["spec"] = json!({"cargo": "tea", "masts": 5});
-    cluster.post(SHIPS, &ship).expect(201);
+    let made = cluster.post(SHIPS, &ship).expect(201);
+    ship["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"].clone();
     ship["spec"]["masts"] = 4.into();
     cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "had 5");
     // A rule that came later does not hold up a change elsewhere.
@@ -263,7 +264,8 @@ fn rules_hold_and_bad_ones_are_refused() {
     cluster.put(&format!("{CRDS}/ships.sea.example.com"), &stricter).expect(200);
     ship["spec"]["masts"] = 5.into();
     ship["metadata"]["labels"] = json!({"a": "b"});
-    cluster.put(&format!("{SHIPS}/one"), &ship).expect(200);
+    let now = cluster.put(&format!("{SHIPS}/one"), &ship).expect(200);
+    ship["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"].clone();
     ship["spec"]["masts"] = 6.into();
     cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "failed rule: self.masts < 5");
 }

@@ -202,3 +202,27 @@ fn namespaces_end_in_two_steps() {
     cluster.post(inside, &config_map("m", "x")).refused(404, "NotFound", "namespaces \"n\" not found");
     cluster.delete("/api/v1/namespaces/default").refused(403, "Forbidden", "this namespace may not be deleted");
 }
+
+#[test]
+fn less_than_no_time_is_a_second() {
+    let cluster = Cluster::new();
+    for (name, evicts) in [("deleted", false), ("evicted", true)] {
+        cluster.running_pod(name);
+        cluster.merge(&format!("{PODS}/{name}/status"), &json!({"status": {"phase": "Running"}})).expect(200);
+        let path = format!("{PODS}/{name}");
+        let options = json!({"gracePeriodSeconds": -5});
+        if evicts {
+            cluster.post(&format!("{path}/eviction"), &json!({"deleteOptions": options})).expect(201);
+        } else {
+            cluster.delete_with(&path, &options).expect(200);
+        }
+        let marked = cluster.get(&path).expect(200);
+        assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 1, "{name}");
+        // The node's word ends it.
+        cluster.delete_with(&path, &json!({"gracePeriodSeconds": 0})).expect(200);
+        cluster.get(&path).expect(404);
+    }
+    let both = json!({"orphanDependents": true, "propagationPolicy": "Foreground"});
+    cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
+    cluster.delete_with(&format!("{CONFIG_MAPS}/m"), &both).refused(422, "Invalid", "cannot be both set");
+}

@@ -9,6 +9,7 @@ mod audit;
 mod certificates;
 mod completed;
 mod crd;
+mod crd_changes;
 mod delete;
 mod discovery;
 mod former;

@@ -142,3 +142,24 @@ fn reviews() {
         rules["status"]["resourceRules"].as_array().expect("rules").iter().map(|r| &r["resources"]).collect();
     assert!(resources.contains(&&json!(["configmaps"])), "{resources:?}");
 }
+
+#[test]
+fn connecting_by_get_takes_the_right_to_create() {
+    let cluster = Cluster::new();
+    cluster.running_pod("p");
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    for (user, verbs) in [("reader", vec!["get"]), ("maker", vec!["get", "create"])] {
+        let rules = json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/log"], "verbs": verbs}]);
+        cluster.post(&format!("{rbac}/roles"), &json!({"metadata": {"name": user}, "rules": rules})).expect(201);
+        let binding = json!({"metadata": {"name": user}, "subjects": [{"kind": "User", "name": user}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user}});
+        cluster.post(&format!("{rbac}/rolebindings"), &binding).expect(201);
+    }
+    let ask = |user: &str, path: &str| {
+        cluster.user(user, Method::GET, &format!("/api/v1/namespaces/default/pods/p/{path}"), &Value::Null)
+    };
+    ask("reader", "exec?command=sh").refused(403, "Forbidden", "cannot create resource \"pods/exec\"");
+    // Past authorization, the node of this pod is not there.
+    ask("maker", "exec?command=sh").refused(404, "NotFound", "nodes \"n1\" not found");
+    ask("reader", "log").refused(404, "NotFound", "nodes \"n1\" not found");
+}

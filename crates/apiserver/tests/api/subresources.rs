@@ -8,7 +8,7 @@ use carrack_apiserver::Body;
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
 use carrack_auth::{Authenticator, Caller, pki::Pki};
 use http::{HeaderMap, Method};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Cluster, now, pod, revision};
 
@@ -267,4 +267,24 @@ fn logs_and_exec_go_to_the_node() {
         "BadRequest",
         "pod two does not have a host assigned",
     );
+}
+
+#[test]
+fn a_scale_takes_no_more_than_a_patch_may() {
+    let cluster = Cluster::new();
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let labels = json!({"a": "b"});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod("p")["spec"]}}});
+    cluster.post(deployments, &deployment).expect(201);
+    let path = format!("{deployments}/d/scale");
+    // Each copies all that the ones before have made.
+    let bomb: Vec<Value> =
+        (0..40).map(|i| json!({"op": "copy", "from": "/metadata", "path": format!("/metadata/n{i}")})).collect();
+    let kind = "application/json-patch+json";
+    cluster.patch(&path, kind, &json!(bomb)).refused(413, "RequestEntityTooLarge", "");
+    let three = json!([{"op": "test", "path": "/spec/replicas", "value": 1},
+        {"op": "replace", "path": "/spec/replicas", "value": 3}]);
+    assert_eq!(cluster.patch(&path, kind, &three).expect(200)["spec"]["replicas"], 3);
+    cluster.patch(&path, kind, &three).refused(422, "Invalid", "the patch cannot be applied");
 }

@@ -5,7 +5,7 @@ use carrack_auth::Caller;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, Cluster, config_map, pod, revision};
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, pod, revision};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
@@ -328,4 +328,43 @@ fn what_is_not_there_tests_as_null() {
     tested(&path, "/data/v").refused(422, "Invalid", "");
     tested(&path, "/metadata/finalizers").expect(200);
     tested(&path, "/metadata/finalizers").refused(422, "Invalid", "");
+}
+
+#[test]
+fn null_labels_are_empty_ones() {
+    let cluster = Cluster::new();
+    let mut object = config_map("m", "x");
+    object["metadata"]["labels"] = json!({"a": null});
+    object["data"]["n"] = Value::Null;
+    let made = cluster.post(CONFIG_MAPS, &object).expect(201);
+    assert_eq!((&made["metadata"]["labels"], &made["data"]), (&json!({"a": ""}), &json!({"v": "x", "n": ""})));
+    // It is found by what it is called, and by its labels.
+    for query in ["fieldSelector=metadata.name%3Dm", "labelSelector=a"] {
+        assert_eq!(names(&cluster.get(&format!("{CONFIG_MAPS}?{query}")).expect(200)), ["m"], "{query}");
+    }
+    let gone = cluster.delete(&format!("{CONFIG_MAPS}?labelSelector=a")).expect(200);
+    assert_eq!(names(&gone), ["m"]);
+    cluster.get(&format!("{CONFIG_MAPS}/m")).expect(404);
+}
+
+#[test]
+fn some_kinds_are_made_by_replacing_what_is_not_there() {
+    let cluster = Cluster::new();
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let role = json!({"metadata": {"name": "r"}, "rules": []});
+    let path = format!("{roles}/r");
+    // It takes the right to create, besides that to update.
+    let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["update"]}]);
+    cluster.post(roles, &json!({"metadata": {"name": "updaters"}, "rules": rules})).expect(201);
+    let binding = json!({"metadata": {"name": "jane"}, "subjects": [{"kind": "User", "name": "jane"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "updaters"}});
+    cluster.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding).expect(201);
+    cluster.user("jane", Method::PUT, &path, &role).refused(403, "Forbidden", "cannot create resource \"roles\"");
+    let made = cluster.put(&path, &role).expect(201);
+    assert_eq!((&made["metadata"]["name"], &made["metadata"]["namespace"]), (&json!("r"), &json!("default")));
+    cluster.put(&path, &role).expect(200);
+    // Who names a state of it means the one that is gone.
+    cluster.delete(&path).expect(200);
+    cluster.put(&path, &made).refused(404, "NotFound", "");
+    cluster.put(&format!("{CONFIG_MAPS}/m"), &config_map("m", "x")).refused(404, "NotFound", "");
 }

@@ -102,8 +102,15 @@ impl Rule {
         atoms
     }
 
-    /// Whether the rule alone covers an atom.
-    fn covers_atom(&self, atom: &Rule) -> bool {
+    /// How many [`Self::atoms`] there are.
+    fn count_atoms(&self) -> usize {
+        let names = self.resource_names.len().max(1);
+        let of_resources = self.api_groups.len().saturating_mul(self.resources.len()).saturating_mul(names);
+        self.verbs.len().saturating_mul(of_resources.saturating_add(self.non_resource_urls.len()))
+    }
+
+    /// Whether the rule alone covers all of another one.
+    fn covers_all(&self, atom: &Rule) -> bool {
         let list_covers = |have: &[String], want: &[String]| want.iter().all(|w| has(have, w));
         list_covers(&self.verbs, &atom.verbs)
             && list_covers(&self.api_groups, &atom.api_groups)
@@ -137,13 +144,26 @@ fn url_covers(have: &str, url: &str) -> bool {
     have == url || have.strip_suffix('*').is_some_and(|prefix| url.starts_with(prefix.trim_end_matches('*')))
 }
 
-/// Those atoms of `wanted` that no rule of `held` covers; empty when all is covered.
+/// More atoms of one rule than these are not looked at one by one: the lists of a rule multiply.
+const MAX_ATOMS: usize = 100_000;
+/// More than these are not named.
+const MAX_MISSING: usize = 500;
+
+/// Those atoms of `wanted` that no rule of `held` covers; empty when all is covered. Of a rule that has too many of them,
+/// the rule itself, unless one of `held` covers all of it; of very many, the first.
 #[must_use]
 pub fn covers(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+    let is_covered = |rule: &Rule| held.iter().any(|have| have.covers_all(rule));
     let mut missing = Vec::new();
-    for atom in wanted.iter().flat_map(Rule::atoms) {
-        if !held.iter().any(|rule| rule.covers_atom(&atom)) && !missing.contains(&atom) {
-            missing.push(atom);
+    for rule in wanted.iter().filter(|rule| !is_covered(rule)) {
+        let atoms = if rule.count_atoms() > MAX_ATOMS { vec![rule.clone()] } else { rule.atoms() };
+        for atom in atoms {
+            if missing.len() >= MAX_MISSING {
+                return missing;
+            }
+            if !is_covered(&atom) && !missing.contains(&atom) {
+                missing.push(atom);
+            }
         }
     }
     missing

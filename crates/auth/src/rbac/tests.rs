@@ -485,3 +485,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn lists_that_multiply_are_not_multiplied() {
+    let many = |what: &str| (0..400).map(|n| format!("{what}{n}")).collect::<Vec<String>>();
+    let wanted = Rule { verbs: many("v"), api_groups: many("g"), resources: many("r"), ..Rule::default() };
+    let all = || vec!["*".to_owned()];
+    let everything = Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() };
+    assert!(covers(&[everything], std::slice::from_ref(&wanted)).is_empty());
+    let own = Rule { verbs: many("v"), api_groups: many("g"), resources: all(), ..Rule::default() };
+    assert!(covers(std::slice::from_ref(&own), std::slice::from_ref(&wanted)).is_empty());
+    let less = Rule { verbs: many("w"), ..own };
+    assert_eq!(covers(&[less], std::slice::from_ref(&wanted)), [wanted]);
+    // Of many that are missing, some are named.
+    let wanted = Rule { verbs: many("v"), api_groups: all(), resources: many("r")[..100].to_vec(), ..Rule::default() };
+    assert_eq!(covers(&[], &[wanted]).len(), 500);
+}

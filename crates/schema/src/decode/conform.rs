@@ -73,6 +73,7 @@ impl Walk {
                 let length = self.path.len();
                 for (index, item) in list.iter_mut().enumerate() {
                     use std::fmt::Write as _;
+                    settle_null(item, items);
                     let written = write!(self.path, "[{index}]");
                     debug_assert!(written.is_ok(), "writing to a string does not fail");
                     self.value(item, items, owner)?;
@@ -168,6 +169,7 @@ impl Walk {
             }
             if is_map {
                 self.fields.truncate(fields_length);
+                settle_null(child, child_schema);
             }
             self.value(child, child_schema, type_name)?;
             self.path.truncate(path_length);
@@ -194,6 +196,25 @@ impl Walk {
     }
 }
 
+/// An item of a list, or a value of a map, that is null is Go's zero value: a null label is an empty one, and whoever
+/// reads it as a text is not to find something else.
+fn settle_null(value: &mut Value, schema: &Schema) {
+    if !value.is_null() {
+        return;
+    }
+    let node = schema.resolve();
+    *value = match node.type_ {
+        _ if node.format == Format::Quantity => "0".into(),
+        _ if node.int_or_string => 0.into(),
+        Type::String if node.format != Format::DateTime => "".into(),
+        Type::Integer | Type::Number => 0.into(),
+        Type::Boolean => false.into(),
+        Type::Object => Value::Object(Map::new()),
+        // Times and lists that are nothing are null, and what may be anything stays what it is.
+        Type::String | Type::Array | Type::Any => return,
+    };
+}
+
 fn may_be(type_: Type, value: &Value) -> bool {
     match type_ {
         Type::Any => true,
@@ -212,6 +233,11 @@ fn whole(number: &serde_json::Number) -> Option<i64> {
         #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and within 2^53")]
         (float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0).then_some(float as i64)
     })
+}
+
+/// Whether a text is base64 with its padding.
+pub(crate) fn is_base64(text: &str) -> bool {
+    illegal_base64(text).is_none()
 }
 
 /// The position of the first byte that is not base64.

@@ -207,3 +207,15 @@ fn every_builtin_kind_has_a_schema() {
         }
     }
 }
+
+#[test]
+fn nulls_inside_are_what_go_makes_of_them() {
+    let mut pod = json!({"metadata": {"labels": {"a": null}, "finalizers": [null], "annotations": null}, "spec": {
+        "nodeSelector": {"b": null}, "nodeName": null, "tolerations": [null],
+        "containers": [{"name": "c", "args": ["x", null], "resources": {"limits": {"cpu": null}}}]}});
+    assert_eq!(conform(&mut pod, schema("io.k8s.api.core.v1.Pod")), Ok(Vec::new()));
+    let want = json!({"metadata": {"labels": {"a": ""}, "finalizers": [""]}, "spec": {
+        "nodeSelector": {"b": ""}, "tolerations": [{}],
+        "containers": [{"name": "c", "args": ["x", ""], "resources": {"limits": {"cpu": "0"}}}]}});
+    assert_eq!(pod, want);
+}

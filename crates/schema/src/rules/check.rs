@@ -27,11 +27,34 @@ struct Walk {
     spent: bool,
 }
 
-/// The item of the old list that an item of the new one was; none where they cannot be told apart.
-pub(crate) fn correlated<'a>(item: &Value, old: Option<&'a Value>, list: &ListType) -> Option<&'a Value> {
-    let ListType::Map(keys) = list else { return None };
-    let same = |other: &&Value| keys.iter().all(|key| item.get(&**key) == other.get(&**key));
-    old?.as_array()?.iter().find(same)
+/// The items of a list as it was, found by what tells its items apart. Lists may be long, so that each is looked
+/// through once.
+pub(crate) struct Former<'a> {
+    keys: &'a [Box<str>],
+    items: BTreeMap<String, &'a Value>,
+}
+
+impl<'a> Former<'a> {
+    pub(crate) fn new(old: Option<&'a Value>, list: &'a ListType) -> Former<'a> {
+        let mut former = Former { keys: &[], items: BTreeMap::new() };
+        if let (ListType::Map(keys), Some(Value::Array(old))) = (list, old) {
+            former.keys = keys;
+            for item in old {
+                former.items.entry(former.key(item)).or_insert(item);
+            }
+        }
+        former
+    }
+
+    fn key(&self, item: &Value) -> String {
+        let texts = self.keys.iter().map(|key| item.get(&**key).unwrap_or(&Value::Null).to_string());
+        texts.collect::<Vec<_>>().join(",")
+    }
+
+    /// What an item was; none where that cannot be told.
+    pub(crate) fn of(&self, item: &Value) -> Option<&'a Value> {
+        if self.items.is_empty() { None } else { self.items.get(&self.key(item)).copied() }
+    }
 }
 
 fn joined(path: &str, step: &str) -> String {
@@ -65,9 +88,9 @@ impl Walk {
             }
             Value::Array(items) => {
                 let Some((schema, rules)) = node.items.as_deref().zip(rules.items.as_deref()) else { return };
+                let former = Former::new(old, &node.list);
                 for (index, item) in items.iter().enumerate() {
-                    let old = correlated(item, old, &node.list);
-                    self.node(item, old, schema, rules, &format!("{path}[{index}]"));
+                    self.node(item, former.of(item), schema, rules, &format!("{path}[{index}]"));
                 }
             }
             _ => {}

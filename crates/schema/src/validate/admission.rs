@@ -2,6 +2,8 @@
 //!
 //! Upstream: `k8s.io/kubernetes/pkg/apis/admissionregistration/validation`.
 
+use std::collections::BTreeSet;
+
 use carrack_cel::Type;
 use serde_json::Value;
 
@@ -13,17 +15,16 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 
 pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = BTreeSet::new();
     for webhook in object.items("webhooks") {
         if let Some(name) = webhook.needs_text("name", errors) {
             webhook.has_form("name", names::dns1123_subdomain, errors);
             if name.split('.').count() < 3 {
                 webhook.invalid("name", "should be a domain with at least three segments separated by dots", errors);
             }
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.push(FieldError::duplicate(webhook.path_of("name"), name));
             }
-            seen.push(name);
         }
         webhook.one_of("sideEffects", &["None", "NoneOnDryRun"], errors);
         let versions = webhook.texts("admissionReviewVersions");

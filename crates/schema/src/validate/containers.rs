@@ -1,6 +1,6 @@
 //! Containers of pods, of all roles.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -70,9 +70,9 @@ enum Role {
 
 /// What containers know of their pod.
 struct Containers<'a> {
-    names: Vec<&'a str>,
-    volumes: Vec<(&'a str, &'a Value)>,
-    claims: Vec<&'a str>,
+    names: BTreeSet<&'a str>,
+    volumes: BTreeMap<&'a str, &'a Value>,
+    claims: BTreeSet<&'a str>,
     host_ports: BTreeSet<String>,
     grace_s: Option<i64>,
     never_restarts: bool,
@@ -81,8 +81,9 @@ struct Containers<'a> {
 /// Checks the containers of a pod's spec, which has these volumes.
 pub(super) fn of_pod<'a>(spec: &Place<'a>, volumes: Vec<(&'a str, &'a Value)>, errors: &mut Errors) {
     let mut containers = Containers {
-        names: Vec::new(),
-        volumes,
+        names: BTreeSet::new(),
+        // Of two with one name, the first counts.
+        volumes: volumes.into_iter().rev().collect(),
         claims: spec.items("resourceClaims").map(|claim| claim.text("name")).collect(),
         host_ports: BTreeSet::new(),
         grace_s: spec.number("terminationGracePeriodSeconds"),
@@ -121,11 +122,8 @@ impl<'a> Containers<'a> {
     fn check(&mut self, container: &Place<'a>, role: Role, errors: &mut Errors) {
         check(container, EVERY_CONTAINER, errors);
         let name = container.text("name");
-        if !name.is_empty() {
-            if self.names.contains(&name) {
-                errors.push(FieldError::duplicate(container.path_of("name"), name));
-            }
-            self.names.push(name);
+        if !name.is_empty() && !self.names.insert(name) {
+            errors.push(FieldError::duplicate(container.path_of("name"), name));
         }
         let image = container.text("image");
         if image.trim() != image {
@@ -245,12 +243,14 @@ impl<'a> Containers<'a> {
     }
 
     fn volume(&self, name: &str) -> Option<&'a Value> {
-        self.volumes.iter().find(|(known, _)| *known == name).map(|(_, volume)| *volume)
+        self.volumes.get(name).copied()
     }
 
     fn mounts(&self, container: &Place<'_>, errors: &mut Errors) {
-        let devices: Vec<(&str, &str)> =
-            container.items("volumeDevices").map(|device| (device.text("name"), device.text("devicePath"))).collect();
+        let of_devices = |field: &'static str| -> BTreeSet<&str> {
+            container.items("volumeDevices").map(|device| device.text(field)).collect()
+        };
+        let (devices, device_paths) = (of_devices("name"), of_devices("devicePath"));
         unique(
             container.items("volumeMounts"),
             |mount| Some(mount.text("mountPath")).filter(|path| !path.is_empty()),
@@ -270,10 +270,10 @@ impl<'a> Containers<'a> {
                     Some(_) => {}
                 }
             }
-            if devices.iter().any(|(device, _)| *device == name) {
+            if devices.contains(name) {
                 mount.invalid("name", "must not already exist in volumeDevices", errors);
             }
-            if devices.iter().any(|(_, device)| *device == path) {
+            if device_paths.contains(path) {
                 mount.invalid("mountPath", "must not already exist as a path in volumeDevices", errors);
             }
             if !mount.text("subPath").is_empty() && !mount.text("subPathExpr").is_empty() {

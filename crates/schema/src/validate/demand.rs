@@ -4,6 +4,8 @@
 //! `ports[].containerPort`. Where a part of the path before its end is absent, nothing is demanded:
 //! whoever must be there has a row of its own. No text is made unless something is wrong.
 
+use std::collections::BTreeSet;
+
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
@@ -279,19 +281,16 @@ pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, rows: &[Fixed], errors: 
 }
 
 /// Errors about items of a list that say the same as an earlier one.
-pub(super) fn unique<'a, T: PartialEq>(
+pub(super) fn unique<'a, T: Ord>(
     list: impl Iterator<Item = Place<'a>>,
     identity: impl Fn(&Place<'a>) -> Option<T>,
     report: impl Fn(&Place<'a>) -> FieldError,
     errors: &mut Errors,
 ) {
-    let mut seen: Vec<T> = Vec::new();
+    let mut seen = BTreeSet::new();
     for item in list {
-        let Some(identity) = identity(&item) else { continue };
-        if seen.contains(&identity) {
+        if identity(&item).is_some_and(|identity| !seen.insert(identity)) {
             errors.push(report(&item));
-        } else {
-            seen.push(identity);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Which rules each built-in kind has: rows where a table says it, functions where not.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::access::{Errors, Place};
@@ -295,7 +297,8 @@ fn node(spec: &Place<'_>, errors: &mut Errors) {
         errors,
     );
     let ranges = spec.texts("podCIDRs");
-    for (index, range) in ranges.iter().enumerate().filter(|(index, range)| ranges[..*index].contains(range)) {
+    let mut seen = BTreeSet::new();
+    for (index, range) in ranges.iter().enumerate().filter(|(_, range)| !seen.insert(**range)) {
         errors.push(FieldError::duplicate(format!("{}[{index}]", spec.path_of("podCIDRs")), *range));
     }
     let families: Vec<bool> = ranges.iter().map(|range| range.contains(':')).collect();

@@ -1,5 +1,7 @@
 //! Quotas, limit ranges, disruption budgets, certificate requests.
 
+use std::collections::BTreeSet;
+
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
@@ -253,11 +255,12 @@ pub(super) fn certificate_request(spec: &Place<'_>, errors: &mut Errors) {
     if usages.is_empty() {
         errors.push(FieldError::required(spec.path_of("usages"), "usages cannot be empty"));
     }
+    let mut seen = BTreeSet::new();
     for (index, usage) in usages.iter().enumerate() {
         let path = format!("{}[{index}]", spec.path_of("usages"));
         if !USAGES.contains(usage) {
             errors.push(FieldError::not_supported(path, *usage, &USAGES));
-        } else if usages[..index].contains(usage) {
+        } else if !seen.insert(*usage) {
             errors.push(FieldError::duplicate(path, *usage));
         }
     }

@@ -1,5 +1,7 @@
 //! Metadata that every object has.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
@@ -161,7 +163,7 @@ pub(super) fn update(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
         }
     }
     if old.some("deletionTimestamp").is_some() {
-        let before = old.texts("finalizers");
+        let before: BTreeSet<&str> = old.texts("finalizers").into_iter().collect();
         let added: Vec<_> =
             new.texts("finalizers").into_iter().filter(|f| !before.contains(f)).map(|f| format!("\"{f}\"")).collect();
         if !added.is_empty() {

@@ -1,5 +1,6 @@
 //! Ingresses, network policies, endpoint slices, IP addresses.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -316,14 +317,13 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
     if ports.len() > MAX_ADDRESSES {
         errors.push(FieldError::too_many("ports", ports.len(), MAX_ADDRESSES as u64));
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = BTreeSet::new();
     for port in &ports {
         let name = port.text("name");
         port.has_form("name", names::dns1123_label, errors);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(FieldError::duplicate(port.path_of("name"), name));
         }
-        seen.push(name);
         if port.some("protocol").is_some() {
             port.one_of("protocol", &PROTOCOLS, errors);
         }

@@ -1,5 +1,6 @@
 //! What a pod demands. What may change in one is in [`super::pod_update`].
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
@@ -115,7 +116,8 @@ static CLAIMED: LazyLock<Value> = LazyLock::new(|| json!({"persistentVolumeClaim
 fn of_named(spec: &Place<'_>, pod_name: &str, claims: &[&str], errors: &mut Errors) {
     check(spec, SPEC, errors);
     let mut volumes = volumes::of_pod(spec, pod_name, errors);
-    volumes.retain(|(name, _)| !claims.contains(name));
+    let claimed: BTreeSet<&str> = claims.iter().copied().collect();
+    volumes.retain(|(name, _)| !claimed.contains(name));
     volumes.extend(claims.iter().map(|name| (*name, &*CLAIMED)));
     containers::of_pod(spec, volumes, errors);
     if let Some(resources) = spec.some("resources") {

@@ -126,8 +126,10 @@ fn gated(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
         return;
     }
     let contains = |now: &Value, before: &Value, field: &str| {
-        let list = |term: &Value| term.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
-        list(before).iter().all(|item| list(now).contains(item))
+        let texts = |term: &Value| -> BTreeSet<String> {
+            term.get(field).and_then(Value::as_array).into_iter().flatten().map(Value::to_string).collect()
+        };
+        texts(before).is_subset(&texts(now))
     };
     for (index, (now, before)) in now.iter().zip(&before).enumerate() {
         for field in ["matchExpressions", "matchFields"] {

@@ -1,9 +1,13 @@
 //! A value against the schema of a custom resource, with upstream's texts.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Number, Value};
 
 use super::access::Errors;
+use super::formats;
 use crate::error::FieldError;
+use crate::rules::Former;
 use crate::schema::{Additional, Format, ListType, Rare, Schema, Type};
 
 /// More errors than this help nobody.
@@ -152,9 +156,9 @@ impl Walk {
 
     fn array(&mut self, list: &[Value], old: Option<&Value>, node: &Schema) {
         if let Some(items) = &node.items {
+            let former = Former::new(old, &node.list);
             for (index, item) in list.iter().enumerate() {
-                let old = crate::rules::correlated(item, old, &node.list);
-                self.inside(&format!("[{index}]"), |walk| walk.value(item, old, items));
+                self.inside(&format!("[{index}]"), |walk| walk.value(item, former.of(item), items));
             }
         }
         let identity = |item: &Value| match &node.list {
@@ -174,15 +178,14 @@ impl Walk {
             }
             _ => None,
         };
-        let mut seen: Vec<Value> = Vec::new();
+        // As text, which can be looked up: a list may be as long as a request.
+        let mut seen = BTreeSet::new();
         for (index, item) in list.iter().enumerate() {
             let Some(identity) = identity(item) else { return };
-            if seen.contains(&identity) {
+            if !seen.insert(identity.to_string()) {
                 self.inside(&format!("[{index}]"), |walk| {
                     walk.errors.push(FieldError::duplicate(walk.path.clone(), identity))
                 });
-            } else {
-                seen.push(identity);
             }
         }
     }
@@ -281,20 +284,7 @@ impl Walk {
     }
 
     fn format(&mut self, text: &str, format: &Format) {
-        let (fits, name): (bool, &str) = match format {
-            Format::DateTime => (text.parse::<jiff::Timestamp>().is_ok(), "date-time"),
-            Format::Byte => (text.len().is_multiple_of(4), "byte"),
-            Format::Quantity => (carrack_types::quantity::Quantity::parse(text).is_ok(), "quantity"),
-            Format::Other(name) => match name.as_ref() {
-                "date" => (text.parse::<jiff::civil::Date>().is_ok(), "date"),
-                "ipv4" => (text.parse::<std::net::Ipv4Addr>().is_ok(), "ipv4"),
-                "ipv6" => (text.parse::<std::net::Ipv6Addr>().is_ok(), "ipv6"),
-                "uuid" => (is_uuid(text), "uuid"),
-                _ => return,
-            },
-            _ => return,
-        };
-        if !fits {
+        if let Some(name) = formats::missed(text, format) {
             let message = format!("{} must be of type {name}: \"{text}\"", self.body());
             self.invalid(&text.into(), message);
         }
@@ -346,14 +336,4 @@ impl Walk {
             self.invalid(value, format!("\"{path}\" must not validate the schema (not)"));
         }
     }
-}
-
-fn is_uuid(text: &str) -> bool {
-    let lengths = [8, 4, 4, 4, 12];
-    let parts: Vec<&str> = text.split('-').collect();
-    parts.len() == lengths.len()
-        && parts
-            .iter()
-            .zip(lengths)
-            .all(|(part, length)| part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit()))
 }

@@ -1,5 +1,6 @@
 //! Services.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::access::{Errors, Place};
@@ -129,7 +130,8 @@ fn addresses(spec: &Place<'_>, errors: &mut Errors) {
         spec.invalid("clusterIPs", text, errors);
     }
     let families = spec.texts("ipFamilies");
-    for (index, family) in families.iter().enumerate().filter(|(index, family)| families[..*index].contains(family)) {
+    let mut seen = BTreeSet::new();
+    for (index, family) in families.iter().enumerate().filter(|(_, family)| !seen.insert(**family)) {
         errors.push(FieldError::duplicate(format!("{}[{index}]", spec.path_of("ipFamilies")), *family));
     }
     for (index, text) in spec.texts("externalIPs").into_iter().enumerate() {

@@ -230,7 +230,7 @@ pub(super) fn class(object: &Place<'_>, errors: &mut Errors) {
         for expression in term.items("matchLabelExpressions") {
             unique(
                 expression.items("values"),
-                |value| Some(value.value.clone()),
+                |value| Some(value.value.to_string()),
                 |value| FieldError::duplicate(value.path.clone(), value.value.clone()),
                 errors,
             );
@@ -238,7 +238,7 @@ pub(super) fn class(object: &Place<'_>, errors: &mut Errors) {
     }
     unique(
         object.items("allowedTopologies"),
-        |term| Some(term.value.clone()),
+        |term| Some(term.value.to_string()),
         |term| FieldError::duplicate(term.path_of("matchLabelExpressions"), ""),
         errors,
     );
@@ -327,7 +327,7 @@ pub(super) fn csi_node(object: &Place<'_>, errors: &mut Errors) {
         }
         unique(
             driver.items("topologyKeys"),
-            |key| Some(key.value.clone()),
+            |key| Some(key.value.to_string()),
             |key| FieldError::duplicate(driver.path_of("topologyKeys"), key.value.clone()),
             errors,
         );

@@ -1,5 +1,7 @@
 //! Volumes: what a pod or a PersistentVolume says about where one comes from.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::access::{Errors, Place};
@@ -159,17 +161,18 @@ fn iscsi_name(text: &str) -> names::Problem {
 
 /// Checks the volumes of a pod and gives those that can be mounted, by name.
 pub(super) fn of_pod<'a>(spec: &Place<'a>, pod_name: &str, errors: &mut Errors) -> Vec<(&'a str, &'a Value)> {
-    let mut good: Vec<(&str, &Value)> = Vec::new();
+    let (mut good, mut taken) = (Vec::new(), BTreeSet::new());
     for volume in spec.items("volumes") {
         let before = errors.len();
         sources(&volume, &[EVERYWHERE, OF_PODS], errors);
         semantics(&volume, pod_name, errors);
         if let Some(name) = volume.needs_text("name", errors) {
             volume.has_form("name", names::dns1123_label, errors);
-            if good.iter().any(|(other, _)| *other == name) {
+            if taken.contains(name) {
                 errors.push(FieldError::duplicate(volume.path_of("name"), name));
             }
             if errors.len() == before {
+                taken.insert(name);
                 good.push((name, volume.value));
             }
         }

@@ -15,7 +15,8 @@ use crate::status::Status;
 
 /// Lets all policies that are bound to the request change its object.
 pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-    if attributes.operation == Operation::Delete {
+    // There is no object that could be changed.
+    if matches!(attributes.operation, Operation::Delete | Operation::Connect) {
         return Ok(());
     }
     for binding in asked.hooks.mutating_bindings.values() {

@@ -14,10 +14,10 @@ use carrack_schema::validate::expressions;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::Attributes;
 use super::extend::{Asked, take};
 use super::select::Selection;
 use super::world::{Condition, World, all_hold};
+use super::{Attributes, Operation};
 use crate::object::{Object, name};
 use crate::status::Status;
 
@@ -172,7 +172,13 @@ pub(super) async fn mutate(
                 let mutated = verdict.patch.is_some();
                 let told = json!({"configuration": configuration, "webhook": webhook.name, "mutated": mutated});
                 asked.cx.annotate(format!("mutation.webhook.admission.k8s.io/{place}"), told.to_string());
-                if let Some(patch) = &verdict.patch {
+                if let Some(patch) = verdict.patch.as_deref().filter(|patch| !patch::is_empty(patch)) {
+                    if matches!(attributes.operation, Operation::Delete | Operation::Connect) {
+                        return Err(Status::internal(format!(
+                            "admission webhook \"{}\" attempted to modify the object, which is not supported for this operation",
+                            webhook.name
+                        )));
+                    }
                     let changed = patch::apply(&review["request"]["object"], patch)
                         .map_err(|why| Status::internal(format!("admission webhook \"{}\": {why}", webhook.name)))?;
                     take(asked, attributes, version, changed).await?;

@@ -2,9 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::status::{Status, known_reason};
+use crate::status::{Details, Status, known_reason};
 
 /// Longest warning that is passed on, and how many.
 const MAX_WARNING_CHARS: usize = 256;
@@ -17,6 +18,7 @@ pub(super) struct Verdict {
     code: u16,
     reason: String,
     message: String,
+    details: Option<Details>,
     pub patch: Option<Vec<u8>>,
     pub warnings: Vec<String>,
     /// For the audit log.
@@ -63,6 +65,7 @@ pub(super) fn read(review: &Value, uid: &str) -> Result<Verdict, String> {
         code: response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0),
         reason: text(&response["status"]["reason"]),
         message: text(&response["status"]["message"]),
+        details: response["status"].get("details").and_then(|details| Details::deserialize(details).ok()),
         patch,
         annotations: annotations.map(|(key, value)| (key.clone(), text(value))).collect(),
         warnings: warnings.map(|warning| warning.chars().take(MAX_WARNING_CHARS).collect()).collect(),
@@ -85,5 +88,6 @@ pub(super) fn denied(webhook: &str, verdict: &Verdict) -> Status {
     // What says no is never a success, whatever it says.
     status.code = if (400..600).contains(&verdict.code) { verdict.code } else { 400 };
     status.reason = known_reason(&verdict.reason);
+    status.details = verdict.details.clone().map(Box::new);
     status
 }

@@ -1,0 +1,119 @@
+//! Custom resources as their definition would have them now, whatever was stored and whatever is sent.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, names};
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const BOATS: &str = "/apis/sea.example.com/v1/namespaces/default/boats";
+
+/// A definition with these properties of a spec.
+fn definition(properties: &Value) -> Value {
+    json!({
+        "metadata": {"name": "boats.sea.example.com"},
+        "spec": {
+            "group": "sea.example.com", "scope": "Namespaced", "names": {"plural": "boats", "kind": "Boat"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "selectableFields": [{"jsonPath": ".spec.sail"}],
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": properties},
+                    "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                }}},
+            }],
+        },
+    })
+}
+
+fn boat(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "sea.example.com/v1", "kind": "Boat", "metadata": {"name": name}, "spec": spec})
+}
+
+#[test]
+fn objects_follow_a_changed_definition() {
+    let cluster = Cluster::new();
+    let text = json!({"type": "string"});
+    let made = cluster.post(CRDS, &definition(&json!({"sail": text, "oars": text}))).expect(201);
+    cluster.post(BOATS, &boat("old", json!({"oars": "two"}))).expect(201);
+    let mut changed = definition(&json!({"sail": {"type": "string", "default": "lug"}}));
+    changed["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"].clone();
+    cluster.put(&format!("{CRDS}/boats.sea.example.com"), &changed).expect(200);
+    // What is new is completed, what is known no more is pruned, however it is asked for.
+    let want = json!({"sail": "lug"});
+    let old = cluster.get(&format!("{BOATS}/old")).expect(200);
+    assert_eq!(old["spec"], want);
+    assert_eq!(cluster.get(BOATS).expect(200)["items"][0]["spec"], want);
+    assert_eq!(cluster.watch(&format!("{BOATS}?watch=true")).events()[0]["object"]["spec"], want);
+    assert_eq!(names(&cluster.get(&format!("{BOATS}?fieldSelector=spec.sail%3Dlug")).expect(200)), ["old"]);
+    // Who writes its status has not changed what it is to be.
+    let told = cluster.merge(&format!("{BOATS}/old/status"), &json!({"status": {"afloat": true}})).expect(200);
+    assert_eq!((&told["metadata"]["generation"], &told["spec"]), (&old["metadata"]["generation"], &want));
+    // Stored it is as it was, but for what is written.
+    assert_eq!(cluster.get(&format!("{BOATS}/old")).expect(200)["status"]["afloat"], true);
+}
+
+#[test]
+fn nulls_are_nothing_where_nothing_may_be_null() {
+    let cluster = Cluster::new();
+    let properties = json!({
+        "sail": {"type": "string"},
+        "mast": {"type": "string", "default": "oak"},
+        "keel": {"type": "string", "nullable": true},
+        "crew": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        "flags": {"type": "object", "additionalProperties": {"type": "string"}},
+    });
+    cluster.post(CRDS, &definition(&properties)).expect(201);
+    let sent =
+        json!({"sail": null, "mast": null, "keel": null, "crew": [{"name": null}], "flags": {"a": null, "b": "c"}});
+    let want = json!({"mast": "oak", "keel": null, "crew": [{}], "flags": {"b": "c"}});
+    assert_eq!(cluster.post(BOATS, &boat("a", sent.clone())).expect(201)["spec"], want);
+    let applied = boat("b", sent);
+    let path = format!("{BOATS}/b?fieldManager=me");
+    assert_eq!(cluster.patch(&path, "application/apply-patch+yaml", &applied).expect(201)["spec"], want);
+    // Items of a list are not dropped.
+    cluster.post(BOATS, &boat("c", json!({"crew": [null]}))).refused(422, "Invalid", "spec.crew[0]");
+}
+
+#[test]
+fn replacing_says_what_it_replaces() {
+    let cluster = Cluster::new();
+    let made = cluster.post(CRDS, &definition(&json!({"sail": {"type": "string"}}))).expect(201);
+    assert_eq!(made["kind"], "CustomResourceDefinition");
+    cluster.post(BOATS, &boat("a", json!({"sail": "lug"}))).expect(201);
+    let path = format!("{BOATS}/a");
+    let refused = "boats.sea.example.com \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+    for place in [path.clone(), format!("{path}/status")] {
+        cluster.put(&place, &boat("a", json!({}))).refused(422, "Invalid", refused);
+    }
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    cluster.post(leases, &json!({"metadata": {"name": "l"}, "spec": {}})).expect(201);
+    let taken = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
+    cluster.put(&format!("{leases}/l"), &taken).refused(422, "Invalid", "must be specified for an update");
+    // Patches are about whatever is there, and so are kinds of which upstream says so.
+    cluster.merge(&path, &json!({"spec": {"sail": "jib"}})).expect(200);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    cluster.post(maps, &json!({"metadata": {"name": "m"}})).expect(201);
+    cluster.put(&format!("{maps}/m"), &json!({"metadata": {"name": "m"}, "data": {"a": "b"}})).expect(200);
+}
+
+#[test]
+fn a_long_list_costs_no_more_than_its_length() {
+    let cluster = Cluster::new();
+    let key = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "integer"}}});
+    let properties = json!({
+        "numbers": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
+        "keyed": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": key},
+    });
+    cluster.post(CRDS, &definition(&properties)).expect(201);
+    let numbers: Vec<u32> = (0..60_000).collect();
+    let keyed: Vec<Value> = (0..10_000).map(|k| json!({"k": k})).collect();
+    cluster.post(BOATS, &boat("a", json!({"numbers": numbers, "keyed": keyed}))).expect(201);
+    cluster.merge(&format!("{BOATS}/a"), &json!({"spec": {"numbers": [1, 2, 1]}})).refused(
+        422,
+        "Invalid",
+        "spec.numbers[2]: Duplicate value: 1",
+    );
+    let mut longer = keyed;
+    longer.push(json!({"k": 10_000}));
+    cluster.merge(&format!("{BOATS}/a"), &json!({"spec": {"keyed": longer}})).expect(200);
+}
