@@ -6,7 +6,7 @@
 use crate::argv::NodeKind;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// How much smaller than asked for an image may be, in percent.
@@ -37,6 +37,37 @@ pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, 
         return Err(format!("the image {} is empty", path.display()));
     }
     Ok(NodeKind { device, direct: opens_directly(path), locked: !device })
+}
+
+/// Sees to it that there are a firmware's variables at `path`: those that are there, or else as they come.
+///
+/// # Errors
+/// They cannot be made, or are not this firmware's; for people.
+pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
+    let length = |path: &Path| std::fs::metadata(path).map(|meta| (meta.is_file(), meta.len()));
+    let of = |path: &Path| format!("cannot look at {}", path.display());
+    let wanted = length(template).map_err(|error| format!("{}: {error}", of(template)))?;
+    match length(path) {
+        Ok(found) if found == wanted => Ok(()),
+        Ok((true, bytes)) => {
+            let what = path.display();
+            Err(format!(
+                "{what} has {bytes} bytes, and the firmware's variables have {}: it is another firmware's",
+                wanted.1
+            ))
+        }
+        Ok((false, _)) => Err(format!("{} is no file", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
+            let partial = path.with_extension("partial");
+            std::fs::copy(template, &partial).map_err(failed)?;
+            // A template is there to be read alone.
+            std::fs::set_permissions(&partial, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+            File::options().write(true).open(&partial).and_then(|file| file.sync_all()).map_err(failed)?;
+            std::fs::rename(&partial, path).map_err(failed)
+        }
+        Err(error) => Err(format!("{}: {error}", of(path))),
+    }
 }
 
 /// Makes a sparse image. It appears under its name as a whole or not at all.
@@ -73,7 +104,26 @@ fn opens_directly(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ready, size};
+    use super::{ready, size, variables};
+
+    #[test]
+    fn variables_stay_what_they_are() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (template, path) = (dir.path().join("template"), dir.path().join("vm_VARS.fd"));
+        std::fs::write(&template, "as they come").expect("written");
+        std::fs::write(path.with_extension("partial"), "half of a cop").expect("written");
+        let read = || std::fs::read_to_string(&path).expect("read");
+        variables(&path, &template).expect("made");
+        assert_eq!(read(), "as they come");
+        std::fs::write(&path, "as they are.").expect("written");
+        variables(&path, &template).expect("there already");
+        assert_eq!(read(), "as they are.");
+        std::fs::write(&path, "longer than they come").expect("written");
+        assert!(variables(&path, &template).is_err_and(|why| why.contains("another firmware's")));
+        assert_eq!(read(), "longer than they come");
+        assert!(variables(dir.path(), &template).is_err_and(|why| why.contains("no file")));
+        assert!(variables(&dir.path().join("nowhere/v.fd"), &template).is_err_and(|why| why.contains("cannot make")));
+    }
 
     #[test]
     fn an_image_is_made_once() {

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
     Node, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
 
-use super::World;
+use super::{World, state};
 use crate::fence;
 
 /// Decides; `Err` says why not, for people.
@@ -34,9 +34,10 @@ pub(super) fn decide(world: &World<'_>) -> Result<(), String> {
     if nodes.len() < 2 {
         return Err("there is no other node for virtual machines".to_owned());
     }
-    for volume in &vmi.spec.volumes {
-        let Some(claim) = volume.claim_name() else { continue };
-        let what = format!("volume {} (claim {claim})", volume.name);
+    let state = state::claim_name(vmi);
+    let volumes = vmi.spec.volumes.iter().filter_map(|volume| Some((volume.name.as_str(), volume.claim_name()?)));
+    for (volume, claim) in volumes.chain(state.iter().map(|claim| (state::VOLUME, claim.as_str()))) {
+        let what = format!("volume {volume} (claim {claim})");
         let found = world.view.get::<PersistentVolumeClaim>(vmi.namespace(), claim);
         let bound = found.and_then(|claim| claim.spec.as_ref()?.volume_name.clone());
         let disk = bound.and_then(|name| world.view.get::<PersistentVolume>("", &name));
