@@ -265,8 +265,7 @@ fn sizes_and_sets() {
 
 /// The files with the variables of a machine's firmware, on the volumes that are mounted for its pods.
 fn variables(sandbox: &Sandbox, name: &str) -> Vec<std::path::PathBuf> {
-    let pattern =
-        sandbox.data_dir().join(format!("kubelet/pods/*/volumes/kubernetes.io~csi/*/mount/nvram/{name}_VARS.fd"));
+    let pattern = sandbox.data_dir().join(format!("kubelet/pods/*/volumes/kubernetes.io~csi/*/mount/nvram/VARS.fd"));
     let listed = sandbox.shell(&format!("ls -d {} 2>/dev/null || true", pattern.display())).ok();
     listed.lines().map(Into::into).collect()
 }

@@ -13,6 +13,7 @@ pub struct Board {
     /// What the machine boots with.
     pub firmware: Firmware,
     /// Where UEFI's variables are kept from one run to the next; absent, they go with the machine.
+    #[serde(skip_serializing_if = "Option::is_none")] // A launcher of the version before knows no such word.
     pub nvram: Option<PathBuf>,
     /// A kernel that is booted in place of what the disks hold.
     pub kernel: Option<Kernel>,

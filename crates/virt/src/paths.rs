@@ -39,10 +39,11 @@ pub const KERNEL: &str = "/var/run/kubevirt/container-disks/kernel";
 /// Where the handler puts the initrd.
 pub const INITRD: &str = "/var/run/kubevirt/container-disks/initrd";
 
-/// The variables of an instance's firmware.
+/// The variables of a machine's firmware. Each kind of firmware has its own: without the keys of the one that checks what it boots,
+/// it would check nothing.
 #[must_use]
-pub fn nvram(instance: &str) -> String {
-    format!("{NVRAM_DIR}/{instance}_VARS.fd")
+pub fn nvram(secure: bool) -> String {
+    format!("{NVRAM_DIR}/{}", if secure { "VARS.secboot.fd" } else { "VARS.fd" })
 }
 /// Where a claim's device is.
 #[must_use]

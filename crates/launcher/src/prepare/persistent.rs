@@ -6,7 +6,7 @@
 use crate::argv::NodeKind;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// How much smaller than asked for an image may be, in percent.
@@ -60,10 +60,14 @@ pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
             let partial = path.with_extension("partial");
-            std::fs::copy(template, &partial).map_err(failed)?;
-            // A template is there to be read alone.
-            std::fs::set_permissions(&partial, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-            File::options().write(true).open(&partial).and_then(|file| file.sync_all()).map_err(failed)?;
+            // Others may have had the claim: what they left under this name is not written through.
+            match std::fs::remove_file(&partial) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
+            let copied = File::open(template).and_then(|mut from| io::copy(&mut from, &mut file));
+            copied.and_then(|_| file.sync_all()).map_err(failed)?;
             std::fs::rename(&partial, path).map_err(failed)
         }
         Err(error) => Err(format!("{}: {error}", of(path))),
@@ -111,10 +115,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (template, path) = (dir.path().join("template"), dir.path().join("vm_VARS.fd"));
         std::fs::write(&template, "as they come").expect("written");
-        std::fs::write(path.with_extension("partial"), "half of a cop").expect("written");
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, "not to be written").expect("written");
+        std::os::unix::fs::symlink(&elsewhere, path.with_extension("partial")).expect("linked");
         let read = || std::fs::read_to_string(&path).expect("read");
         variables(&path, &template).expect("made");
         assert_eq!(read(), "as they come");
+        assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "not to be written");
         std::fs::write(&path, "as they are.").expect("written");
         variables(&path, &template).expect("there already");
         assert_eq!(read(), "as they are.");

@@ -148,9 +148,16 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         new.add_finalizer(VMI_FINALIZER);
     }
     if progress.is_scheduling() && vmi.annotation(FAILOVER_ANNOTATION).is_none() {
-        // Decided once, before there is a guest: what it was started with holds for as long as it runs.
-        let failover = failover::decide(world).err().unwrap_or_else(|| "true".to_owned());
-        new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
+        // Decided once, before there is a guest: what it was started with holds for as long as it runs. A claim that is not
+        // bound when there is no pod yet may be when the pod runs.
+        let last = matches!(progress, progress::Next::Phase(phase::SCHEDULED));
+        let failover = match failover::decide(world) {
+            Ok(()) => Some("true".to_owned()),
+            Err(against) => (last || !against.passes).then_some(against.why),
+        };
+        if let Some(failover) = failover {
+            new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
+        }
     }
     progress::apply(world, &mut new, &progress, now);
     conditions::apply(world, &mut new, &progress, now);

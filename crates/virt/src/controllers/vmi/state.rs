@@ -6,7 +6,7 @@
 //! asked for once, right before the pod that has it: whether its volume is there is the scheduler's concern, as for any claim.
 
 use carrack_engine::controller_ref;
-use carrack_types::kubevirt::VirtualMachineInstance;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -35,16 +35,21 @@ pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
 /// Whose it is: the machine's, so that it is there for its next instance.
 fn owner(vmi: &VirtualMachineInstance) -> OwnerReference {
     let mut owners = vmi.metadata.owner_references.iter().flatten();
-    owners.find(|owner| owner.controller == Some(true)).cloned().unwrap_or_else(|| controller_ref(vmi))
+    let machine = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == VirtualMachine::KIND;
+    // An instance of a set never comes again under its name.
+    owners.find(machine).cloned().unwrap_or_else(|| controller_ref(vmi))
 }
 
 /// The claim to make, if there is to be one and is none.
 ///
 /// # Errors
-/// There is one of its name that belongs to somebody else.
+/// There is one of its name that goes or belongs to somebody else, or a volume has the name of its own.
 pub(super) fn missing(world: &World<'_>) -> Result<Option<PersistentVolumeClaim>, Obstacle> {
     let vmi = world.vmi;
     let Some(name) = claim_name(vmi) else { return Ok(None) };
+    if vmi.spec.volumes.iter().any(|volume| volume.name == VOLUME) {
+        return Err(Obstacle::Spec(format!("no volume can be called {VOLUME} where the firmware keeps its variables")));
+    }
     let owner = match world.config.planted {
         Some(Planted::StateOfInstances) => controller_ref(vmi),
         _ => owner(vmi),
@@ -70,6 +75,8 @@ pub(super) fn missing(world: &World<'_>) -> Result<Option<PersistentVolumeClaim>
             }),
             status: None,
         })),
+        // It goes, and the pod would wait for it for ever.
+        Some(found) if found.is_deleting() => Err(Obstacle::ClaimMissing(name)),
         Some(found) if found.controller_uid() == Some(owner.uid.as_str()) => Ok(None),
         Some(_) => Err(Obstacle::Spec(format!("PVC {name} exists and does not belong to {}", owner.name))),
     }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use carrack_launcher::Layout;
 use carrack_launcher::qmp::Qmp;
@@ -85,6 +86,9 @@ const MEMORY: [(&str, &str); 8] = [
 /// How often QEMU asks a guest for that, once somebody wanted to know, seconds. KubeVirt's default.
 const BALLOON_PERIOD_S: u32 = 10;
 
+/// How long QEMU may take to answer all that is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Samples by family: labels beyond those of the guest, and the value.
 type Samples = BTreeMap<&'static str, Vec<(Vec<(&'static str, String)>, f64)>>;
 
@@ -98,8 +102,12 @@ pub(super) struct Said {
     memory: Value,
 }
 
-/// Asks QEMU.
+/// Asks QEMU. One that does not answer holds up no other guest's figures for long.
 pub(super) async fn ask(layout: Layout) -> Said {
+    tokio::time::timeout(PATIENCE, question(layout)).await.unwrap_or_default()
+}
+
+async fn question(layout: Layout) -> Said {
     let mut qmp = match Qmp::connect(&layout.spare_qmp_socket()).await {
         Ok(qmp) => qmp,
         Err(error) => {

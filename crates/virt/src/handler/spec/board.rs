@@ -64,7 +64,7 @@ pub(super) fn of(instance: &str, domain: &DomainSpec, now: Time) -> Result<Board
     let keeps_variables = loader.efi.as_ref().is_some_and(|efi| efi.persistent == Some(true));
     Ok(Board {
         firmware: boots,
-        nvram: keeps_variables.then(|| paths::nvram(instance).into()),
+        nvram: keeps_variables.then(|| paths::nvram(boots == Firmware::EfiSecure).into()),
         kernel: firmware.kernel_boot.as_ref().map(kernel),
         no_acpi: features.acpi.as_ref().is_some_and(|acpi| acpi.enabled == Some(false)),
         smm: features.smm.as_ref().map(is_on),
