@@ -1,6 +1,6 @@
 //! Wrong manifests: the client gets the error that Kubernetes or KubeVirt would give, and nothing else is disturbed.
 
-use carrack_e2e::{Sandbox, assert_contains, eventually_true, root};
+use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true, root};
 
 /// Name, manifest, and what kubectl must say.
 const MANIFESTS: &[(&str, &str, &[&str])] = &[
@@ -123,6 +123,70 @@ fn what_cannot_work_is_told_in_events() {
     assert_eq!(kubectl.ok(&["get", "jobs", "-o", "name"]), "");
     assert_eq!(kubectl.field("cronjob", "never", "/metadata/resourceVersion"), stored);
     assert!(events("never").split_whitespace().count() <= 2, "{}", events("never"));
+}
+
+/// A machine with these parts of its spec.
+fn machine(name: &str, domain: &str, volumes: &str) -> String {
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: {name}}}\nspec:\n  runStrategy: Always\n  template:\n    \
+         spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        memory: {{guest: 64Mi}}\n{domain}\n      {volumes}\n"
+    )
+}
+
+/// Machines that can be stored and cannot run: a condition and an event say why, and one that can is not disturbed.
+#[test]
+fn machines_that_cannot_run_say_why() {
+    let sandbox = Sandbox::up(&["busybox"]);
+    let kubectl = sandbox.kubectl();
+    let devices =
+        |disks: &str| format!("        devices: {{autoattachGraphicsDevice: false, interfaces: [], disks: [{disks}]}}");
+    let root = devices("{name: root, disk: {bus: virtio}}");
+    kubectl.apply(&machine("fine", &devices(""), "volumes: []"));
+    eventually_true("the machine that can run does", 120, || {
+        kubectl.field("vm", "fine", "/status/printableStatus") == "Running"
+    });
+    let fine =
+        || (kubectl.field("vmi", "fine", "/metadata/uid"), kubectl.field("vm", "fine", "/status/printableStatus"));
+    let before = fine();
+
+    // An image without a disk in it, a secret without user data, and more processors than there are.
+    let image = "volumes: [{name: root, containerDisk: {image: \"localhost/carrack/busybox:0.1.0\", imagePullPolicy: IfNotPresent}}]";
+    kubectl.apply(&machine("diskless", &root, image));
+    kubectl.ok(&["create", "secret", "generic", "words", "--from-literal=other=thing"]);
+    let words = "volumes: [{name: root, cloudInitNoCloud: {secretRef: {name: words}}}]";
+    kubectl.apply(&machine("wordless", &root, words));
+    let vast =
+        format!("        cpu: {{cores: 250}}\n        resources: {{requests: {{cpu: \"10000\"}}}}\n{}", devices(""));
+    kubectl.apply(&machine("vast", &vast, "volumes: []"));
+    for (name, condition, event, why) in [
+        ("diskless", "Synchronized", "SyncFailed", "no directory /disk"),
+        ("wordless", "Synchronized", "SyncFailed", "has no key userdata"),
+        ("vast", "PodScheduled", "FailedScheduling", "Insufficient cpu"),
+    ] {
+        eventually(&format!("{name} says why it does not run"), 90, || {
+            let said = kubectl.ok(&["get", "vmi", name, "-o", "jsonpath={.status.conditions}"]);
+            let conditions: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+            let told = conditions.as_array().is_some_and(|all| {
+                all.iter().any(|one| {
+                    one["type"] == condition && one["status"] == "False" && one["message"].to_string().contains(why)
+                })
+            });
+            let events = kubectl.ok(&[
+                "get",
+                "events",
+                "-o",
+                "jsonpath={range .items[*]}{.involvedObject.name} {.reason} {.message}{\"\\n\"}{end}",
+            ]);
+            let event = events.lines().any(|line| line.contains(name) && line.contains(event) && line.contains(why));
+            if told && event { Ok(()) } else { Err(format!("{said}\n{events}")) }
+        });
+    }
+    eventually_true("the machine's status says so", 60, || {
+        kubectl.field("vm", "vast", "/status/printableStatus") == "ErrorUnschedulable"
+    });
+    assert_eq!(fine(), before);
+    kubectl.ok(&["delete", "vm", "--all", "--timeout=90s"]);
+    eventually_true("no pod is left", 60, || kubectl.ok(&["get", "pods", "-o", "name"]).trim().is_empty());
 }
 
 #[test]

@@ -165,6 +165,7 @@ fn disks_network_agent_and_screen() {
     let samples = families.map(|family| format!("kubevirt_vmi_{family}{of_guest}"));
     assert_contains(&text, &samples.each_ref().map(String::as_str));
     assert_contains(&text, &["drive=\"root\"", "drive=\"kept\"", "drive=\"scratch\""]);
+    assert_contains(&text, &["kubevirt_vmi_memory_actual_balloon_bytes", "id=\"1\",state=\"running\""]);
     let pods = ["get", "pods", "-l", "vm.kubevirt.io/name=rich", "-o", "name"];
     let pod = kubectl.ok(&pods).trim().to_owned();
     // The agent may be there before the console asks who is there. A line is in the log once it has ended; the prompt has not.
@@ -232,6 +233,7 @@ fn sizes_and_sets() {
             "kubevirt_number_of_vms{namespace=\"default\"} 1",
             "kubevirt_vm_running_status_last_transition_timestamp_seconds{name=\"sized\",namespace=\"default\"} 1",
             "kubevirt_vmi_phase_transition_time_from_creation_seconds_count{phase=\"Running\"} 1",
+            "kubevirt_rest_client_requests_total{resource=\"pods\",verb=\"CREATE\",code=\"201\"}",
         ],
     );
     // What the machine was started with stays its own.
@@ -259,4 +261,57 @@ fn sizes_and_sets() {
     counts(1);
     kubectl.ok(&["delete", "vmirs", "web", "--timeout=60s"]);
     eventually_true("its instances are gone", 60, || kubectl.ok(&["get", "vmi", "-o", "name"]).trim().is_empty());
+}
+
+/// The files with the variables of a machine's firmware, on the volumes that are mounted for its pods.
+fn variables(sandbox: &Sandbox, name: &str) -> Vec<std::path::PathBuf> {
+    let pattern = sandbox.data_dir().join(format!("kubelet/pods/*/volumes/kubernetes.io~csi/*/mount/nvram/VARS.fd"));
+    let listed = sandbox.shell(&format!("ls -d {} 2>/dev/null || true", pattern.display())).ok();
+    listed.lines().map(Into::into).collect()
+}
+
+/// How often the firmware has started with these variables. UEFI counts its starts in one of them, and each value that a variable
+/// has had is a record in the file.
+fn starts_counted(files: &[std::path::PathBuf]) -> usize {
+    let [file] = files else { return 0 };
+    let name: Vec<u8> = "MTC\0".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::read(file).map_or(0, |bytes| bytes.windows(name.len()).filter(|window| *window == name).count())
+}
+
+#[test]
+fn firmware_keeps_its_variables() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    // It finds nothing to boot, and needs nobody to have that written down.
+    let domain = "        memory: {guest: 256Mi}\n        firmware: {bootloader: {efi: {secureBoot: false, persistent: true}}}\n";
+    kubectl.apply(&format!("{}{domain}", small("keeps", "VirtualMachine", "  runStrategy: Always")));
+    let counts = |wanted: usize| {
+        eventually(&format!("the firmware has counted {wanted} starts"), BOOT_S, || {
+            let files = variables(&sandbox, "keeps");
+            let counted = starts_counted(&files);
+            if counted == wanted { Ok(()) } else { Err(format!("{counted}, in {files:?}")) }
+        });
+    };
+    counts(1);
+    let claim =
+        || kubectl.ok(&["get", "pvc", "-l", "persistent-state-for=keeps", "-o", "jsonpath={.items[*].metadata.uid}"]);
+    let (first, uid) = (claim(), kubectl.field("vm", "keeps", "/metadata/uid"));
+    let owner = kubectl.ok(&["get", "pvc", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].uid}"]);
+    assert_eq!(owner, uid.as_str().expect("a UID"));
+
+    // Nothing of it changes while all of Carrack is killed; then the machine is stopped, and started again.
+    sandbox.kill_9();
+    sandbox.start(&[]);
+    wait_status(&kubectl, "keeps", "Running");
+    counts(1);
+    kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Halted"}}"#]);
+    wait_status(&kubectl, "keeps", "Stopped");
+    assert_eq!(claim(), first);
+    kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Always"}}"#]);
+    counts(2);
+    assert_eq!(claim(), first, "it is another claim");
+
+    // A machine that comes again under its name finds nothing of the one before.
+    kubectl.ok(&["delete", "vm", "keeps", "--timeout=90s"]);
+    eventually_true("the claim goes with the machine", 60, || claim().is_empty());
 }

@@ -2,6 +2,7 @@
 //!
 //! Everything here has a default that makes the machine which a spec without a word about it gets.
 
+use crate::layout::Layout;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -11,6 +12,9 @@ use std::path::PathBuf;
 pub struct Board {
     /// What the machine boots with.
     pub firmware: Firmware,
+    /// Where UEFI's variables are kept from one run to the next; absent, they go with the machine.
+    #[serde(skip_serializing_if = "Option::is_none")] // A launcher of the version before knows no such word.
+    pub nvram: Option<PathBuf>,
     /// A kernel that is booted in place of what the disks hold.
     pub kernel: Option<Kernel>,
     /// The machine has no ACPI: no power button either.
@@ -33,6 +37,14 @@ pub struct Board {
     pub chassis: Chassis,
     /// The guest's memory lies in huge pages, in this directory of a mounted hugetlbfs.
     pub hugepages: Option<PathBuf>,
+}
+
+impl Board {
+    /// Where UEFI's variables are.
+    #[must_use]
+    pub fn variables(&self, layout: &Layout) -> PathBuf {
+        self.nvram.clone().unwrap_or_else(|| layout.firmware_vars())
+    }
 }
 
 /// What the machine boots with.

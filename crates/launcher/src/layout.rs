@@ -105,7 +105,7 @@ impl Layout {
         self.machine_dir().join("guest-agent")
     }
 
-    /// UEFI's variables, which go with the machine.
+    /// UEFI's variables, where they go with the machine.
     pub fn firmware_vars(&self) -> PathBuf {
         self.machine_dir().join("firmware-vars.fd")
     }

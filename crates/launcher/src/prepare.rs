@@ -17,6 +17,9 @@ mod persistent;
 /// Making an overlay writes a few hundred kilobytes.
 const IMAGE_DEADLINE: Duration = Duration::from_secs(30);
 
+/// What the firmware's variables are called where disks are told of.
+const NVRAM: &str = "with the firmware's variables";
+
 /// Why a machine could not be made ready.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
@@ -43,19 +46,26 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write(directory.clone()))?;
     // Before an image is even made.
     let mut held = Vec::new();
-    for (disk, image) in exclusive(spec) {
+    for (name, image) in exclusive(spec) {
         let Some(writer) = spec.writer() else { break };
         let taken = Held::take(image, &writer).await;
-        held.push(taken.map_err(|source| PrepareError::Taken { disk: disk.name.clone(), source })?);
+        held.push(taken.map_err(|source| PrepareError::Taken { disk: name.to_owned(), source })?);
     }
     let mut backings = Vec::with_capacity(spec.disks.len());
     for (index, disk) in spec.disks.iter().enumerate() {
         backings.push(backing(disk, index, &directory).await?);
     }
     if let Some((_, template)) = spec.board.firmware.files() {
-        // A machine that is started anew finds its firmware's settings as they come.
-        let vars = layout.firmware_vars();
-        std::fs::copy(template, &vars).map_err(write(vars))?;
+        let template = Path::new(template);
+        match &spec.board.nvram {
+            Some(kept) => persistent::variables(kept, template)
+                .map_err(|reason| PrepareError::Persistent { disk: NVRAM.to_owned(), reason })?,
+            // A machine that is started anew finds its firmware's settings as they come.
+            None => {
+                let vars = layout.firmware_vars();
+                std::fs::copy(template, &vars).map_err(write(vars))?;
+            }
+        }
     }
     let argv = argv::argv(spec, layout, &backings)?;
     let file = layout.spec_file();
@@ -64,10 +74,12 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<
     Ok((argv, held))
 }
 
-/// The disks with records, and their images. A block device has no room beside it.
-fn exclusive(spec: &MachineSpec) -> impl Iterator<Item = (&DiskSpec, &Path)> {
+/// The disks with records, and their images. A block device has no room beside it. Variables that outlive the machine are
+/// written by one run at a time as a disk is.
+fn exclusive(spec: &MachineSpec) -> impl Iterator<Item = (&str, &Path)> {
     let is_device = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    let images = spec.disks.iter().filter_map(|disk| Some((disk, disk.exclusive_image()?)));
+    let images = spec.disks.iter().filter_map(|disk| Some((disk.name.as_str(), disk.exclusive_image()?)));
+    let images = images.chain(spec.board.nvram.iter().map(|kept| (NVRAM, kept.as_path())));
     images.filter(move |(_, image)| !is_device(image))
 }
 
@@ -76,7 +88,7 @@ pub(crate) fn resume(spec: &MachineSpec) -> Vec<Held> {
     let resumed = exclusive(spec).filter_map(|(disk, image)| match Held::resume(image, &spec.writer()?) {
         Ok(held) => Some(held),
         Err(error) => {
-            tracing::error!(%error, disk = disk.name, "who writes the disk cannot be followed");
+            tracing::error!(%error, disk, "who writes the disk cannot be followed");
             None
         }
     });

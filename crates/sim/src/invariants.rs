@@ -55,6 +55,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "machines-leave-silent-nodes",
         sentence: "An instance that may be started elsewhere is over, and its launcher gone, soon after its node was last heard, whether or not the node is still known or ever was heard.",
     },
+    Invariant {
+        name: crate::keepers::NAME,
+        sentence: "What a machine keeps beside its disks lies on one claim, which is there for as long as the machine is.",
+    },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
         name: "pod-runs-where-bound",

@@ -26,6 +26,7 @@ mod hall;
 mod hang;
 mod hosted;
 mod invariants;
+mod keepers;
 mod ledger;
 mod machines;
 mod mounts;

@@ -44,6 +44,9 @@ impl Machines {
     /// Changes that were just committed.
     pub(crate) fn changed(&mut self, now: Time, changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
         for change in changes {
+            if change.resource == "claim" {
+                crate::keepers::changed(change, observer, breaches);
+            }
             let (before, after) = (change.before.as_ref(), change.after.as_ref());
             let Some(object) = after else { continue };
             let is_news = |said: fn(&Value) -> &str| before.map(said) != Some(said(object));

@@ -403,7 +403,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
             }
-            Some(Bug::MissingHeartbeat) => {
+            Some(Bug::MissingHeartbeat | Bug::StateOfInstances) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }

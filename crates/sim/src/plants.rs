@@ -65,6 +65,7 @@ pub(crate) enum Bug {
     MissingHeartbeat,
     VanishedNode,
     EndedOnDeadNode,
+    StateOfInstances,
     LateWriter,
     BaselessWrites,
     OneNode,
@@ -624,6 +625,13 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::TakenClaims,
     },
+    Plant {
+        name: "state-of-instances",
+        what: "the claim with what a machine keeps beside its disks belongs to its instance, and goes with that",
+        found_by: crate::keepers::NAME,
+        also: &[],
+        bug: Bug::StateOfInstances,
+    },
 ];
 
 /// The planted bug of a name.
@@ -707,6 +715,7 @@ impl Bug {
             Self::MissingHeartbeat => Planted::MissingHeartbeat,
             Self::VanishedNode => Planted::VanishedNode,
             Self::EndedOnDeadNode => Planted::EndedOnDeadNode,
+            Self::StateOfInstances => Planted::StateOfInstances,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             _ => return None,

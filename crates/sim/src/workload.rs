@@ -116,6 +116,12 @@ impl User {
             steady(&mut rng.fork("steady"), &mut acts);
             return Self::with(acts);
         }
+        let bug = options.plant.map(|plant| plant.bug);
+        if bug == Some(Bug::StateOfInstances) {
+            let mut acts = Vec::new();
+            crate::keepers::acts(&mut rng.fork("keepers"), options.safety, true, &mut acts);
+            return Self::with(acts);
+        }
         let of_pods: [(&str, Part); 5] = [
             ("parents", parents),
             ("namespaces", namespaces),
@@ -133,6 +139,9 @@ impl User {
         }
         if crate::tokens::are_there(options.plant.map(|plant| plant.bug)) && parts.has("tokens") {
             crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
+        }
+        if options.machines && options.faults && crate::keepers::are_there(bug) && parts.has("keepers") {
+            crate::keepers::acts(&mut rng.fork("keepers"), options.safety, false, &mut acts);
         }
         if crate::flex::is_there(options.plant.map(|plant| plant.bug)) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);
@@ -468,7 +477,7 @@ fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 /// A machine like the one of `examples/vm.yaml`.
-fn machine(name: &str, strategy: &str, grace_s: u64) -> Value {
+pub(crate) fn machine(name: &str, strategy: &str, grace_s: u64) -> Value {
     json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"namespace": "default", "name": name},
         "spec": {"runStrategy": strategy, "template": {

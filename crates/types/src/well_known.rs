@@ -63,6 +63,8 @@ pub mod kubevirt {
     pub const FAILOVER_ANNOTATION: &str = "kubevirt.io/failover";
     /// Annotation of an instance: the number of its node's Lease under which its guest was started. Our own.
     pub const FENCING_TOKEN_ANNOTATION: &str = "kubevirt.io/fencing-token";
+    /// Annotation of an instance: its machine's spec, as it was when the instance was started from it. Our own.
+    pub const STARTED_FROM_ANNOTATION: &str = "kubevirt.io/started-from";
     /// Why an instance failed whose node is proven to run its guest no more.
     pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
     /// Condition of an instance: its node is silent; what is waited for, and until when. Our own.

@@ -17,6 +17,16 @@ pub fn launcher_pod_name(instance: &str, uid: &str) -> String {
     format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
 }
 
+/// Name of the claim that keeps what a machine keeps beside its disks: `persistent-state-for-<machine>-<suffix of its UID>`.
+#[must_use]
+pub fn state_claim_name(machine: &str, uid: &str) -> String {
+    const PREFIX: &str = "persistent-state-for-";
+    const LONGEST: usize = 253;
+    let suffix = derived_suffix(&[uid, "persistent-state"], 5);
+    let stem: String = machine.chars().take(LONGEST - PREFIX.len() - suffix.len() - 1).collect();
+    format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
+}
+
 /// An instance's name as a label value: names of up to 63 characters as they are, longer ones cut and made unique.
 #[must_use]
 pub fn label_value(name: &str) -> String {
@@ -66,7 +76,7 @@ pub fn start_revision_name(vm_uid: &str, generation: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{label_value, launcher_pod_name, mac_address};
+    use super::{label_value, launcher_pod_name, mac_address, state_claim_name};
 
     #[test]
     fn names_are_derived_and_fit() {
@@ -77,6 +87,10 @@ mod tests {
         assert_ne!(name, launcher_pod_name("demo", "another"));
         let long = "a".repeat(253);
         assert!(launcher_pod_name(&long, uid).len() <= 63);
+        let state = state_claim_name("demo", uid);
+        assert!(state.starts_with("persistent-state-for-demo-") && state == state_claim_name("demo", uid), "{state}");
+        assert_ne!(state, state_claim_name("demo", "another"));
+        assert_eq!(state_claim_name(&long, uid).len(), 253);
         assert!(label_value(&long).len() <= 63);
         assert_ne!(label_value(&long), label_value(&"a".repeat(252)));
         assert_eq!(label_value("demo"), "demo");

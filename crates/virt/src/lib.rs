@@ -16,6 +16,7 @@ pub mod identity;
 pub mod instancetype;
 pub mod patches;
 pub mod paths;
+pub mod requests;
 
 /// The version of KubeVirt whose API this is; its clients are told so.
 pub const KUBEVIRT_VERSION: &str = "v1.9.0";

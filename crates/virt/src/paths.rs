@@ -30,6 +30,8 @@ pub const KEEP_ALIVE_FILE: &str = "container-disk";
 pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where huge pages are mounted.
 pub const HUGEPAGES_DIR: &str = "/dev/hugepages";
+/// Where the variables of UEFI firmware are that outlive an instance.
+pub const NVRAM_DIR: &str = "/var/lib/libvirt/qemu/nvram";
 /// Name of the volume that stands for the image with kernel and initrd; KubeVirt's.
 pub const KERNEL_BOOT_VOLUME: &str = "kernel-boot-volume";
 /// Where the handler puts the kernel.
@@ -37,6 +39,12 @@ pub const KERNEL: &str = "/var/run/kubevirt/container-disks/kernel";
 /// Where the handler puts the initrd.
 pub const INITRD: &str = "/var/run/kubevirt/container-disks/initrd";
 
+/// The variables of a machine's firmware. Each kind of firmware has its own: without the keys of the one that checks what it boots,
+/// it would check nothing.
+#[must_use]
+pub fn nvram(secure: bool) -> String {
+    format!("{NVRAM_DIR}/{}", if secure { "VARS.secboot.fd" } else { "VARS.fd" })
+}
 /// Where a claim's device is.
 #[must_use]
 pub fn claim_device(volume: &str) -> String {

@@ -9,6 +9,7 @@ use carrack_engine::{ApiRequest, ContentType, LeaderElector, Method, Rng, Transp
 use carrack_types::kubevirt::crds;
 use carrack_virt::controllers::metrics::{Measures, MetricsController};
 use carrack_virt::controllers::{Config, manager};
+use carrack_virt::requests::Requests;
 use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ pub async fn run(
     config: &Config,
     elect_as: Option<&str>,
     listen: Option<Listen>,
-    transport: Arc<dyn Transport>,
+    mut transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut manager = manager(config, Rng::new(random_seed()));
@@ -39,10 +40,11 @@ pub async fn run(
     let serving = stop.child_token();
     let _ends = serving.clone().drop_guard();
     if let Some(listen) = listen {
-        let measures = Measures::default();
+        let (measures, requests) = (Measures::default(), Requests::default());
+        transport = requests.counted(transport);
         manager = manager.with(MetricsController::new(measures.clone()));
         let metrics: diagnostics::Metrics = Arc::new(move || {
-            let text = measures.text();
+            let text = measures.text() + &requests.text();
             async move { Some(text) }.boxed()
         });
         let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;

@@ -2,7 +2,7 @@
 
 use super::{Line, MachineError, doubled, invalid, path};
 use crate::accel::Accel;
-use crate::board::{Chassis, Firmware};
+use crate::board::{Board, Chassis, Firmware};
 use crate::layout::Layout;
 use crate::spec::{MachineSpec, MachineType};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(super) fn machine(line: &mut Line, spec: &MachineSpec, layout: &Layout) -> R
     // What QEMU never needs once it runs, however the guest breaks into it.
     line.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     line.option("-machine", machine_option(spec));
-    firmware(line, board.firmware, layout);
+    firmware(line, board, layout);
     match spec.accel {
         Accel::Kvm => {
             line.option("-accel", "kvm");
@@ -84,9 +84,9 @@ fn machine_option(spec: &MachineSpec) -> String {
     text
 }
 
-/// UEFI's code is read-only; its variables lie in a copy of their own that goes with the machine.
-fn firmware(line: &mut Line, firmware: Firmware, layout: &Layout) {
-    let Some((code, _)) = firmware.files() else { return };
+/// UEFI's code is read-only; its variables lie in a copy of their own, which goes with the machine or is kept.
+fn firmware(line: &mut Line, board: &Board, layout: &Layout) {
+    let Some((code, _)) = board.firmware.files() else { return };
     let node = |name: &str, file: String, read_only: bool| -> Value {
         json!({
             "node-name": name, "driver": "raw", "read-only": read_only,
@@ -94,8 +94,8 @@ fn firmware(line: &mut Line, firmware: Firmware, layout: &Layout) {
         })
     };
     line.option("-blockdev", node("firmware-code", code.to_owned(), true).to_string());
-    line.option("-blockdev", node("firmware-vars", path(&layout.firmware_vars()), false).to_string());
-    if firmware == Firmware::EfiSecure {
+    line.option("-blockdev", node("firmware-vars", path(&board.variables(layout)), false).to_string());
+    if board.firmware == Firmware::EfiSecure {
         // Only the firmware, in system management mode, writes its variables.
         line.option("-global", "driver=cfi.pflash01,property=secure,value=on");
         line.option("-global", "ICH9-LPC.disable_s3=1");

@@ -191,6 +191,12 @@ fn boards() {
     check(efi, "-blockdev", "/usr/share/OVMF/OVMF_CODE_4M.fd", true);
     check(efi, "-blockdev", "/var/run/kubevirt-private/u1/firmware-vars.fd", true);
     check(efi, "-machine", "smm=", false);
+    let kept = |s: &mut MachineSpec| {
+        s.board.firmware = Firmware::Efi;
+        s.board.nvram = Some("/var/lib/libvirt/qemu/nvram/vm_VARS.fd".into());
+    };
+    check(kept, "-blockdev", "/var/lib/libvirt/qemu/nvram/vm_VARS.fd", true);
+    check(kept, "-blockdev", "/firmware-vars.fd", false);
     let secure = |s: &mut MachineSpec| s.board.firmware = Firmware::EfiSecure;
     check(secure, "-machine", ",smm=on", true);
     check(secure, "-global", "property=secure", true);

@@ -39,6 +39,41 @@ pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, 
     Ok(NodeKind { device, direct: opens_directly(path), locked: !device })
 }
 
+/// Sees to it that there are a firmware's variables at `path`: those that are there, or else as they come.
+///
+/// # Errors
+/// They cannot be made, or are not this firmware's; for people.
+pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
+    let length = |path: &Path| std::fs::metadata(path).map(|meta| (meta.is_file(), meta.len()));
+    let of = |path: &Path| format!("cannot look at {}", path.display());
+    let wanted = length(template).map_err(|error| format!("{}: {error}", of(template)))?;
+    match length(path) {
+        Ok(found) if found == wanted => Ok(()),
+        Ok((true, bytes)) => {
+            let what = path.display();
+            Err(format!(
+                "{what} has {bytes} bytes, and the firmware's variables have {}: it is another firmware's",
+                wanted.1
+            ))
+        }
+        Ok((false, _)) => Err(format!("{} is no file", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
+            let partial = path.with_extension("partial");
+            // Others may have had the claim: what they left under this name is not written through.
+            match std::fs::remove_file(&partial) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
+            let copied = File::open(template).and_then(|mut from| io::copy(&mut from, &mut file));
+            copied.and_then(|_| file.sync_all()).map_err(failed)?;
+            std::fs::rename(&partial, path).map_err(failed)
+        }
+        Err(error) => Err(format!("{}: {error}", of(path))),
+    }
+}
+
 /// Makes a sparse image. It appears under its name as a whole or not at all.
 fn create(path: &Path, wanted: u64) -> Result<(), String> {
     let failed = |error: io::Error| format!("cannot make the image {}: {error}", path.display());
@@ -73,7 +108,29 @@ fn opens_directly(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ready, size};
+    use super::{ready, size, variables};
+
+    #[test]
+    fn variables_stay_what_they_are() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (template, path) = (dir.path().join("template"), dir.path().join("vm_VARS.fd"));
+        std::fs::write(&template, "as they come").expect("written");
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, "not to be written").expect("written");
+        std::os::unix::fs::symlink(&elsewhere, path.with_extension("partial")).expect("linked");
+        let read = || std::fs::read_to_string(&path).expect("read");
+        variables(&path, &template).expect("made");
+        assert_eq!(read(), "as they come");
+        assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "not to be written");
+        std::fs::write(&path, "as they are.").expect("written");
+        variables(&path, &template).expect("there already");
+        assert_eq!(read(), "as they are.");
+        std::fs::write(&path, "longer than they come").expect("written");
+        assert!(variables(&path, &template).is_err_and(|why| why.contains("another firmware's")));
+        assert_eq!(read(), "longer than they come");
+        assert!(variables(dir.path(), &template).is_err_and(|why| why.contains("no file")));
+        assert!(variables(&dir.path().join("nowhere/v.fd"), &template).is_err_and(|why| why.contains("cannot make")));
+    }
 
     #[test]
     fn an_image_is_made_once() {

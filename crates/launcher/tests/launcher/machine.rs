@@ -122,6 +122,34 @@ async fn uefi() {
     }
 }
 
+/// How often firmware has written down a start: UEFI counts starts in a variable, of which each value is a record of its own.
+fn starts_counted(variables: &std::path::Path) -> usize {
+    let name: Vec<u8> = "MTC\0".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let bytes = std::fs::read(variables).expect("variables");
+    bytes.windows(name.len()).filter(|window| *window == name).count()
+}
+
+#[tokio::test]
+async fn uefi_finds_its_variables_again() {
+    let claim = tempfile::tempdir().expect("a directory");
+    let kept = claim.path().join("demo_VARS.fd");
+    for start in 1..=2 {
+        let pod = Pod::start();
+        let board = Board { firmware: Firmware::Efi, nvram: Some(kept.clone()), ..Board::default() };
+        pod.sync(&MachineSpec { board, memory_bytes: 256 << 20, ..bare() }).await.expect("started");
+        Console::open(&pod.layout).await.expect("EFI Internal Shell").await;
+        assert_eq!(starts_counted(&kept), start, "the firmware counts its starts");
+        pod.call(Call::Kill).await.expect("killed");
+    }
+    // What is no firmware's is refused, and stays what it is.
+    std::fs::write(&kept, "something else").expect("written");
+    let pod = Pod::start();
+    let board = Board { firmware: Firmware::Efi, nvram: Some(kept.clone()), ..Board::default() };
+    let refused = pod.sync(&MachineSpec { board, ..bare() }).await.expect_err("refused");
+    assert!(refused.to_string().contains("another firmware's"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&kept).expect("read"), "something else");
+}
+
 #[tokio::test]
 async fn the_console_can_be_followed_to_its_end() {
     let pod = Pod::start();

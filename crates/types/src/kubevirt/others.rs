@@ -185,6 +185,8 @@ api! {
         pub network: Option<NetworkConfiguration>,
         /// Defaults by architecture.
         pub architecture_configuration: Option<ArchitectureConfiguration>,
+        /// Class of the claims that keep what machines keep beside their disks; absent, the default class.
+        pub vm_state_storage_class: Option<String>,
         /// What all machines have or do without.
         pub virtual_machine_options: Option<VirtualMachineOptions>,
     }

@@ -30,10 +30,6 @@ pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             format!("{field} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
         faults.invalid(field, message);
     }
-    let efi = firmware.bootloader.as_ref().and_then(|loader| loader.efi.as_ref());
-    if efi.is_some_and(|efi| efi.persistent == Some(true)) {
-        faults.unsupported(format!("{at}.bootloader.efi.persistent"), "persistent variables are not supported");
-    }
     let shows = domain.devices.autoattach_graphics_device != Some(false);
     let bios = firmware.bootloader.as_ref().and_then(|loader| loader.bios.as_ref());
     if shows && bios.is_some_and(|bios| bios.use_serial == Some(true)) {

@@ -9,6 +9,8 @@ pub enum Planted {
     VanishedNode,
     /// Nobody clears up the pods of instances that ended just before their node died.
     EndedOnDeadNode,
+    /// What a machine keeps beside its disks belongs to its instance.
+    StateOfInstances,
     /// Disks count as copied as soon as a pod is there that copies them.
     CopiesUnread,
     /// A machine is started whether or not a pod copies or fills its disks.

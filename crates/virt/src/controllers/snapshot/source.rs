@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::controllers::copies;
+use crate::controllers::vm::instance::started_from;
 
 use super::classes::{self, Ambiguous, Classes, Way};
 
@@ -236,12 +237,11 @@ fn kept(source: &Source<'_>, view: &View<'_>) -> Result<VirtualMachineSpec, Stri
     let name = vmi.status.as_ref().map_or("", |status| status.virtual_machine_revision_name.as_str());
     let revision = view.get::<ControllerRevision>(vm.namespace(), name);
     let revision = revision.filter(|revision| revision.controller_uid() == Some(vm.uid()));
-    let data = revision.and_then(|revision| revision.data.as_ref());
-    let Some(spec) = data.and_then(|data| data.0.get("spec")) else {
+    let Some(spec) = started_from(vmi, revision.map(AsRef::as_ref)) else {
         return Err(format!("vm revision {name} doesn't exist"));
     };
     let mut spec: VirtualMachineSpec =
-        serde_json::from_value(spec.clone()).map_err(|error| format!("vm revision {name} cannot be read: {error}"))?;
+        serde_json::from_value(spec).map_err(|error| format!("vm revision {name} cannot be read: {error}"))?;
     if let (Some(kept), Some(now)) = (&mut spec.template, &vm.spec.template) {
         kept.spec.volumes.clone_from(&now.spec.volumes);
         kept.spec.domain.devices.disks.clone_from(&now.spec.domain.devices.disks);

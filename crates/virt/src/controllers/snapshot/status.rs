@@ -150,10 +150,17 @@ fn volumes(content: &VirtualMachineSnapshotContent, status: &mut VirtualMachineS
     let volumes = vm.and_then(|vm| vm.spec.template.as_ref()).map_or(&[][..], |template| &template.spec.volumes);
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
     let (included, excluded): (Vec<_>, Vec<_>) = volumes.iter().partition(|volume| is_in(&volume.name));
-    let names = |some: &[&carrack_types::kubevirt::Volume]| some.iter().map(|volume| volume.name.clone()).collect();
-    status.snapshot_volumes =
-        Some(SnapshotVolumes { included_volumes: names(&included), excluded_volumes: names(&excluded) });
-    if excluded.iter().any(|volume| classes::snapshottable(volume).is_some()) {
+    let names = |some: &[&carrack_types::kubevirt::Volume]| -> Vec<String> {
+        some.iter().map(|volume| volume.name.clone()).collect()
+    };
+    // Variables that firmware keeps are not taken along: what is restored starts with them as they come.
+    let firmware = vm.and_then(|vm| vm.spec.template.as_ref()?.spec.domain.firmware.as_ref()?.bootloader.as_ref());
+    let keeps = firmware.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.persistent == Some(true));
+    let mut left_out = names(&excluded);
+    let name = vm.and_then(|vm| vm.metadata.as_ref()?.name.clone()).unwrap_or_default();
+    left_out.extend(keeps.then(|| format!("persistent-state-for-{name}")));
+    status.snapshot_volumes = Some(SnapshotVolumes { included_volumes: names(&included), excluded_volumes: left_out });
+    if keeps || excluded.iter().any(|volume| classes::snapshottable(volume).is_some()) {
         let mut all = std::mem::take(&mut status.indications);
         all.push(indication::PARTIAL_SNAPSHOT.to_owned());
         set_indications(all, status);

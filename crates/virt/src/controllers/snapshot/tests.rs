@@ -311,6 +311,15 @@ fn a_locked_source_is_kept_in_a_content() {
     let template = &object["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"];
     assert_eq!(template["domain"]["cpu"]["cores"], 7);
     assert_eq!(template["volumes"], vm()["spec"]["template"]["spec"]["volumes"]);
+    // There is a revision only where the machine was changed since; the instance knows by itself.
+    let from = with(vm()["spec"].clone(), json!({"template": {"spec": {"domain": {"cpu": {"cores": 5}}}}}));
+    let carried = json!({"metadata": {"annotations": {"kubevirt.io/started-from": from.to_string()}},
+        "status": {"virtualMachineRevisionName": "not made"}});
+    world.vmi = Some(with(vmi(&[]), carried));
+    let plan = world.snapshot();
+    let Write::Create { object, .. } = &plan.writes[0] else { panic!("{plan:?}") };
+    let template = &object["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"];
+    assert_eq!(template["domain"]["cpu"]["cores"], 5);
 }
 
 #[test]

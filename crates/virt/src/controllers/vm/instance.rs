@@ -1,4 +1,8 @@
-//! The instance that runs a machine, and the revision that keeps what it was made from.
+//! The instance that runs a machine, and what it was made from.
+//!
+//! Upstream keeps the spec of each start in a ControllerRevision, which costs each life of a machine two writes and each machine
+//! an object that says what the machine's own spec says. Here the instance itself carries it. The revision, under upstream's
+//! name, is made when it says something: when the machine's spec has become another one, and a restart is required.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +10,52 @@ use carrack_engine::controller_ref;
 use carrack_types::kubevirt::vmi::VirtualMachineInstanceStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
+use carrack_types::well_known::kubevirt::{STARTED_FROM_ANNOTATION, VM_GENERATION_ANNOTATION};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::identity::{mac_address, start_revision_name};
+
+/// The longest spec that an instance carries, in bytes: all annotations of an object have 256 KiB together.
+const CARRIED_BYTES: usize = 96 << 10;
 
 fn generation(vm: &VirtualMachine) -> i64 {
     vm.metadata.generation.unwrap_or(0)
 }
 
-/// The spec that a start is made from, kept so that later changes can be told from it.
-pub(super) fn revision(vm: &VirtualMachine) -> ControllerRevision {
+/// The spec that a start is made from, in an object of its own, for a spec that is too long to be carried.
+pub(super) fn revision(vm: &VirtualMachine) -> Option<ControllerRevision> {
+    let spec = json!(vm.spec);
+    let too_long = spec.to_string().len() > CARRIED_BYTES;
+    too_long.then(|| kept(vm, start_revision_name(vm.uid(), generation(vm)), generation(vm), &spec))
+}
+
+/// What an instance was started from, in an object of its own, as long as there is none and the instance knows.
+pub(super) fn revision_of(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<ControllerRevision> {
+    let name = vmi.status.as_ref().map(|status| status.virtual_machine_revision_name.clone())?;
+    let at = vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok()?;
+    (!name.is_empty()).then_some(kept(vm, name, at, &started_from(vmi, None)?))
+}
+
+fn kept(vm: &VirtualMachine, name: String, generation: i64, spec: &Value) -> ControllerRevision {
     ControllerRevision {
         metadata: ObjectMeta {
-            name: Some(start_revision_name(vm.uid(), generation(vm))),
+            name: Some(name),
             namespace: vm.metadata.namespace.clone(),
             owner_references: Some(vec![controller_ref(vm)]),
             ..ObjectMeta::default()
         },
-        data: Some(RawExtension(json!({"spec": vm.spec}))),
-        revision: generation(vm),
+        data: Some(RawExtension(json!({"spec": spec}))),
+        revision: generation,
     }
+}
+
+/// The machine's spec that an instance was started from: its revision says it where there is one, else the instance itself.
+pub(crate) fn started_from(vmi: &VirtualMachineInstance, revision: Option<&ControllerRevision>) -> Option<Value> {
+    let kept = revision.and_then(|revision| revision.data.as_ref()?.0.get("spec").cloned());
+    kept.or_else(|| serde_json::from_str(vmi.annotation(STARTED_FROM_ANNOTATION)?).ok())
 }
 
 /// The instance. What belongs to the machine and not to one run of it (the firmware's UUID, MAC addresses) is derived
@@ -43,6 +69,12 @@ pub(super) fn build(
     let template_meta = vm.spec.template.clone().and_then(|template| template.metadata).unwrap_or_default();
     annotations.extend(template_meta.annotations.unwrap_or_default());
     annotations.insert(VM_GENERATION_ANNOTATION.to_owned(), generation(vm).to_string());
+    let from = json!(vm.spec).to_string();
+    if from.len() <= CARRIED_BYTES {
+        annotations.insert(STARTED_FROM_ANNOTATION.to_owned(), from);
+    } else {
+        annotations.remove(STARTED_FROM_ANNOTATION);
+    }
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
     }

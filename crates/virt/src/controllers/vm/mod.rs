@@ -1,17 +1,17 @@
 //! The VirtualMachine controller: makes and deletes the instance that a machine's run strategy asks for.
 //!
 //! ```text
-//!            wanted: run                                     wanted: stop, or the instance is final
-//!   no instance ─────────▶ ControllerRevision, instance ─────────▶ instance deleted ─▶ no instance
-//!        ▲                                                                                 │
-//!        └──────────────── after a failed start: wait 10·n² s, at most 300 s ◀─────────────┘
+//!            wanted: run          wanted: stop, or the instance is final
+//!   no instance ─────────▶ instance ─────────▶ instance deleted ─▶ no instance
+//!        ▲                                                            │
+//!        └───── after a failed start: wait 10·n² s, at most 300 s ◀───┘
 //! ```
 //!
 //! An instance goes only after its pods are gone (the instance's own finalizer), so a new instance never meets the
 //! old one's guest. The instance bears the machine's name; one of that name that belongs to somebody else is left
 //! alone and reported.
 
-mod instance;
+pub(crate) mod instance;
 mod size;
 mod start_failure;
 mod status;
@@ -190,7 +190,8 @@ fn run(world: &World<'_>, now: Time) -> Plan {
     let World { vm, instance, .. } = world;
     // The revisions come before the status that names them.
     let new = world.size.iter().flat_map(|size| &size.new);
-    let plan = new.fold(Plan::none(), |plan, revision| plan.create(revision)).then(status_plan(world, now));
+    let plan = new.fold(Plan::none(), |plan, revision| plan.create(revision));
+    let plan = plan.then(keep_start(world)).then(status_plan(world, now));
     let plan = match strategy::decide(vm, *instance) {
         Act::Nothing => plan,
         Act::Stop { grace_period_s } => match instance {
@@ -229,16 +230,32 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
     let Ok((spec, annotations)) = world.size.as_ref().map_err(Clone::clone).and_then(|size| size.spec(vm)) else {
         return Plan::none();
     };
-    let revision = instance::revision(vm);
     let vmi = instance::build(vm, spec, annotations, paused);
     let message = format!("Started the virtual machine by creating the new virtual machine instance {}", vm.name());
     // A request that arrives late starts nothing of what the machine was before, and none starts what is being copied.
-    let create = Plan::none().create(&revision).create(&vmi).resting_on(&Premise::same_spec(vm));
+    let kept = instance::revision(vm);
+    let create = kept.iter().fold(Plan::none(), |plan, revision| plan.create(revision));
+    let create = create.create(&vmi).resting_on(&Premise::same_spec(vm));
     let create = match world.planted {
         Some(Planted::StartsWhatIsCopied) => create,
         _ => create.resting_on(&copies::at_rest(vm)),
     };
     create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
+}
+
+/// What the running instance was started from gets an object of its own once the machine's spec is another one.
+fn keep_start(world: &World<'_>) -> Plan {
+    let Some(vmi) = world.instance.filter(|_| status::restart_required(world)) else { return Plan::none() };
+    if started_revision(world).is_some() {
+        return Plan::none();
+    }
+    instance::revision_of(world.vm, vmi).iter().fold(Plan::none(), |plan, revision| plan.create(revision))
+}
+
+/// The revision that the instance says it was started from.
+fn started_revision<'a>(world: &World<'a>) -> Option<&'a ControllerRevision> {
+    let name = &world.instance?.status.as_ref()?.virtual_machine_revision_name;
+    world.revisions.iter().copied().find(|revision| revision.name() == name)
 }
 
 /// A halted machine that is asked to start paused: the request stays, and is carried out by the strategy Always. Whoever

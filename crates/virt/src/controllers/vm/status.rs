@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::size::Trouble;
 use super::strategy::{Act, decide};
-use super::{World, start_failure};
+use super::{World, instance, start_failure, started_revision};
 
 /// Conditions that are the machine's own and not its instance's.
 const OWN_CONDITIONS: [&str; 4] = ["Failure", "RestartRequired", "ManualRecoveryRequired", "Initialized"];
@@ -163,22 +163,21 @@ fn trouble(world: &World<'_>) -> Option<Trouble> {
     }
 }
 
-/// Whether the template differs from what the instance was started from. An instance whose revision is not known
+/// Whether the template differs from what the instance was started from. An instance of which that is not known
 /// says nothing.
-fn restart_required(world: &World<'_>) -> bool {
+pub(super) fn restart_required(world: &World<'_>) -> bool {
     let Some(vmi) = world.instance.filter(|vmi| !vmi.is_final() && !vmi.is_deleting()) else { return false };
-    let Some(name) = vmi.status.as_ref().map(|status| status.virtual_machine_revision_name.as_str()) else {
-        return false;
-    };
-    let revision = world.revisions.iter().find(|revision| revision.name() == name);
-    let Some(data) = revision.and_then(|revision| revision.data.as_ref()) else { return false };
     let spec = &world.vm.spec;
+    if vmi.annotation(VM_GENERATION_ANNOTATION) == Some(world.vm.metadata.generation.unwrap_or(0).to_string().as_str())
+    {
+        return false;
+    }
+    let Some(before) = instance::started_from(vmi, started_revision(world)) else { return false };
     let template = json!(spec.template.as_ref().map(|template| &template.spec));
-    let started_from = |pointer: &str| data.0.pointer(pointer);
-    started_from("/spec/template/spec").is_some_and(|before| *before != template)
-        || [("/spec/instancetype", json!(spec.instancetype)), ("/spec/preference", json!(spec.preference))]
+    before.pointer("/template/spec").is_some_and(|before| *before != template)
+        || [("instancetype", json!(spec.instancetype)), ("preference", json!(spec.preference))]
             .into_iter()
-            .any(|(pointer, now)| started_from(pointer).unwrap_or(&Value::Null) != &now)
+            .any(|(field, now)| before.get(field).unwrap_or(&Value::Null) != &now)
 }
 
 /// The state in one word. The order of the questions is KubeVirt's: the first that fits counts.

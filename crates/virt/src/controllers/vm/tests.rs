@@ -236,7 +236,28 @@ fn the_instance_carries_the_machines_identity() {
             .is_some_and(|m| m.starts_with("02:"))
     );
     assert_eq!(instance["status"]["virtualMachineRevisionName"], "revision-start-vm-vm-uid-3");
-    assert_eq!(created("controllerrevisions")["metadata"]["name"], "revision-start-vm-vm-uid-3");
+    let from = instance["metadata"]["annotations"]["kubevirt.io/started-from"].as_str().expect("what it is made from");
+    let from: Value = serde_json::from_str(from).expect("a spec");
+    assert_eq!(from["runStrategy"], "Always");
+    assert_eq!(acts(&plan).iter().filter(|act| act.contains("controllerrevisions")).count(), 0, "the instance says it");
+}
+
+#[test]
+fn a_spec_too_long_to_be_carried_gets_a_revision_at_once() {
+    let mut machine = vm(json!({"runStrategy": "Always"}), json!({}));
+    let metadata = machine.spec.template.as_mut().expect("a template").metadata.get_or_insert_default();
+    metadata.annotations.get_or_insert_default().insert("example.com/long".to_owned(), "x".repeat(100 << 10));
+    let plan = plan(machine, None);
+    let acts = acts(&plan);
+    let place = |what: &str| acts.iter().position(|act| act == what);
+    assert!(place("create controllerrevisions") < place("create virtualmachineinstances"), "{acts:?}");
+    assert!(place("create controllerrevisions").is_some(), "{acts:?}");
+    let instance = plan.writes.iter().find_map(|write| match write {
+        Write::Create { resource, object } if resource.plural == "virtualmachineinstances" => Some(object.clone()),
+        _ => None,
+    });
+    let annotations = &instance.expect("an instance")["metadata"]["annotations"];
+    assert!(annotations.get("kubevirt.io/started-from").is_none() && annotations.get("example.com/long").is_some());
 }
 
 #[test]
@@ -281,7 +302,29 @@ fn a_changed_template_asks_for_a_restart() {
     assert!(!restart(json!(machine.spec)));
     let mut before = json!(machine.spec);
     before["template"]["spec"]["domain"]["resources"]["requests"]["memory"] = json!("32Mi");
-    assert!(restart(before));
+    assert!(restart(before.clone()));
+    // What the instance says itself is kept in a revision as soon as the machine's spec is another one.
+    let told = |from: &Value, generation: &str| {
+        let running = vmi(
+            "Running",
+            json!({
+                "metadata": {"annotations": {"kubevirt.io/started-from": from.to_string(),
+                    "kubevirt.io/vm-generation": generation}},
+                "status": {"virtualMachineRevisionName": "revision-start-vm-vm-uid-2"},
+            }),
+        );
+        plan(machine.clone(), Some(running))
+    };
+    let kept = told(&before, "2");
+    assert!(acts(&kept).starts_with(&["create controllerrevisions".to_owned()]), "{kept:?}");
+    let Write::Create { object, .. } = &kept.writes[0] else { panic!("{kept:?}") };
+    assert_eq!(object["metadata"]["name"], "revision-start-vm-vm-uid-2");
+    assert_eq!((&object["revision"], &object["data"]["spec"]), (&json!(2), &before));
+    let conditions = status_of(&kept)["conditions"].clone();
+    assert!(conditions.as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "RestartRequired")));
+    for unchanged in [told(&json!(machine.spec), "2"), told(&before, "3")] {
+        assert!(!acts(&unchanged).iter().any(|act| act.contains("controllerrevisions")), "{unchanged:?}");
+    }
 }
 
 #[test]

@@ -13,16 +13,31 @@ use k8s_openapi::api::core::v1::{
     Node, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
 
-use super::World;
+use super::{World, state};
 use crate::fence;
 
-/// Decides; `Err` says why not, for people.
-pub(super) fn decide(world: &World<'_>) -> Result<(), String> {
+/// What speaks against it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Against {
+    /// For people.
+    pub(super) why: String,
+    /// A claim has no volume yet: it may have one by the time that the pod runs.
+    pub(super) passes: bool,
+}
+
+impl From<String> for Against {
+    fn from(why: String) -> Self {
+        Self { why, passes: false }
+    }
+}
+
+/// Decides; `Err` says why not.
+pub(super) fn decide(world: &World<'_>) -> Result<(), Against> {
     let vmi = world.vmi;
     let machine = world.view.get::<VirtualMachine>(vmi.namespace(), vmi.name());
     let machine = machine.filter(|vm| vmi.controller_uid() == Some(vm.uid()));
     if !machine.is_some_and(|vm| fence::comes_back(vm)) {
-        return Err("nothing starts it again by itself".to_owned());
+        return Err("nothing starts it again by itself".to_owned().into());
     }
     let nodes: Vec<&Node> = world
         .view
@@ -32,17 +47,20 @@ pub(super) fn decide(world: &World<'_>) -> Result<(), String> {
         .filter(|node| node.label(SCHEDULABLE_LABEL).is_some())
         .collect();
     if nodes.len() < 2 {
-        return Err("there is no other node for virtual machines".to_owned());
+        return Err("there is no other node for virtual machines".to_owned().into());
     }
-    for volume in &vmi.spec.volumes {
-        let Some(claim) = volume.claim_name() else { continue };
-        let what = format!("volume {} (claim {claim})", volume.name);
+    let state = state::claim_name(vmi);
+    let volumes = vmi.spec.volumes.iter().filter_map(|volume| Some((volume.name.as_str(), volume.claim_name()?)));
+    for (volume, claim) in volumes.chain(state.iter().map(|claim| (state::VOLUME, claim.as_str()))) {
+        let what = format!("volume {volume} (claim {claim})");
         let found = world.view.get::<PersistentVolumeClaim>(vmi.namespace(), claim);
         let bound = found.and_then(|claim| claim.spec.as_ref()?.volume_name.clone());
         let disk = bound.and_then(|name| world.view.get::<PersistentVolume>("", &name));
-        let spec = disk.and_then(|disk| disk.spec.as_ref()).ok_or_else(|| format!("{what} is not bound yet"))?;
+        let spec = disk
+            .and_then(|disk| disk.spec.as_ref())
+            .ok_or_else(|| Against { why: format!("{what} is not bound yet"), passes: true })?;
         if !is_on_several(spec, &nodes) {
-            return Err(format!("{what} exists on one node only"));
+            return Err(format!("{what} exists on one node only").into());
         }
     }
     Ok(())

@@ -20,11 +20,12 @@ mod failover;
 mod overhead;
 pub(crate) mod pod;
 mod progress;
+mod state;
 
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
-use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, phase};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
@@ -103,7 +104,9 @@ impl Controller for VmiController {
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
             waiting(view, |vmi| {
-                vmi.namespace() == namespace && vmi.spec.volumes.iter().any(|v| v.claim_name() == Some(name.as_str()))
+                let mut claims = vmi.spec.volumes.iter().filter_map(Volume::claim_name);
+                let has = claims.any(|claim| claim == name) || state::claim_name(vmi).as_ref() == Some(&name);
+                has && vmi.namespace() == namespace
             })
         });
         setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
@@ -145,9 +148,16 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         new.add_finalizer(VMI_FINALIZER);
     }
     if progress.is_scheduling() && vmi.annotation(FAILOVER_ANNOTATION).is_none() {
-        // Decided once, before there is a guest: what it was started with holds for as long as it runs.
-        let failover = failover::decide(world).err().unwrap_or_else(|| "true".to_owned());
-        new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
+        // Decided once, before there is a guest: what it was started with holds for as long as it runs. A claim that is not
+        // bound when there is no pod yet may be when the pod runs.
+        let last = matches!(progress, progress::Next::Phase(phase::SCHEDULED));
+        let failover = match failover::decide(world) {
+            Ok(()) => Some("true".to_owned()),
+            Err(against) => (last || !against.passes).then_some(against.why),
+        };
+        if let Some(failover) = failover {
+            new.metadata.annotations.get_or_insert_default().insert(FAILOVER_ANNOTATION.to_owned(), failover);
+        }
     }
     progress::apply(world, &mut new, &progress, now);
     conditions::apply(world, &mut new, &progress, now);
@@ -164,7 +174,8 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     plan = tell_obstacle(vmi, &new, &progress, plan);
     // The pod comes after the patch: when the finalizer is not there, neither is the pod. When it is, the patch can wait for
     // the pod, which moves the phase on.
-    if let progress::Next::CreatePod(pod) = &progress {
+    if let progress::Next::CreatePod(pod, state) = &progress {
+        plan = state.iter().fold(plan, |plan, claim| plan.create(claim.as_ref()));
         let message = format!("Created virtual machine pod {}", pod.name());
         plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
     }
@@ -187,7 +198,7 @@ fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress
     let wait = |passes: bool| Some(if passes && unhindered { STEP_WAIT } else { STATUS_WAIT });
     match progress {
         // The pod comes after the finalizer.
-        progress::Next::CreatePod(_) | progress::Next::Phase(phase::SCHEDULING)
+        progress::Next::CreatePod(..) | progress::Next::Phase(phase::SCHEDULING)
             if old.metadata.finalizers == new.metadata.finalizers =>
         {
             wait(true)
@@ -195,7 +206,7 @@ fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress
         // The handler tells it in the write that lets the instance go, unless it is away.
         progress::Next::Phase(phase::SUCCEEDED) if old.is_deleting() => wait(true),
         // What is in the way is told once, with its event.
-        progress::Next::CreatePod(_) | progress::Next::Wait(_) => None,
+        progress::Next::CreatePod(..) | progress::Next::Wait(_) => None,
         _ if !unhindered && conditions::lacks_networks(new) => None,
         _ => {
             let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");

@@ -8,12 +8,12 @@ use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachine
 use carrack_types::kubevirt::{Quantity, Volume, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, NODE_NAME_LABEL};
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::World;
-use super::pod;
+use super::{pod, state};
 
 /// What happens next.
 pub(super) enum Next {
@@ -21,8 +21,9 @@ pub(super) enum Next {
     Stay,
     /// Another phase.
     Phase(&'static str),
-    /// Accepted, and its pod is made. (The pod's appearance moves the phase on.)
-    CreatePod(Box<Pod>),
+    /// Accepted, and its pod is made, with the claim that keeps its state, if it needs one. (The pod's appearance moves the
+    /// phase on.)
+    CreatePod(Box<Pod>, Option<Box<PersistentVolumeClaim>>),
     /// Accepted; something that it needs is not there yet.
     Wait(Obstacle),
 }
@@ -30,7 +31,7 @@ pub(super) enum Next {
 impl Next {
     /// Whether it comes before there is a guest, with its pod made or about to be.
     pub fn is_scheduling(&self) -> bool {
-        matches!(self, Self::CreatePod(_) | Self::Phase(phase::SCHEDULING | phase::SCHEDULED))
+        matches!(self, Self::CreatePod(..) | Self::Phase(phase::SCHEDULING | phase::SCHEDULED))
     }
 }
 
@@ -92,8 +93,12 @@ fn unscheduled(world: &World<'_>) -> Next {
     let Some(devices) = pod::devices_of(nodes) else {
         return Next::Wait(Obstacle::NoNode);
     };
+    let state = match state::missing(world) {
+        Ok(state) => state.map(Box::new),
+        Err(obstacle) => return Next::Wait(obstacle),
+    };
     match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {
-        Ok(pod) => Next::CreatePod(Box::new(pod)),
+        Ok(pod) => Next::CreatePod(Box::new(pod), state),
         Err(why) => Next::Wait(Obstacle::Spec(why)),
     }
 }
@@ -196,7 +201,7 @@ pub(super) fn apply(
             steps_until(world, &mut status, phase, now);
             enter(&mut status, phase, now);
         }
-        Next::CreatePod(_) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
+        Next::CreatePod(..) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
     }
     // Before the guest starts: it is started with what is written here.
     if matches!(status.phase.as_str(), phase::PENDING | phase::SCHEDULING | phase::SCHEDULED) {
@@ -222,13 +227,16 @@ pub(super) fn apply(
 
 /// The volumes, with what is known of their claims. A claim that is bound late shows its capacity late.
 fn volumes(world: &World<'_>, status: &mut VirtualMachineInstanceStatus) {
-    for volume in &world.vmi.spec.volumes {
-        let known = status.volume_status.iter().position(|known| known.name == volume.name);
+    // The claim with its state is listed by its own name.
+    let state = state::claim_name(world.vmi);
+    let listed = world.vmi.spec.volumes.iter().map(|volume| (volume.name.as_str(), volume.claim_name()));
+    for (name, claim) in listed.chain(state.iter().map(|claim| (claim.as_str(), Some(claim.as_str())))) {
+        let known = status.volume_status.iter().position(|known| known.name == name);
         let index = known.unwrap_or_else(|| {
-            status.volume_status.push(VolumeStatus { name: volume.name.clone(), ..VolumeStatus::default() });
+            status.volume_status.push(VolumeStatus { name: name.to_owned(), ..VolumeStatus::default() });
             status.volume_status.len() - 1
         });
-        let Some(claim) = volume.claim_name().and_then(|name| world.claim(name)) else { continue };
+        let Some(claim) = claim.and_then(|name| world.claim(name)) else { continue };
         let (spec, of) = (claim.spec.clone().unwrap_or_default(), claim.status.clone().unwrap_or_default());
         let info = json!({
             "claimName": claim.name(),

@@ -428,3 +428,79 @@ fn devices_are_asked_for_as_far_as_nodes_have_them() {
         [false, true, false]
     );
 }
+
+/// An instance of the machine `m-uid` whose firmware keeps its variables, and what is planned for it beside these claims.
+fn keeping(claims: Vec<Value>, machine: Option<&str>) -> Plan {
+    let owner = |uid: &str| json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo", "uid": uid, "controller": true}]);
+    let loader = json!({"efi": {"secureBoot": false, "persistent": true}});
+    let vmi = vmi(
+        "",
+        json!({
+            "metadata": {"ownerReferences": machine.map_or(json!([]), owner)},
+            "spec": {"domain": {"firmware": {"bootloader": loader}}},
+        }),
+    );
+    let cluster: KubeVirt =
+        read(json!({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"vmStateStorageClass": "small"}}}));
+    let claims = claims.into_iter().map(|found| {
+        let name = crate::identity::state_claim_name("demo", "m-uid");
+        let mut claim = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {}});
+        merge(&mut claim, found);
+        read::<PersistentVolumeClaim>(claim)
+    });
+    let caches = Caches::new()
+        .with([vmi])
+        .with::<Pod>([])
+        .with([node("true", &["tun"])])
+        .with([cluster])
+        .with(claims)
+        .with::<VirtualMachine>([]);
+    let config =
+        Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned(), planted: None };
+    VmiController::new(config).reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+}
+
+#[test]
+fn what_firmware_keeps_lies_on_a_claim_of_the_machines() {
+    let made = |plan: &Plan| -> Vec<Value> {
+        let objects = plan.writes.iter().filter_map(|write| match write {
+            Write::Create { object, .. } => Some(object.clone()),
+            _ => None,
+        });
+        objects.collect()
+    };
+    // The claim first, and then the pod that has it.
+    let plan = keeping(Vec::new(), Some("m-uid"));
+    let [claim, pod] = &made(&plan)[..] else { panic!("{plan:?}") };
+    let name = claim["metadata"]["name"].as_str().expect("a name");
+    assert!(name.starts_with("persistent-state-for-demo-"), "{name}");
+    assert_eq!(claim["metadata"]["labels"], json!({"persistent-state-for": "demo"}));
+    assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], "m-uid");
+    let spec = &claim["spec"];
+    assert_eq!((&spec["storageClassName"], &spec["accessModes"]), (&json!("small"), &json!(["ReadWriteOnce"])));
+    assert_eq!(
+        (&spec["volumeMode"], &spec["resources"]["requests"]["storage"]),
+        (&json!("Filesystem"), &json!("10Mi"))
+    );
+    let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
+    assert!(volumes.contains(&json!({"name": "vm-state", "persistentVolumeClaim": {"claimName": name}})), "{pod}");
+    let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().expect("mounts");
+    let mount = json!({"name": "vm-state", "mountPath": "/var/lib/libvirt/qemu/nvram", "subPath": "nvram"});
+    assert!(mounts.contains(&mount), "{mounts:?}");
+    let listed = patched(&plan)["status"]["volumeStatus"].clone();
+    assert!(listed.as_array().is_some_and(|all| all.iter().any(|one| one["name"] == name)), "{listed}");
+
+    // It is there already, and the next instance has it.
+    let owned = json!({"metadata": {"ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "name": "demo", "uid": "m-uid", "controller": true}]}});
+    assert_eq!(made(&keeping(vec![owned], Some("m-uid"))).len(), 1);
+    // It is somebody else's: nothing is made.
+    let plan = keeping(vec![json!({})], Some("m-uid"));
+    assert!(made(&plan).is_empty(), "{plan:?}");
+    let message = condition(&patched(&plan), "Synchronized")["message"].clone();
+    assert!(message.as_str().is_some_and(|text| text.contains("does not belong to demo")), "{message}");
+    // An instance without a machine has a claim of its own.
+    let alone = made(&keeping(Vec::new(), None));
+    assert_eq!(alone[0]["metadata"]["ownerReferences"][0]["uid"], "vmi-uid");
+    assert_ne!(alone[0]["metadata"]["name"], name);
+}

@@ -74,6 +74,7 @@ pub async fn run(
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
     let guests = server::Guests::default();
     let doer = NodeDoer::new(config.clone(), guests.clone());
+    let transport = guests.requests.counted(transport);
     let core = run_core(Handler::new(node_name, rng).with_port(port), transport, doer, stop.clone().cancelled_owned());
     tokio::select! {
         ended = core => ended,

@@ -34,6 +34,7 @@ use super::agent::Agents;
 use super::{CALL_DEADLINE, Config, lock, metrics};
 use crate::copying::COPY_VOLUMES;
 use crate::handler::effects::Served;
+use crate::requests::Requests;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
@@ -50,6 +51,8 @@ pub struct Guests {
     holders: Arc<Mutex<BTreeMap<(String, &'static str), CancellationToken>>>,
     /// The guests whose agents are being asked.
     pub(super) agents: Agents,
+    /// What the role has asked the API server.
+    pub(super) requests: Requests,
 }
 
 impl Guests {
@@ -198,14 +201,14 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
 /// What guests use.
 async fn measures(config: &Config, guests: &Guests) -> Response<Body> {
     let served: Vec<Served> = lock(&guests.served).values().cloned().collect();
-    let blocks = served.iter().map(|guest| metrics::block_statistics(config.layout(&guest.place)));
-    let blocks = futures::future::join_all(blocks).await;
-    let node = config.node_name.clone();
-    let guests: Vec<_> = served.into_iter().zip(blocks).collect();
+    let said = served.iter().map(|guest| metrics::ask(config.layout(&guest.place)));
+    let said = futures::future::join_all(said).await;
+    let (node, asked) = (config.node_name.clone(), guests.requests.text());
+    let guests: Vec<_> = served.into_iter().zip(said).collect();
     let work = move || metrics::render(std::path::Path::new("/proc"), &node, &guests);
     match tokio::task::spawn_blocking(work).await {
         Ok(body) => {
-            let mut reply = text(StatusCode::OK, body);
+            let mut reply = text(StatusCode::OK, body + &asked);
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             reply.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             reply

@@ -17,7 +17,7 @@ const SPINLOCKS: u32 = 8191;
 ///
 /// # Errors
 /// What cannot be had, for people.
-pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
+pub(super) fn of(instance: &str, domain: &DomainSpec, now: Time) -> Result<Board, String> {
     let devices = &domain.devices;
     let firmware = domain.firmware.clone().unwrap_or_default();
     let features = domain.features.clone().unwrap_or_default();
@@ -61,8 +61,10 @@ pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
     }
     let offset_s = clock.utc.as_ref().and_then(|utc| utc.offset_seconds).unwrap_or(0);
     let huge = domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
+    let keeps_variables = loader.efi.as_ref().is_some_and(|efi| efi.persistent == Some(true));
     Ok(Board {
         firmware: boots,
+        nvram: keeps_variables.then(|| paths::nvram(boots == Firmware::EfiSecure).into()),
         kernel: firmware.kernel_boot.as_ref().map(kernel),
         no_acpi: features.acpi.as_ref().is_some_and(|acpi| acpi.enabled == Some(false)),
         smm: features.smm.as_ref().map(is_on),

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::super::state;
 use super::Amounts;
 use crate::controllers::Config;
 use crate::paths;
@@ -69,6 +70,14 @@ impl<'a> Volumes<'a> {
         }
         for volume in &vmi.spec.volumes {
             this.add(volume)?;
+        }
+        if let Some(claim) = state::claim_name(vmi) {
+            let source = PersistentVolumeClaimVolumeSource { claim_name: claim, read_only: None };
+            let source = Volume { persistent_volume_claim: Some(source), ..Volume::default() };
+            this.mount(state::VOLUME, source, paths::NVRAM_DIR.to_owned(), false);
+            if let Some(mount) = this.mounts.last_mut() {
+                mount.sub_path = Some(state::NVRAM_SUBDIRECTORY.to_owned());
+            }
         }
         for secret in paths::access_credential_secrets(&vmi.spec) {
             let volume = paths::access_credential_volume(secret);

@@ -1,0 +1,83 @@
+//! What a machine keeps beside its disks: the variables of its UEFI firmware (`efi.persistent`).
+//!
+//! They lie on a small claim that belongs to the machine, or to the instance where that has none, and goes with it. Shape and names
+//! are upstream's (`pkg/storage/backend-storage`), whose suffix is drawn; here it follows from the owner's UID, so that asking
+//! twice makes one claim, and a machine that comes again under its name does not find the variables of the one before. The claim is
+//! asked for once, right before the pod that has it: whether its volume is there is the scheduler's concern, as for any claim.
+
+use carrack_engine::controller_ref;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::resource::Object;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::World;
+use super::progress::Obstacle;
+use crate::controllers::Planted;
+use crate::identity::{label_value, state_claim_name};
+
+/// The pod's volume, by upstream's name.
+pub(super) const VOLUME: &str = "vm-state";
+/// The directory of the claim that holds the firmware's variables.
+pub(super) const NVRAM_SUBDIRECTORY: &str = "nvram";
+/// Label of the claim: whose state it is.
+const LABEL: &str = "persistent-state-for";
+/// How large it is. Variables take half a mebibyte; what a file system needs beside is more.
+const SIZE: &str = "10Mi";
+
+/// The claim that keeps an instance's state, if it has any to keep.
+pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
+    let efi = vmi.spec.domain.firmware.as_ref()?.bootloader.as_ref()?.efi.as_ref()?;
+    (efi.persistent == Some(true)).then(|| state_claim_name(vmi.name(), &owner(vmi).uid))
+}
+
+/// Whose it is: the machine's, so that it is there for its next instance.
+fn owner(vmi: &VirtualMachineInstance) -> OwnerReference {
+    let mut owners = vmi.metadata.owner_references.iter().flatten();
+    let machine = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == VirtualMachine::KIND;
+    // An instance of a set never comes again under its name.
+    owners.find(machine).cloned().unwrap_or_else(|| controller_ref(vmi))
+}
+
+/// The claim to make, if there is to be one and is none.
+///
+/// # Errors
+/// There is one of its name that goes or belongs to somebody else, or a volume has the name of its own.
+pub(super) fn missing(world: &World<'_>) -> Result<Option<PersistentVolumeClaim>, Obstacle> {
+    let vmi = world.vmi;
+    let Some(name) = claim_name(vmi) else { return Ok(None) };
+    if vmi.spec.volumes.iter().any(|volume| volume.name == VOLUME) {
+        return Err(Obstacle::Spec(format!("no volume can be called {VOLUME} where the firmware keeps its variables")));
+    }
+    let owner = match world.config.planted {
+        Some(Planted::StateOfInstances) => controller_ref(vmi),
+        _ => owner(vmi),
+    };
+    match world.claim(&name) {
+        None => Ok(Some(PersistentVolumeClaim {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: vmi.metadata.namespace.clone(),
+                labels: Some([(LABEL.to_owned(), label_value(vmi.name()))].into()),
+                owner_references: Some(vec![owner]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(PersistentVolumeClaimSpec {
+                access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+                volume_mode: Some("Filesystem".to_owned()),
+                resources: Some(VolumeResourceRequirements {
+                    requests: Some([("storage".to_owned(), Quantity(SIZE.to_owned()))].into()),
+                    limits: None,
+                }),
+                storage_class_name: world.cluster().spec.configuration.vm_state_storage_class,
+                ..PersistentVolumeClaimSpec::default()
+            }),
+            status: None,
+        })),
+        // It goes, and the pod would wait for it for ever.
+        Some(found) if found.is_deleting() => Err(Obstacle::ClaimMissing(name)),
+        Some(found) if found.controller_uid() == Some(owner.uid.as_str()) => Ok(None),
+        Some(_) => Err(Obstacle::Spec(format!("PVC {name} exists and does not belong to {}", owner.name))),
+    }
+}
