@@ -28,6 +28,7 @@ mod hosted;
 mod invariants;
 mod ledger;
 mod machines;
+mod meters;
 mod mounts;
 mod net;
 mod node;

@@ -15,12 +15,15 @@ mod api;
 mod checks;
 mod network;
 mod script;
+mod storage;
 
 use carrack_engine::Rng;
 use proptest::prelude::*;
 
 use network::{Network, Plant, Trouble};
 use script::Scope;
+
+use crate::Planted;
 
 /// How many acts of network, people and nodes there are before nothing fails any more.
 const SAFETY: usize = 2500;
@@ -92,14 +95,27 @@ fn finds(plant: Plant) {
     let trouble = match plant {
         Plant::StaleReads => Trouble { lost: 6, late: 4, linger: 1, lag: 8, restarts: 300 },
         Plant::BaselessWrites => Trouble { lost: 20, late: 3, linger: 10, lag: 1, restarts: 1000 },
+        Plant::Of(_) => Trouble { lost: 20, late: 20, linger: 10, lag: 6, restarts: 1000 },
     };
-    let found = (0..400).find_map(|seed| Some((seed, play(seed, Scope::Workloads, trouble, Some(plant)).err()?)));
+    let scope = if matches!(plant, Plant::Of(_)) { Scope::Everything } else { Scope::Workloads };
+    let found = (0..400).find_map(|seed| Some((seed, play(seed, scope, trouble, Some(plant)).err()?)));
     assert!(found.is_some(), "the runs cannot see the fault that they are for: {plant:?}");
+    eprintln!("{plant:?}: {found:?}");
 }
 
 #[test]
 fn controllers_that_do_not_wait_for_their_own_writes_are_seen() {
     finds(Plant::StaleReads);
+}
+
+#[test]
+fn disks_that_are_taken_from_who_uses_them_are_seen() {
+    finds(Plant::Of(Planted::CarelessDetach));
+}
+
+#[test]
+fn namespaces_that_go_with_something_in_them_are_seen() {
+    finds(Plant::Of(Planted::UnprovedEmptiness));
 }
 
 #[test]
