@@ -35,6 +35,8 @@ enum Act {
     Make,
     Patch,
     Delete,
+    /// A namespace goes, and a moment before this comes into it.
+    Fill,
 }
 
 /// One thing that a person does.
@@ -51,6 +53,10 @@ impl Step {
         match self.act {
             Act::Make => return drop(api.create(&self.at, self.object.clone())),
             Act::Delete => return drop(api.delete(&self.at, &self.object)),
+            Act::Fill => {
+                drop(api.create(&place("api/v1", "secrets", &self.at.name, ""), self.object.clone()));
+                return drop(api.delete(&self.at, &Value::Null));
+            }
             Act::Patch => {}
         }
         let Some(mut object) = api.objects.get(&self.at).cloned() else { return };
@@ -79,6 +85,8 @@ pub fn furnish(api: &mut Api) {
     }
 }
 
+/// Namespaces that go: one with a Deployment and what another server keeps, and one into which something comes at the last moment.
+const DOOMED: [&str; 2] = ["doomed", "short"];
 /// More volumes than there are ordinals in a StatefulSet.
 const VOLUMES: usize = 8;
 
@@ -92,10 +100,12 @@ pub fn furnish_more(api: &mut Api) {
         drop(api.create(&place("api/v1", "persistentvolumes", "", ""), object));
     }
     storage::furnish(api);
-    // One that goes with everything in it, and two things that go with, or stay without, their owner.
-    let namespace =
-        json!({"metadata": {"name": "doomed"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
-    drop(api.create(&place("api/v1", "namespaces", "", ""), namespace));
+    // Namespaces that go with everything in them; and two things of which one goes with its owner.
+    for name in DOOMED {
+        let namespace =
+            json!({"metadata": {"name": name}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        drop(api.create(&place("api/v1", "namespaces", "", ""), namespace));
+    }
     let owner = json!({"metadata": {"name": "house"}});
     let owner = api.create(&place("api/v1", "configmaps", "ns", ""), owner).unwrap_or_default();
     let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "house", "uid": uid(&owner)});
@@ -142,7 +152,9 @@ pub fn widen(steps: &mut Vec<Step>) {
         "revisionHistoryLimit": 2, "template": template("store", 1, true)});
     steps.insert(1, step(apps("statefulsets", ""), json!({"metadata": {"name": "store"}, "spec": store})));
     let doomed = |plural: &str| place("apis/apps/v1", plural, "doomed", "");
-    let deployment = json!({"replicas": 2, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": {"app": "gone"}},
+    // Its pods are taken away by no fault of its own.
+    let all_at_once = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}});
+    let deployment = json!({"replicas": 2, "strategy": all_at_once, "selector": {"matchLabels": {"app": "gone"}},
         "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600, "template": template("gone", 1, true)});
     steps.insert(2, step(doomed("deployments"), json!({"metadata": {"name": "gone"}, "spec": deployment})));
     let patch = |at: Path, object: Value| Step { at, object, act: Act::Patch };
@@ -150,6 +162,8 @@ pub fn widen(steps: &mut Vec<Step>) {
     let version = json!({"/spec/template/metadata/annotations/version": "2"});
     steps.push(patch(apps("statefulsets", "store"), version));
     steps.push(delete(place("api/v1", "namespaces", "", "doomed")));
+    let at = place("api/v1", "namespaces", "", "short");
+    steps.push(Step { at, object: json!({"metadata": {"name": "last"}}), act: Act::Fill });
     steps.push(patch(apps("statefulsets", "store"), json!({"/spec/replicas": 1})));
     steps.push(delete(place("api/v1", "configmaps", "ns", "house")));
 }
@@ -164,7 +178,8 @@ pub fn whole(api: &Api) -> Result<(), String> {
         api.all("pods").filter(move |p| text(p, "/metadata/labels/app") == app && !is_over(p) && !is_deleting(p))
     };
     storage::whole(api)?;
-    demand(found(api, "namespaces", "", "doomed").is_none(), || "a namespace does not go".to_owned())?;
+    let stays = DOOMED.iter().find(|name| found(api, "namespaces", "", name).is_some());
+    demand(stays.is_none(), || format!("the namespace {stays:?} does not go"))?;
     let meters: Vec<&str> = api.all("meters").map(|meter| text(meter, "/metadata/name")).collect();
     demand(meters == ["free"], || format!("of what another server keeps there is {meters:?}"))?;
     for namespace in ["ns", "late"] {
