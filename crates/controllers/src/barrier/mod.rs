@@ -83,11 +83,14 @@ proptest! {
     }
 }
 
-/// What chance once found. A Deployment was scaled up while a set that had been scaled to nothing still had its pod.
+/// What chance once found. A Deployment was scaled up while a set that had been scaled to nothing still had its pod; a disk
+/// stayed attached for good when its claim's end was seen before its pod's.
 #[test]
 fn what_was_found_does_not_come_back() {
     let trouble = Trouble { lost: 33, late: 23, linger: 1, lag: 11, restarts: 645 };
     assert_eq!(check(8_635_409_777_346_424_459, Scope::Workloads, trouble), Ok(()));
+    let trouble = Trouble { lost: 27, late: 3, linger: 13, lag: 8, restarts: 1686 };
+    assert_eq!(check(17_101_042_677_560_520_607, Scope::Everything, trouble), Ok(()));
 }
 
 /// What a planted bug breaks is seen.
