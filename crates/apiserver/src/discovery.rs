@@ -29,9 +29,14 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
         server.inner.apis.iter().flat_map(|api| api.group_versions().iter().cloned()).collect();
     let mut stale = Vec::new();
     let whole = path == "/apis" && aggregated_version(headers).is_some();
-    for remote in server.inner.remotes().await?.values() {
-        // Only the whole of discovery is made of what other servers say; their own documents they tell themselves.
-        let found = if whole { server.inner.remote_documents.resources(&server.inner, remote).await } else { None };
+    let remotes = server.inner.remotes().await?;
+    // Only the whole of discovery is made of what other servers say; their own documents they tell themselves. They are asked
+    // side by side: several that hang take no longer than one.
+    let documents = &server.inner.remote_documents;
+    let asked = remotes.values().filter(|_| whole).map(|remote| documents.resources(&server.inner, remote));
+    let mut found = futures::future::join_all(asked).await.into_iter();
+    for remote in remotes.values() {
+        let found = found.next().flatten();
         if found.is_none() {
             stale.push((remote.group.clone(), remote.version.clone()));
         }

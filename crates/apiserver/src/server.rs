@@ -99,7 +99,7 @@ pub(crate) struct Inner {
     pub store: Arc<dyn Store>,
     pub env: Arc<dyn Env>,
     pub authenticator: Option<Authenticator>,
-    pub issuer: Option<Issuer>,
+    pub issuer: Option<Arc<Issuer>>,
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     pub apis: Vec<Arc<dyn LocalApi>>,
     pub ca_pem: String,
@@ -160,7 +160,8 @@ impl ApiServer {
     /// A server over a store. Nothing is read or written until the first request;
     /// see [`Self::bootstrap`](crate::bootstrap).
     pub fn new(config: Config) -> ApiServer {
-        let mut plugins = admission::built_in(&config.network);
+        let issuer = config.issuer.map(Arc::new);
+        let mut plugins = admission::built_in(&config.network, issuer.as_ref());
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
         let metrics = Metrics::new();
@@ -170,7 +171,7 @@ impl ApiServer {
                 store: Arc::new(store),
                 env: config.env,
                 authenticator: config.authenticator,
-                issuer: config.issuer,
+                issuer,
                 plugins,
                 apis: config.apis,
                 ca_pem: config.ca_pem,

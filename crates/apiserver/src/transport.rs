@@ -116,6 +116,7 @@ impl Transport for InProcess {
                     let end = tokio::time::sleep(Duration::from_secs(timeout_s));
                     Ok(lines(stream.map(Ok).take_until(end)))
                 }
+                Body::Remote(call) => serve::watch_remote(this.server.env().as_ref(), *call).await,
                 _ if (200..300).contains(&status) => {
                     Err(ApiError::Decode("the reply to a watch is no stream".to_owned()))
                 }

@@ -13,6 +13,7 @@ use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_engine::{ApiRequest, HttpsTransport, Transport as _};
 use carrack_store::MemStore;
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request};
 use http_body_util::Full;
@@ -42,6 +43,18 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
             "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.example.com/v1",
             "resources": [{"name": "readings", "singularName": "reading", "namespaced": true, "kind": "Reading", "verbs": ["get", "list"]}],
         }),
+        "/apis/metrics.example.com/v1/readings" if path.contains("watch=true") => {
+            let lines = ["one", "two"].map(|name| {
+                let metadata = json!({"name": name, "annotations": {"asks": header("x-remote-user").join(",")}});
+                format!("{}\n", json!({"type": "ADDED", "object": {"metadata": metadata}}))
+            });
+            return http::Response::new(Full::new(lines.concat().into()));
+        }
+        "/apis/metrics.example.com/v1/others" => {
+            let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+            let reply = http::Response::builder().status(410).body(Full::new(gone.to_string().into()));
+            return reply.expect("reply");
+        }
         _ => {
             json!({"path": path, "user": header("x-remote-user"), "groups": header("x-remote-group"), "authorization": header("authorization")})
         }
@@ -226,6 +239,18 @@ async fn another_server_behind_this_one() {
         .await;
     let told: Value = serde_json::from_slice(&reply.expect("a reply").body).expect("json");
     assert_eq!(told["user"], json!(["me"]));
+    // So are watches.
+    let watch = |plural: &str| {
+        let path = format!("/apis/metrics.example.com/v1/{plural}?watch=true&resourceVersion=1");
+        inside.watch(ApiRequest::new(carrack_engine::Method::Get, path))
+    };
+    let events: Vec<_> = watch("readings").await.expect("a stream").collect().await;
+    let events: Vec<Value> =
+        events.into_iter().map(|line| serde_json::from_slice(&line.expect("a line")).expect("json")).collect();
+    let names: Vec<_> = events.iter().map(|event| event["object"]["metadata"]["name"].clone()).collect();
+    assert_eq!(names, ["one", "two"]);
+    assert_eq!(events[0]["object"]["metadata"]["annotations"]["asks"], "me");
+    assert!(watch("others").await.err().is_some_and(|error| error.is_gone()), "a refusal is passed on");
     stop.send(()).expect("serving");
     serving.await.expect("joined").expect("served");
 }

@@ -6,7 +6,7 @@
 //! a live read, and the deletion carries the dependent's UID and resourceVersion. And that no dependent is in a cache proves
 //! nothing either: an owner that waits for its dependents waits until all caches are as new as itself. An owner of a kind
 //! that is not read is unknown, and nothing follows from it; one of a kind whose definition went is
-//! looked for live. An owner in another namespace counts as missing, and of a namespaced kind for a
+//! looked for live. Kinds that other servers serve are read as far as discovery tells of them. An owner in another namespace counts as missing, and of a namespaced kind for a
 //! cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
 //! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
 
@@ -17,7 +17,6 @@ use std::time::Duration;
 use carrack_engine::{Cache, Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
@@ -84,21 +83,21 @@ impl GarbageCollector {
     /// A collector over these resources and, as they come and go, those of custom resource definitions.
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
-        Self { builtin, custom: CustomKinds::default(), planted: None }
+        Self { custom: CustomKinds::beside(&builtin), builtin, planted: None }
     }
 
     pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
         self.planted = bug;
         self
     }
-    fn watch(setup: &mut Setup<'_>, resource: &Resource) {
-        let r = resource.clone();
+    fn watch(setup: &mut Setup<'_>, source: &Source) {
+        let r = source.resource.clone();
         let keys = move |object: &PartialObject, view: &View<'_>| {
             let mut keys = vec![key_of(&r, object)];
             // Dependents look again when their owner goes; owners, when a dependent goes.
             keys.extend(dependents(view, object.uid()).map(|(resource, o)| key_of(resource, o)));
             for owner in owner_refs(object) {
-                if let Some((resource, namespace)) = owner_place(view, owner, object) {
+                if let Some((Source { resource, .. }, namespace)) = owner_place(view, owner, object) {
                     let name = format!("{}/{}/{}", resource.group, resource.plural, owner.name);
                     keys.push(Key::new(namespace, name));
                 }
@@ -107,11 +106,11 @@ impl GarbageCollector {
         };
         // Most changes are heartbeats and statuses.
         let matters = |old: &PartialObject, new: &PartialObject| ties(old) != ties(new);
-        setup.watch_changes::<PartialObject>(Source::metadata(resource.clone()), matters, keys);
+        setup.watch_changes::<PartialObject>(source.clone(), matters, keys);
     }
 
     fn classify(&self, view: &View<'_>, object: &PartialObject, owner: &OwnerReference) -> Owner {
-        let Some((resource, namespace)) = owner_place(view, owner, object) else {
+        let Some((source, namespace)) = owner_place(view, owner, object) else {
             // A kind that went with its definition took its objects along; a live read confirms it.
             let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
             return match self.custom.former(group, &owner.kind) {
@@ -123,10 +122,10 @@ impl GarbageCollector {
                 None => Owner::Unknown,
             };
         };
+        let resource = source.resource.clone();
         if resource.namespaced && namespace.is_empty() {
             return Owner::Unresolvable;
         }
-        let source = Source::metadata(resource.clone());
         if !view.synced(&source) {
             return Owner::Unknown;
         }
@@ -151,7 +150,7 @@ impl GarbageCollector {
     fn knows_dependents(&self, view: &View<'_>, object: &PartialObject) -> bool {
         let known = |resource: &Resource| view.revision_of(&Source::metadata(resource.clone())) >= object.revision();
         let is_read = |resource: &&Resource| view.steady_since(&Source::metadata((*resource).clone())).is_some();
-        let must = self.builtin.iter().chain(self.custom.iter().filter(is_read));
+        let must = self.builtin.iter().chain(self.custom.defined().filter(is_read));
         self.planted == Some(Planted::StaleDependents) || must.into_iter().all(known)
     }
 
@@ -267,14 +266,14 @@ fn invalid_namespace(resource: &Resource, object: &PartialObject, owner: &OwnerR
     }
 }
 
-/// Resource and namespace in which an owner must be looked for: its kind in any version, in the
+/// Where and in which namespace an owner must be looked for: its kind in any version, in the
 /// dependent's own namespace when the kind is namespaced.
-fn owner_place(view: &View<'_>, owner: &OwnerReference, object: &PartialObject) -> Option<(Resource, String)> {
+fn owner_place(view: &View<'_>, owner: &OwnerReference, object: &PartialObject) -> Option<(Source, String)> {
     let group = owner.api_version.rsplit_once('/').map_or("", |(g, _)| g);
     let source =
         view.sources().find(|s| s.metadata_only && s.resource.group == group && s.resource.kind == owner.kind)?;
     let namespace = if source.resource.namespaced { object.namespace() } else { "" };
-    Some((source.resource.clone(), namespace.to_owned()))
+    Some((source.clone(), namespace.to_owned()))
 }
 
 impl Controller for GarbageCollector {
@@ -287,9 +286,9 @@ impl Controller for GarbageCollector {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         for resource in &self.builtin {
-            Self::watch(setup, resource);
+            Self::watch(setup, &Source::metadata(resource.clone()));
         }
-        setup.read::<CustomResourceDefinition>();
+        CustomKinds::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
@@ -359,6 +358,7 @@ mod tests {
     use carrack_types::resource::Kind as _;
     use k8s_openapi::api::apps::v1::ReplicaSet;
     use k8s_openapi::api::core::v1::{Node, Pod};
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use serde_json::Value;
 
     use super::*;

@@ -3,6 +3,7 @@
 //! - [`GarbageCollector`]: objects whose owners are gone, and the two kinds of deletion that wait.
 //! - [`NamespaceController`]: empties namespaces that are being deleted.
 //! - [`ServiceAccountController`]: every namespace has its `default` service account.
+//! - [`AccountSecrets`]: Secrets that hold a service account's token.
 //! - [`RootCaController`]: every namespace has the cluster's CA, for pods to verify the API server.
 //! - [`NodeLifecycle`], [`TaintEviction`]: nodes that fall silent, and the pods that this evicts.
 //! - [`PodGc`]: pods that nobody else would delete.
@@ -16,6 +17,7 @@
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
 //!   [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
 
+mod account_secrets;
 #[cfg(test)]
 mod barrier;
 mod certificates;
@@ -40,6 +42,7 @@ pub mod workloads;
 use carrack_engine::Controller;
 use carrack_types::resource::Resource;
 
+pub use account_secrets::AccountSecrets;
 pub use certificates::CertificateCleaner;
 pub use disruption::DisruptionController;
 pub use endpoints::{EndpointSliceController, EndpointsController};
@@ -100,6 +103,8 @@ pub enum Planted {
     HastyOwners,
     /// A namespace is taken for empty when caches show nothing of it.
     UnprovedEmptiness,
+    /// What other servers keep in a namespace is nobody's concern.
+    UnreadServers,
     /// Pods that run are told as ready.
     HastySlices,
     /// Pods whose eviction was granted count as before.
@@ -115,6 +120,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(GarbageCollector::new(config.collected.clone()).with_planted(config.planted)),
         Box::new(NamespaceController::new(config.collected.clone()).with_planted(config.planted)),
         Box::new(ServiceAccountController),
+        Box::new(AccountSecrets::new(config.ca_pem.clone())),
         Box::new(RootCaController::new(config.ca_pem.clone())),
         Box::new(match config.planted {
             Some(Planted::Deafness) => NodeLifecycle::with_planted_deafness(),

@@ -2,7 +2,8 @@
 //!
 //! The API server takes no new objects in such a namespace. Its pods go first, so that what guards
 //! them (network policies, secrets) outlives them; then the rest. When no cache shows an object of it
-//! any more, a live list of every kind confirms that it is empty, and only then its finalizer goes. Events go last, all at
+//! any more, a live list of every kind confirms that it is empty, and live discovery that there is no other kind; only then
+//! its finalizer goes. While a server behind the API server is silent, nobody knows what there is, and the namespace stays. Events go last, all at
 //! once: nobody reads them here, since they are more than everything else together, and none comes to such a namespace.
 //! A namespace that takes longer than a moment says in its conditions what it waits for.
 //! Behaviour follows kube-controller-manager (pkg/controller/namespace/deletion).
@@ -10,10 +11,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Source, Time, View, Write, to_value};
+use carrack_engine::{
+    Controller, DeleteOptions, GroupDiscovery, Key, Plan, Setup, Source, Time, View, Write, to_value,
+};
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::{Event, Namespace, NamespaceCondition, Pod};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::json;
 
 use crate::Planted;
@@ -23,7 +25,7 @@ const FINALIZER: &str = "kubernetes";
 
 /// The namespace controller, over the same metadata as the garbage collector.
 pub struct NamespaceController {
-    builtin: Vec<Resource>,
+    builtin: Vec<Source>,
     custom: CustomKinds,
     /// When each namespace was found to go, and when its conditions were last written.
     going: BTreeMap<String, (Time, Option<Time>)>,
@@ -36,22 +38,25 @@ impl NamespaceController {
     #[must_use]
     pub fn new(builtin: Vec<Resource>) -> Self {
         Self {
-            builtin: builtin.into_iter().filter(|r| r.namespaced).collect(),
-            custom: CustomKinds::default(),
+            custom: CustomKinds::beside(&builtin),
+            builtin: builtin.into_iter().filter(|r| r.namespaced).map(Source::metadata).collect(),
             going: BTreeMap::new(),
             unproved: false,
         }
     }
     pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
         self.unproved = bug == Some(Planted::UnprovedEmptiness);
+        if bug == Some(Planted::UnreadServers) {
+            self.custom.forget_servers();
+        }
         self
     }
     /// Every kind of which a namespace can hold objects.
-    fn kinds(&self) -> impl Iterator<Item = &Resource> {
-        self.builtin.iter().chain(self.custom.iter().filter(|r| r.namespaced))
+    fn kinds(&self) -> impl Iterator<Item = &Source> {
+        self.builtin.iter().chain(self.custom.iter().filter(|source| source.resource.namespaced))
     }
-    fn watch(setup: &mut Setup<'_>, resource: &Resource) {
-        setup.watch_source::<PartialObject>(Source::metadata(resource.clone()), |object, view| {
+    fn watch(setup: &mut Setup<'_>, source: &Source) {
+        setup.watch_source::<PartialObject>(source.clone(), |object, view| {
             // Only namespaces that are going away care.
             let deleting = view.get::<Namespace>("", object.namespace()).is_some_and(|ns| ns.is_deleting());
             if deleting { vec![Key::new("", object.namespace())] } else { Vec::new() }
@@ -65,15 +70,15 @@ impl Controller for NamespaceController {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Namespace>();
-        for resource in &self.builtin {
-            Self::watch(setup, resource);
+        for source in &self.builtin {
+            Self::watch(setup, source);
         }
-        setup.read::<CustomResourceDefinition>();
+        CustomKinds::setup(setup);
     }
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
-        self.custom.refresh(view, setup, |setup, resource| {
-            if resource.namespaced {
-                Self::watch(setup, resource);
+        self.custom.refresh(view, setup, |setup, source| {
+            if source.resource.namespaced {
+                Self::watch(setup, source);
             }
         });
     }
@@ -90,27 +95,31 @@ impl Controller for NamespaceController {
         };
         let mut plan = Plan::none();
         let mut left = Left::default();
-        for resource in self.kinds() {
-            let source = Source::metadata(resource.clone());
-            if !view.synced(&source) {
-                left.unknown.push(resource.clone());
+        for source in self.kinds() {
+            if !view.synced(source) {
+                left.unknown.push(source.resource.clone());
             }
-            for object in view.cache_of::<PartialObject>(&source).into_iter().flat_map(|c| c.in_namespace(&key.name)) {
-                left.count(resource, object);
+            for object in view.cache_of::<PartialObject>(source).into_iter().flat_map(|c| c.in_namespace(&key.name)) {
+                left.count(&source.resource, object);
             }
         }
         let pods_first = left.kinds.contains_key(&Pod::resource());
-        for resource in self.kinds().filter(|r| !pods_first || **r == Pod::resource()) {
-            let cache = view.cache_of::<PartialObject>(&Source::metadata(resource.clone()));
+        for source in self.kinds().filter(|s| !pods_first || s.resource == Pod::resource()) {
+            let cache = view.cache_of::<PartialObject>(source);
             let objects = cache.into_iter().flat_map(|c| c.in_namespace(&key.name));
             for object in objects.filter(|o| !o.is_deleting()) {
                 let options = DeleteOptions { propagation: Some("Background"), ..DeleteOptions::default() };
-                plan = plan.delete_with(resource, object.as_ref(), options);
+                plan = plan.delete_with(&source.resource, object.as_ref(), options);
             }
         }
-        if left.is_nothing() {
-            for resource in self.kinds().filter(|_| !self.unproved) {
-                plan = plan.confirm_none_in(resource, key.name.clone());
+        left.failing.extend(self.custom.failing().iter().cloned());
+        let discovery = GroupDiscovery::source();
+        if let Some(digest) = view.digest_of(&discovery).filter(|_| left.is_nothing()) {
+            for source in self.kinds().filter(|_| !self.unproved) {
+                plan = plan.confirm_none_in(&source.resource, key.name.clone());
+            }
+            if !self.unproved {
+                plan = plan.confirm_same(&discovery.resource, digest);
             }
             plan = plan.delete_all_in(&Event::resource(), key.name.clone());
             let mut body = to_value(ns.as_ref());
@@ -138,6 +147,8 @@ const MOMENT: Duration = Duration::from_secs(5);
 /// What a namespace still holds.
 #[derive(Default)]
 struct Left {
+    /// Versions of groups of which nobody knows what they serve.
+    failing: Vec<String>,
     /// Kinds of which nothing is known.
     unknown: Vec<Resource>,
     kinds: BTreeMap<Resource, usize>,
@@ -153,7 +164,7 @@ impl Left {
     }
 
     fn is_nothing(&self) -> bool {
-        self.unknown.is_empty() && self.kinds.is_empty()
+        self.failing.is_empty() && self.unknown.is_empty() && self.kinds.is_empty()
     }
 
     /// The namespace's conditions, in upstream's words; none when they are as they are to be.
@@ -164,12 +175,16 @@ impl Left {
         );
         let finalizers =
             list(self.finalizers.iter().map(|(name, n)| format!("{name} in {n} resource instances")).collect());
-        let unknown = list(self.unknown.iter().map(Resource::qualified).collect());
+        let unknown = list(self.unknown.iter().map(|kind| format!("{} cannot be listed", kind.qualified())).collect());
+        let failing = list(self.failing.iter().map(|v| format!("{v}: stale GroupVersion discovery: {v}")).collect());
         let said = [
             (
                 "NamespaceDeletionDiscoveryFailure",
-                (!unknown.is_empty())
-                    .then(|| ("DiscoveryFailed", format!("Discovery failed for some groups: {unknown}"))),
+                (!failing.is_empty()).then(|| {
+                    let n = self.failing.len();
+                    let which = format!("unable to retrieve the complete list of server APIs: {failing}");
+                    ("DiscoveryFailed", format!("Discovery failed for some groups, {n} failing: {which}"))
+                }),
                 ("ResourcesDiscovered", "All resources successfully discovered"),
             ),
             (
@@ -179,7 +194,10 @@ impl Left {
             ),
             (
                 "NamespaceDeletionContentFailure",
-                None,
+                (!unknown.is_empty()).then(|| {
+                    let n = self.unknown.len();
+                    ("ContentDeletionFailed", format!("Failed to delete all resource types, {n} remaining: {unknown}"))
+                }),
                 ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
             ),
             (
@@ -222,6 +240,8 @@ mod tests {
     use carrack_engine::Absent;
     use carrack_engine::testing::Caches;
     use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
     use serde_json::Value;
 
     use super::*;
@@ -244,7 +264,8 @@ mod tests {
                 .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
                 .with_metadata(Pod::resource(), pods)
                 .with_metadata(ConfigMap::resource(), maps)
-                .with::<CustomResourceDefinition>([]);
+                .with::<CustomResourceDefinition>([])
+                .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
             let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::from_unix_s(at_s));
             crate::testing::words(&plan)
         };
@@ -266,7 +287,8 @@ mod tests {
             .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
             .with_metadata(Pod::resource(), pods.clone().into_iter().map(read))
             .with_metadata(ConfigMap::resource(), [])
-            .with::<CustomResourceDefinition>([]);
+            .with::<CustomResourceDefinition>([])
+            .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
         let mut controller = NamespaceController::new(vec![Pod::resource(), ConfigMap::resource()]);
         let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::default());
         let words: Vec<String> = plan
@@ -275,6 +297,7 @@ mod tests {
             .map(|w| match w {
                 Write::Delete { key, .. } => format!("delete {key}"),
                 Write::Confirm { resource, absent: Absent::AnyIn(ns) } => format!("no {resource} in {ns}"),
+                Write::Confirm { resource, absent: Absent::Change { .. } } => format!("same {}", resource.kind),
                 Write::DeleteAll { resource, namespace } => format!("all {resource} of {namespace}"),
                 Write::Update { object, sub, .. } => format!("{sub} {}", object["spec"]["finalizers"]),
                 other => format!("{other:?}"),
@@ -307,7 +330,55 @@ mod tests {
         check(
             ns(true),
             vec![elsewhere],
-            &["no pods in ns", "no configmaps in ns", "all events of ns", "finalize [\"mine\"]"],
+            &[
+                "no pods in ns",
+                "no configmaps in ns",
+                "same APIGroupDiscovery",
+                "all events of ns",
+                "finalize [\"mine\"]",
+            ],
         );
+    }
+
+    /// A namespace is not empty while nobody knows what a server behind the API server keeps in it.
+    #[test]
+    fn what_a_silent_server_keeps_holds_a_namespace() {
+        let ns = json!({"metadata": {"name": "ns", "uid": "1", "resourceVersion": "1",
+            "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"finalizers": ["kubernetes"]}});
+        let mut controller = NamespaceController::new(vec![ConfigMap::resource()]);
+        let meters = || Resource {
+            group: "meters.example.com".into(),
+            version: "v1".into(),
+            plural: "meters".into(),
+            kind: "Meter".into(),
+            namespaced: true,
+        };
+        let mut look = |freshness: &str, there: Vec<Value>, at_s: i64| {
+            let verbs = ["list", "watch", "delete"];
+            let resource = json!({"resource": "meters", "responseKind": {"kind": "Meter"}, "scope": "Namespaced",
+                "verbs": verbs});
+            let told: GroupDiscovery = crate::testing::of(json!({
+                "metadata": {"name": "meters.example.com", "resourceVersion": at_s.to_string()},
+                "versions": [{"version": "v1", "freshness": freshness, "resources": [resource]}]}));
+            let caches = Caches::new()
+                .with::<Namespace>([crate::testing::of(ns.clone())])
+                .with_metadata(ConfigMap::resource(), [])
+                .with_metadata(meters(), there.into_iter().map(crate::testing::of))
+                .with::<CustomResourceDefinition>([])
+                .with::<APIService>([])
+                .with_source::<GroupDiscovery>(GroupDiscovery::source(), [told]);
+            controller.custom.forget_changes();
+            caches.refresh(&mut controller);
+            let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::from_unix_s(at_s));
+            crate::testing::words(&plan)
+        };
+        let meter = json!({"metadata": {"namespace": "ns", "name": "m", "uid": "m"}});
+        assert_eq!(look("Stale", vec![], 0), [""; 0]);
+        let told = look("Stale", vec![], 5).join(" ");
+        assert!(told.contains("NamespaceDeletionDiscoveryFailure=True"), "{told}");
+        assert_eq!(look("Current", vec![meter], 6), ["delete ns/m"]);
+        let last = look("Current", vec![], 7);
+        assert!(last.contains(&"confirm none in ns".to_owned()), "{last:?}");
+        assert_eq!(last.last().map(String::as_str), Some("update ns/finalize"));
     }
 }

@@ -28,6 +28,7 @@ fn word(write: &Write) -> String {
             Absent::Newer { .. } => format!("confirm unchanged {key}"),
             Absent::Child { .. } => format!("confirm no child {key}"),
             Absent::End { .. } => format!("confirm alive {key}"),
+            Absent::Change { .. } => format!("confirm same {}", write.resource()),
         },
         Write::Call { sub, .. } => format!("call {key}{}", slash(sub)),
         Write::Post { sub, .. } => format!("post {key}{}", slash(sub)),

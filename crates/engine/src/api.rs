@@ -173,6 +173,9 @@ impl ApiRequest {
     /// Reads a page of a collection, the newest state. `limit` 0 is no limit.
     #[must_use]
     pub fn list(resource: &Resource, selector: &Selector, limit: usize, continue_token: &str) -> Self {
+        if let Some(request) = crate::discovery::request(resource) {
+            return request;
+        }
         let mut query = selector_query(selector);
         if limit > 0 {
             write!(query, "&limit={limit}").unwrap_or_default();

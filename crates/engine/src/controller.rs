@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use carrack_types::resource::{Kind, Object, Resource};
 
@@ -52,18 +53,20 @@ pub struct Source {
     pub selector: Selector,
     /// Whether only metadata is read, as [`carrack_types::resource::PartialObject`]s.
     pub metadata_only: bool,
+    /// How often it is listed, when it cannot be watched. None: it is watched.
+    pub every: Option<Duration>,
 }
 
 impl Source {
     /// All objects of a typed kind.
     #[must_use]
     pub fn of<K: Kind>() -> Self {
-        Self { resource: K::resource(), selector: Selector::all(), metadata_only: false }
+        Self { resource: K::resource(), selector: Selector::all(), metadata_only: false, every: None }
     }
     /// The metadata of all objects of a resource.
     #[must_use]
     pub fn metadata(resource: Resource) -> Self {
-        Self { resource, selector: Selector::all(), metadata_only: true }
+        Self { resource, selector: Selector::all(), metadata_only: true, every: None }
     }
 }
 
@@ -74,6 +77,7 @@ pub(crate) struct Parts {
     pub(crate) maps: Vec<(Source, MapFn)>,
     pub(crate) indexes: Vec<(Source, AddIndex)>,
     pub(crate) dropped: Vec<Source>,
+    pub(crate) hurried: Vec<Source>,
 }
 pub(crate) type AddIndex = Box<dyn FnOnce(&mut dyn AnyInformer) + Send>;
 
@@ -144,6 +148,9 @@ impl Setup<'_> {
                     if s.metadata_only {
                         informer = informer.metadata_only();
                     }
+                    if let Some(every) = s.every {
+                        informer = informer.listed_every(every);
+                    }
                     Box::new(informer)
                 }),
             );
@@ -171,6 +178,10 @@ impl Setup<'_> {
     /// Stops reading a source whose kind is gone. Other controllers that read it lose it, too.
     pub fn drop_source(&mut self, source: Source) {
         self.parts.dropped.push(source);
+    }
+    /// Lists a source again now that is not watched: something else tells that it has changed.
+    pub fn hurry(&mut self, source: Source) {
+        self.parts.hurried.push(source);
     }
     /// Adds an index to the cache of a kind that this controller watches whole.
     pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
@@ -231,6 +242,12 @@ impl View<'_> {
     #[must_use]
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<&std::sync::Arc<K>> {
         self.cache::<K>().get(namespace, name)
+    }
+    /// The words in which a source that is not watched was last told, as a number: what rests on all of it can be confirmed by
+    /// it ([`Plan::confirm_same`]). None while it has not been read whole.
+    #[must_use]
+    pub fn digest_of(&self, source: &Source) -> Option<u64> {
+        self.informers.get(source)?.digest()
     }
     /// The caches of all sources that are read as this type.
     pub fn caches<K: Object>(&self) -> impl Iterator<Item = (&Source, &Cache<K>)> {

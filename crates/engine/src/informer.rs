@@ -9,6 +9,8 @@
 //!
 //! While it lists anew the cache keeps what was known: a failed read makes nothing absent. Objects
 //! leave the cache by a `DELETED` event, or by not being in a complete list.
+//!
+//! What cannot be watched is listed again and again instead: it waits in `Backoff` between two lists.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -22,7 +24,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     ApiError, ApiRequest, ApiResponse, Cache, CallId, Effects, IndexFn, Input, Key, Rng, Selector, Time, TimerId,
-    WatchId, WatchItem,
+    WatchId, WatchItem, fnv1a,
 };
 
 /// How many objects a list page holds.
@@ -95,6 +97,8 @@ impl Awaited {
 struct Page {
     seen: BTreeSet<Key>,
     failed: usize,
+    /// The words so far.
+    digest: u64,
 }
 
 /// Keeps a [`Cache`] of one kind current.
@@ -114,6 +118,10 @@ pub struct Informer<K> {
     steady: Option<Time>,
     rng: Rng,
     metadata_only: bool,
+    /// How often it is listed, when it is not watched.
+    every: Option<Duration>,
+    /// The words of the last whole list of what is not watched.
+    digest: Option<u64>,
     trim: Option<fn(&mut K)>,
 }
 
@@ -126,8 +134,8 @@ struct RawList<'a> {
 }
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: String,
+pub(crate) struct ListMeta {
+    pub(crate) resource_version: String,
     #[serde(rename = "continue")]
     continue_token: String,
 }
@@ -138,10 +146,11 @@ struct RawEvent<'a> {
     #[serde(borrow)]
     object: &'a RawValue,
 }
+/// An object of which nothing but its revision is wanted.
 #[derive(Deserialize)]
-struct OnlyRevision {
+pub(crate) struct OnlyRevision {
     #[serde(default)]
-    metadata: ListMeta,
+    pub(crate) metadata: ListMeta,
 }
 
 impl<K: Object> Informer<K> {
@@ -162,6 +171,8 @@ impl<K: Object> Informer<K> {
             steady: None,
             rng,
             metadata_only: false,
+            every: None,
+            digest: None,
             trim: None,
         }
     }
@@ -176,6 +187,18 @@ impl<K: Object> Informer<K> {
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
         self
+    }
+    /// Lists it so often, and watches nothing.
+    #[must_use]
+    pub fn listed_every(mut self, every: Duration) -> Self {
+        self.every = Some(every);
+        self
+    }
+    /// Lists it now, if it waits to be listed.
+    pub fn hurry<F>(&mut self, fx: &mut Effects<F>) {
+        if let State::Backoff { relist: true, .. } = self.state {
+            self.list(fx, "", Page::default());
+        }
     }
     /// Adds an index to the cache.
     pub fn add_index(&mut self, name: &'static str, of: IndexFn<K>) {
@@ -235,6 +258,7 @@ impl<K: Object> Informer<K> {
             self.cache.insert(object);
         }
         self.synced = true;
+        self.digest = self.every.map(|_| 0);
         self.steady = Some(Time::default());
     }
 
@@ -305,22 +329,27 @@ impl<K: Object> Informer<K> {
                 Ok(list) => list,
                 Err(error) => {
                     tracing::error!(resource = %self.resource, %error, "a list could not be read");
-                    self.failure = Some(error.to_string());
-                    self.back_off(now, true, fx);
+                    self.failed(now, error.to_string(), fx);
                     return Vec::new();
                 }
             },
             Err(error) => {
                 tracing::warn!(resource = %self.resource, %error, "listing failed; will try again");
-                self.failure = Some(error.to_string());
-                self.back_off(now, true, fx);
+                self.failed(now, error.to_string(), fx);
                 return Vec::new();
             }
         };
         let mut deltas = Vec::new();
         for item in list.items {
+            if self.every.is_some() {
+                page.digest = digest_with(page.digest, item.get());
+            }
             match serde_json::from_str::<K>(item.get()) {
-                Ok(object) => {
+                Ok(mut object) => {
+                    // What has no revision is known by its words.
+                    if self.every.is_some() && object.meta().resource_version.is_none() {
+                        object.meta_mut().resource_version = Some(fnv1a(item.get().as_bytes()).to_string());
+                    }
                     page.seen.insert(Key::of(&object));
                     deltas.extend(self.put(object));
                 }
@@ -343,8 +372,22 @@ impl<K: Object> Informer<K> {
         self.synced = true;
         self.failure = None;
         self.backoff = FIRST_BACKOFF;
-        self.watch(now, fx);
+        match self.every {
+            None => self.watch(now, fx),
+            Some(every) => {
+                self.digest = Some(page.digest);
+                self.steady.get_or_insert(now);
+                let delay = self.rng.jitter(every, 10);
+                self.state = State::Backoff { timer: fx.timer(now + delay), relist: true };
+            }
+        }
         deltas
+    }
+
+    fn failed<F>(&mut self, now: Time, why: String, fx: &mut Effects<F>) {
+        self.failure = Some(why);
+        self.steady = None;
+        self.back_off(now, true, fx);
     }
 
     fn watched<F>(&mut self, now: Time, item: &WatchItem, fx: &mut Effects<F>) -> Vec<Delta<K>> {
@@ -451,6 +494,17 @@ impl<K: Object> Informer<K> {
     }
 }
 
+/// The words of a list, one object after the other, as a number.
+fn digest_with(before: u64, item: &str) -> u64 {
+    fnv1a(&[&before.to_le_bytes(), item.as_bytes()].concat())
+}
+
+/// The same of a list in one piece; none when it is no list.
+pub(crate) fn digest_of_list(reply: &ApiResponse) -> Option<u64> {
+    let list: RawList<'_> = serde_json::from_slice(&reply.body).ok()?;
+    Some(list.items.iter().fold(0, |digest, item| digest_with(digest, item.get())))
+}
+
 /// An informer whose type is forgotten, for those who host informers of many kinds.
 pub(crate) trait AnyInformer: Send {
     fn start(&mut self, fx: &mut Effects<crate::Never>);
@@ -467,6 +521,8 @@ pub(crate) trait AnyInformer: Send {
     fn synced(&self) -> bool;
     fn revision(&self) -> u64;
     fn steady_since(&self) -> Option<Time>;
+    fn digest(&self) -> Option<u64>;
+    fn hurry(&mut self, fx: &mut Effects<crate::Never>);
     fn uid_of(&self, key: &Key) -> Option<String>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
@@ -502,6 +558,12 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn steady_since(&self) -> Option<Time> {
         Self::steady_since(self)
+    }
+    fn digest(&self) -> Option<u64> {
+        self.digest
+    }
+    fn hurry(&mut self, fx: &mut Effects<crate::Never>) {
+        Self::hurry(self, fx);
     }
     fn uid_of(&self, key: &Key) -> Option<String> {
         self.cache.get_key(key).map(|o| o.uid().to_owned())

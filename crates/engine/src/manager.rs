@@ -14,6 +14,9 @@
 //! have done. So no controller ever decides on a state older than its own last act, with no code in
 //! any controller.
 //!
+//! **Others' writes.** A plan that rests on what another controller here is just writing, or has written and no cache shows yet,
+//! would be refused. Its key waits for that write, and looks again ([`crate::unseen`]).
+//!
 //! **Patience.** Writes that only tell what there is (statuses on the way to somewhere) are left out of a plan until the first
 //! of them has waited for as long as the controller lets it; what is decided meanwhile takes their place.
 
@@ -25,6 +28,8 @@ use carrack_types::resource::Object as _;
 use carrack_types::resource::PartialObject;
 use serde_json::Value;
 
+use crate::informer::{OnlyRevision, digest_of_list};
+use crate::unseen::{Target, Unseen, Way, needs};
 use crate::{
     Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
     EventRecorder, Input, Key, LeaderElector, MapFn, Method, NAMESPACE_TERMINATING, Never, Parts, Plan, Premise,
@@ -91,6 +96,8 @@ struct Run {
     pending: usize,
     requeue_after: Option<Duration>,
     failed: bool,
+    /// It stepped back before somebody else's write, and looks again.
+    again: bool,
 }
 
 impl Run {
@@ -129,6 +136,7 @@ pub struct Manager {
     recorder: EventRecorder,
     elector: Option<LeaderElector>,
     wake: Option<(TimerId, Time)>,
+    unseen: Unseen,
     barrier: bool,
     premises: bool,
 }
@@ -148,6 +156,7 @@ impl Manager {
             probes: BTreeMap::new(),
             elector: None,
             wake: None,
+            unseen: Unseen::default(),
             barrier: true,
             premises: true,
         }
@@ -248,6 +257,9 @@ impl Manager {
             sources.push(source.clone());
             self.maps.entry(source).or_default().push((i, map));
         }
+        for source in parts.hurried {
+            self.hurry(&source, fx);
+        }
         for source in parts.dropped {
             if let Some(mut informer) = self.informers.remove(&source) {
                 if let Some(awaited) = informer.awaits() {
@@ -261,6 +273,17 @@ impl Manager {
             }
         }
         sources
+    }
+
+    /// Lists a source that is not watched, if it is read and waits for its time.
+    fn hurry(&mut self, source: &Source, fx: &mut Effects<Never>) {
+        if let Some(informer) = self.informers.get_mut(source) {
+            if let Some(awaited) = informer.awaits() {
+                self.awaited.remove(&awaited);
+            }
+            informer.hurry(fx);
+            self.awaited.extend(informer.awaits().map(|awaited| (awaited, source.clone())));
+        }
     }
 
     /// Gives an input to the informer that waits for it. True when there is one.
@@ -297,6 +320,12 @@ impl Manager {
 
     /// Lets go of keys whose barrier is reached now that a cache has got on.
     fn release(&mut self, now: Time, source: &Source) {
+        let (group, plural) = (&source.resource.group, &source.resource.plural);
+        if self.unseen.has_written(group, plural) {
+            let of = |s: &Source| s.resource.group == *group && s.resource.plural == *plural && s.selector.is_all();
+            let all = self.informers.iter().filter(|(s, _)| of(s)).map(|(_, informer)| informer.revision());
+            self.unseen.shown(group, plural, all.min().unwrap_or(u64::MAX));
+        }
         for i in 0..self.hosted.len() {
             let concerns = |b: &Barrier| b.source() == source || !self.informers.contains_key(b.source());
             let keys: Vec<Key> = self.hosted[i]
@@ -338,6 +367,9 @@ impl Manager {
         if let Some(after) = run.requeue_after {
             hosted.queue.add_at(key.clone(), now + after);
         }
+        if run.again {
+            hosted.queue.add(key.clone());
+        }
         hosted.queue.done(key);
     }
 
@@ -372,13 +404,6 @@ impl Manager {
 
     fn begin(&mut self, now: Time, i: usize, key: Key, plan: Plan, fx: &mut Effects<Never>) {
         let (at_once, told): (Vec<_>, Vec<_>) = plan.told.into_iter().partition(|(after, _)| *after == 0);
-        for event in plan.events.into_iter().chain(at_once.into_iter().map(|(_, event)| event)) {
-            self.tell(now, i, event, fx);
-        }
-        if let Some(error) = &plan.error {
-            let controller = self.hosted[i].controller.name();
-            tracing::warn!(controller, %key, error, "a reconcile could not decide; will try again");
-        }
         let run = Run {
             writes: plan.writes.into(),
             done: 0,
@@ -388,8 +413,19 @@ impl Manager {
             pending: 0,
             requeue_after: plan.requeue_after,
             failed: plan.error.is_some(),
+            again: false,
         };
         self.hosted[i].runs.insert(key.clone(), run);
+        if self.steps_back(i, &key) {
+            return self.try_finish(now, i, &key);
+        }
+        for event in plan.events.into_iter().chain(at_once.into_iter().map(|(_, event)| event)) {
+            self.tell(now, i, event, fx);
+        }
+        if let Some(error) = &plan.error {
+            let controller = self.hosted[i].controller.name();
+            tracing::warn!(controller, %key, error, "a reconcile could not decide; will try again");
+        }
         self.next_write(now, i, &key, fx);
     }
 
@@ -399,12 +435,74 @@ impl Manager {
             self.fail(now, i, key);
             return;
         }
-        match self.hosted[i].runs.get(key).and_then(Run::request) {
-            Some(request) => {
+        if self.steps_back(i, key) {
+            return self.try_finish(now, i, key);
+        }
+        let run = self.hosted[i].runs.get(key);
+        match run.and_then(|run| Some((run.request()?, run.writes.front()?))) {
+            Some((request, write)) => {
                 let id = fx.api(request);
+                self.unseen.sent(id, (i, key.clone()), write);
                 self.note_call(id, i, key, CallKind::Write);
             }
             None => self.try_finish(now, i, key),
+        }
+    }
+
+    /// Drops what is left of a plan when its next write rests on what another controller writes, or wrote a moment ago; the key
+    /// looks again when the caches show that. What a refusal leads to is sent as it is: its key comes back with backoff.
+    fn steps_back(&mut self, i: usize, key: &Key) -> bool {
+        let Some(run) = self.hosted[i].runs.get(key).filter(|run| self.barrier && !run.failed) else { return false };
+        let Some(write) = run.writes.front() else { return false };
+        let by = (i, key.clone());
+        let own = run.premises.iter().filter(|(number, _)| *number == run.done).map(|(_, premise)| premise);
+        for need in needs(write, own) {
+            let barriers = match self.unseen.before(&by, &need) {
+                Way::Free => continue,
+                Way::Busy => Vec::new(),
+                Way::Written(revision) => {
+                    let barriers = self.unseen_barriers(i, &need.target, revision);
+                    // Its caches show it already, or it has none.
+                    if barriers.is_empty() {
+                        continue;
+                    }
+                    barriers
+                }
+            };
+            let waits = barriers.is_empty();
+            if waits {
+                self.unseen.wait(&need.target, by);
+            }
+            if let Some(run) = self.hosted[i].runs.get_mut(key) {
+                run.pending += usize::from(waits);
+                run.barriers.extend(barriers);
+                run.writes.clear();
+                run.told.clear();
+                run.again = true;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// What a controller's caches must show of an object that somebody else wrote, and do not show yet.
+    fn unseen_barriers(&self, i: usize, target: &Target, revision: u64) -> Vec<Barrier> {
+        let barriers = self.sources_in(i, &target.group, &target.plural).into_iter();
+        let barriers = barriers.filter(|s| s.selector.is_all()).map(|source| Barrier::AtLeast(source, revision));
+        barriers.filter(|barrier| !self.reached(barrier)).collect()
+    }
+
+    /// A write has come back: those who waited for it look again, once they can see it.
+    fn tell_waiting(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) {
+        let revision = result.as_ref().ok().map_or(0, revision_of);
+        let Some((target, waited)) = self.unseen.answered(id, (revision > 0).then_some(revision)) else { return };
+        for (i, key) in waited {
+            let barriers = self.unseen_barriers(i, &target, revision);
+            if let Some(run) = self.hosted[i].runs.get_mut(&key) {
+                run.barriers.extend(barriers);
+            }
+            self.one_less(i, &key);
+            self.try_finish(now, i, &key);
         }
     }
 
@@ -425,10 +523,13 @@ impl Manager {
 
     /// The caches of a controller that show objects of a write's resource.
     fn sources_of(&self, i: usize, write: &Write) -> Vec<Source> {
-        let resource = write.resource();
+        self.sources_in(i, &write.resource().group, &write.resource().plural)
+    }
+
+    fn sources_in(&self, i: usize, group: &str, plural: &str) -> Vec<Source> {
         self.maps
             .iter()
-            .filter(|(s, _)| s.resource.group == resource.group && s.resource.plural == resource.plural)
+            .filter(|(s, _)| s.resource.group == group && s.resource.plural == plural)
             .filter(|(_, maps)| maps.iter().any(|(of, _)| *of == i))
             .map(|(s, _)| s.clone())
             .collect()
@@ -453,6 +554,9 @@ impl Manager {
                 Ok(false) => {
                     tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
                     self.wait_for_what_was_read(i, &key, &write, &result);
+                    for source in self.sources_of(i, &write).into_iter().filter(|source| source.every.is_some()) {
+                        self.hurry(&source, fx);
+                    }
                     self.fail(now, i, &key);
                 }
                 Err(error) => {
@@ -534,6 +638,12 @@ impl Manager {
                     }
                 }
                 _ => {}
+            }
+        }
+        // What is not watched tells of the write when it is listed.
+        for source in barriers.iter().map(|b: &Barrier| b.source().clone()).collect::<BTreeSet<_>>() {
+            if source.every.is_some() {
+                self.hurry(&source, fx);
             }
         }
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
@@ -691,6 +801,7 @@ impl Core for Manager {
             && let Some(call) = self.calls.remove(&id)
         {
             self.one_less(call.0, &call.1);
+            self.tell_waiting(now, id, &result);
             self.answered(now, call, result, fx);
         }
         self.dispatch(now, fx);
@@ -705,6 +816,11 @@ impl Core for Manager {
     fn ended(&self) -> bool {
         self.elector.as_ref().is_none_or(LeaderElector::ended)
     }
+}
+
+/// The revision of the object in a reply; 0 when it has none.
+fn revision_of(reply: &ApiResponse) -> u64 {
+    reply.json::<OnlyRevision>().ok().and_then(|only| only.metadata.resource_version.parse().ok()).unwrap_or(0)
 }
 
 fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
@@ -728,6 +844,7 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
         (Absent::Newer { resource_version, .. }, Ok(reply)) => {
             Ok(reply.json::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
         }
+        (Absent::Change { digest }, Ok(reply)) => Ok(digest_of_list(reply) == Some(*digest)),
         (Absent::AnyIn(_), Ok(reply)) => {
             let list: Value = reply.json()?;
             list["items"].as_array().map(Vec::is_empty).ok_or_else(|| ApiError::Decode("a list without items".into()))

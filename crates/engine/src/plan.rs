@@ -125,6 +125,11 @@ pub enum Absent {
         /// Its UID; another object may have taken the name.
         uid: String,
     },
+    /// Any change of a collection that is not watched since it was read.
+    Change {
+        /// Its words, as [`crate::View::digest_of`] tells them.
+        digest: u64,
+    },
 }
 
 impl Write {
@@ -166,6 +171,7 @@ impl Write {
             Self::DeleteAll { namespace, .. } | Self::Confirm { absent: Absent::AnyIn(namespace), .. } => {
                 Key::new(namespace.clone(), "")
             }
+            Self::Confirm { absent: Absent::Change { .. }, .. } => Key::new("", ""),
         }
     }
 
@@ -195,6 +201,9 @@ impl Write {
             Self::Confirm { resource, absent: Absent::AnyIn(namespace) } => {
                 let selector = crate::Selector { namespace: namespace.clone(), ..crate::Selector::all() };
                 ApiRequest::list(resource, &selector, 1, "").metadata_only()
+            }
+            Self::Confirm { resource, absent: Absent::Change { .. } } => {
+                ApiRequest::list(resource, &crate::Selector::all(), 0, "")
             }
             Self::Post { resource, key, sub, body } => {
                 ApiRequest::create_sub(resource, &key.namespace, &key.name, sub, body)
@@ -335,6 +344,11 @@ impl Plan {
     pub fn confirm_none_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
         let absent = Absent::AnyIn(namespace.into());
         self.writes.push(Write::Confirm { resource: resource.clone(), absent });
+        self
+    }
+    /// Adds: go on only if a collection that is not watched says what it said when it was read, by a live read.
+    pub fn confirm_same(mut self, resource: &Resource, digest: u64) -> Self {
+        self.writes.push(Write::Confirm { resource: resource.clone(), absent: Absent::Change { digest } });
         self
     }
     /// Adds: delete all objects of a kind in a namespace, seen or not.

@@ -221,7 +221,7 @@ where
         let events = self.events.clone();
         let transport = self.transport.clone();
         self.tasks.spawn(async move {
-            let result = transport.send(request).await;
+            let result = crate::discovery::whole(transport.as_ref(), request).await;
             drop(events.send(Input::Api { id, result }));
         });
     }

@@ -42,7 +42,11 @@ impl Caches {
     #[must_use]
     pub fn with_source<K: Object>(mut self, source: Source, objects: impl IntoIterator<Item = K>) -> Self {
         let informer = self.informers.entry(source).or_insert_with_key(|source| {
-            Box::new(Informer::<K>::new(source.resource.clone(), source.selector.clone(), Rng::new(0)))
+            let informer = Informer::<K>::new(source.resource.clone(), source.selector.clone(), Rng::new(0));
+            Box::new(match source.every {
+                Some(every) => informer.listed_every(every),
+                None => informer,
+            })
         });
         if let Some(informer) = downcast::<K>(informer.as_mut()) {
             informer.fill(objects.into_iter().map(Arc::new));

@@ -50,6 +50,8 @@ pub fn to_http(request: ApiRequest, base: &str) -> Result<http::Request<Bytes>, 
         } else {
             "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
         }
+    } else if request.path == crate::discovery::PATH {
+        crate::discovery::ACCEPT
     } else {
         "application/json"
     };

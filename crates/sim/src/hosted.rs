@@ -153,6 +153,7 @@ impl Hosted {
                     Some(Bug::HastyOwners) => Some(Planted::HastyOwners),
                     Some(Bug::StaleDependents) => Some(Planted::StaleDependents),
                     Some(Bug::UnprovedEmptiness) => Some(Planted::UnprovedEmptiness),
+                    Some(Bug::UnreadServers) => Some(Planted::UnreadServers),
                     Some(Bug::TakenClaims) => Some(Planted::TakenClaims),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,

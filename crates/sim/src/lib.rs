@@ -29,6 +29,7 @@ mod invariants;
 mod keepers;
 mod ledger;
 mod machines;
+mod meters;
 mod mounts;
 mod net;
 mod node;

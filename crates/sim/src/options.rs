@@ -436,7 +436,13 @@ impl Swarm {
                 net.watch_lag = Duration::from_secs(5);
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
-            Some(Bug::GrantsForgotten | Bug::StaleDependents | Bug::UnprovedEmptiness | Bug::TakenClaims) => {
+            Some(
+                Bug::GrantsForgotten
+                | Bug::StaleDependents
+                | Bug::UnprovedEmptiness
+                | Bug::UnreadServers
+                | Bug::TakenClaims,
+            ) => {
                 // Caches that are behind each other.
                 net.watch_lags_one_in = 2;
                 net.watch_lag = Duration::from_secs(5);

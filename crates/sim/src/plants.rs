@@ -92,6 +92,7 @@ pub(crate) enum Bug {
     HastyOwners,
     StaleDependents,
     UnprovedEmptiness,
+    UnreadServers,
     TakenClaims,
 }
 
@@ -619,6 +620,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::UnprovedEmptiness,
     },
     Plant {
+        name: "unread-servers",
+        what: "a namespace is emptied of built-in kinds and of those of definitions alone",
+        found_by: "namespaces-go-empty",
+        also: &[],
+        bug: Bug::UnreadServers,
+    },
+    Plant {
         name: "taken-claims",
         what: "a claim that the pod before had is taken for the one that is made for a pod",
         found_by: "pods-have-their-own-claims",
@@ -684,6 +692,7 @@ impl Bug {
                 | Self::HastyOwners
                 | Self::StaleDependents
                 | Self::UnprovedEmptiness
+                | Self::UnreadServers
                 | Self::TakenClaims
         )
     }

@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use crate::hall::Hall;
 use crate::invariants::Breach;
+use crate::meters::{self, Meters};
 use crate::net::Reply;
 use crate::role::Role;
 use crate::storage::{Pace, PacedStore};
@@ -105,6 +106,7 @@ struct SimEnv {
     state: Mutex<(Time, Rng)>,
     pace: Arc<Pace>,
     webhook: Arc<Webhook>,
+    meters: Arc<Meters>,
 }
 
 impl SimEnv {
@@ -122,7 +124,7 @@ impl Env for SimEnv {
         self.lock().1.u64()
     }
     fn call(&self, call: Call) -> Calling {
-        self.webhook.call(&self.pace, call)
+        if meters::is_called(&call) { self.meters.discovery() } else { self.webhook.call(&self.pace, call) }
     }
 }
 
@@ -144,6 +146,7 @@ pub(crate) struct Servers {
     pub mem: Arc<MemStore>,
     pub pace: Arc<Pace>,
     pub webhook: Arc<Webhook>,
+    pub meters: Arc<Meters>,
     env: Arc<SimEnv>,
     apis: Vec<Option<ApiServer>>,
     halls: Vec<Hall>,
@@ -178,12 +181,14 @@ impl Servers {
     pub(crate) fn new(now: Time, rng: &Rng, settings: Settings) -> Self {
         let pace = Pace::new(rng.fork("store"));
         let webhook = Webhook::new(rng.fork("webhook"));
+        let meters = Meters::new(rng.fork("meters"));
         let state = Mutex::new((now, rng.fork("env")));
         let mut servers = Self {
             mem: Arc::new(MemStore::default().paced()),
-            env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone() }),
+            env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone(), meters: meters.clone() }),
             pace,
             webhook,
+            meters,
             apis: (0..settings.count).map(|_| None).collect(),
             halls: (0..settings.count).map(|_| Hall::default()).collect(),
             settings,

@@ -8,6 +8,7 @@
 //! ([`AdmissionPlugin::needs`]). What it pins becomes a precondition of the write, so that nothing is
 //! admitted on the grounds of an object that has changed meanwhile.
 
+mod account_secret;
 mod along;
 mod cluster_role;
 mod consult;
@@ -31,7 +32,10 @@ mod service_account;
 pub(crate) mod webhook;
 mod world;
 
+use std::sync::Arc;
+
 use carrack_auth::Caller;
+use carrack_auth::token::Issuer;
 use carrack_schema::table::ResourceInfo;
 
 use crate::env::Env;
@@ -203,13 +207,14 @@ pub trait AdmissionPlugin: Send + Sync {
 }
 
 /// The plugins of every server, in upstream's order.
-pub(crate) fn built_in(network: &Network) -> Vec<Box<dyn AdmissionPlugin>> {
+pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
         Box::new(crate::aggregate::ApiServices),
         Box::new(limit_ranger::LimitRanger),
         Box::new(service_account::ServiceAccountTokens),
+        Box::new(account_secret::AccountSecrets(issuer.cloned())),
         Box::new(node::NodeRestriction),
         Box::new(node::TaintNodesByCondition),
         Box::new(pod_security::PodSecurity),

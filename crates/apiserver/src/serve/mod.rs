@@ -32,6 +32,7 @@ use crate::server::ApiServer;
 pub(crate) use ask::ask;
 pub use audit_log::AuditLog;
 pub use outbound::Outbound;
+pub(crate) use proxy::watch_remote;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
 pub use settings::Settings;
 

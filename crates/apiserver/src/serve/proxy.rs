@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::authn::WEBSOCKET_TOKEN_PREFIX;
 use carrack_auth::tls::{self, Trust};
+use carrack_engine::{ApiError, EventStream, causes, lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::header::{
@@ -28,6 +30,7 @@ use super::Shared;
 use super::reply::Reply;
 use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
+use crate::env::Env;
 use crate::query::Query;
 use crate::status::Status;
 
@@ -200,6 +203,55 @@ pub(super) async fn forward_remote(
     forwarded.is_log = false;
     let host = format!("{}:{}", bracketed(&call.server_name), call.port);
     carry(shared, io, &host, &call.path_and_query, forwarded, client).await
+}
+
+/// How long another server may take to begin with its answer to a watch.
+const WATCH_OPENS: Duration = Duration::from_secs(30);
+/// When a watch of another server is over whatever that says: later than any watch is asked for.
+const WATCH_ENDS: Duration = Duration::from_secs(11 * 60);
+
+/// A watch of another server, for those in the process, who have no connection of their own that it could be carried to.
+///
+/// # Errors
+/// The other server's refusal, or that it was not reached.
+pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStream, ApiError> {
+    let failed = |why: String| ApiError::Transport(format!("error trying to reach service: {why}"));
+    let url = call.url();
+    let dialing = env.dial(&call);
+    let opening = async {
+        let io = dialing.await.map_err(|error| failed(error.to_string()))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|error| failed(causes(&error)))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to another server");
+            }
+        });
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(&call.path_and_query)
+            .header(HOST, format!("{}:{}", bracketed(&call.server_name), call.port))
+            .body(Full::new(call.body))
+            .map_err(|error| failed(error.to_string()))?;
+        request.headers_mut().extend(call.headers);
+        let response = sender.send_request(request).await.map_err(|error| failed(causes(&error)))?;
+        Ok((sender, response))
+    };
+    let (sender, response) = tokio::time::timeout(WATCH_OPENS, opening)
+        .await
+        .unwrap_or_else(|_| Err(failed(format!("{url}: timed out"))))?;
+    let code = response.status().as_u16();
+    if !response.status().is_success() {
+        let body = Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await;
+        let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        return Err(ApiError::from_reply(code, &body));
+    }
+    // The sender lives as long as the body is read: dropping it would end the connection.
+    let chunks = response.into_body().into_data_stream().map(move |chunk| {
+        let _keep = &sender;
+        chunk.map_err(|error| ApiError::Transport(causes(&error)))
+    });
+    Ok(lines(chunks.take_until(tokio::time::sleep(WATCH_ENDS))))
 }
 
 /// Sends a request over a connection, and passes on what comes back.

@@ -1,8 +1,6 @@
 //! Bindings, evictions, scale, tokens, approvals, and what goes on to kubelets.
 
 use base64::Engine as _;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use carrack_apiserver::Body;
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
@@ -137,25 +135,66 @@ fn scale_of_built_in_kinds() {
     cluster.put(&format!("{sets}/r/scale"), &scale).refused(422, "Invalid", "spec.replicas");
 }
 
-#[test]
-fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
+/// A cluster that issues tokens.
+fn issuing() -> Cluster {
     let directory = tempfile::tempdir().expect("temporary directory");
     let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("pki");
     let key = SigningKey::from_pem(pki.service_account_key()).expect("key");
-    let cluster = Cluster::with(|config| {
+    Cluster::with(|config| {
         config.authenticator =
             Some(Authenticator::new(Verifier::new(DEFAULT_ISSUER, vec![key.verifying_key().clone()])));
         config.issuer = Some(Issuer::new(DEFAULT_ISSUER, key));
-    });
+    })
+}
+
+/// Who presents a token.
+fn presents(cluster: &Cluster, token: &str) -> Result<String, u16> {
+    let mut headers = HeaderMap::new();
+    headers.insert("authorization", format!("Bearer {token}").parse().expect("header"));
+    now(cluster.api.authenticate(None, &headers)).map(|who| who.user).map_err(|status| status.code)
+}
+
+#[test]
+fn secrets_of_accounts_get_tokens_when_the_account_is_named_by_its_uid() {
+    let cluster = issuing();
+    let account = cluster.get("/api/v1/namespaces/default/serviceaccounts/default").expect(200);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let name = "kubernetes.io/service-account.name";
+    let uid = "kubernetes.io/service-account.uid";
+    let type_ = "kubernetes.io/service-account-token";
+    cluster.post(secrets, &json!({"metadata": {"name": "s"}, "type": type_})).refused(422, "Invalid", name);
+    let secret = |uid_is: &serde_json::Value| json!({"metadata": {"name": "s", "annotations": {name: "default", uid: uid_is}}, "type": type_});
+    // Who creates it is told nothing that only a reader may know.
+    let made = cluster.post(secrets, &secret(&account["metadata"]["uid"])).expect(201);
+    assert!(made["data"]["token"].is_null(), "{made}");
+    cluster.delete(&format!("{secrets}/s")).expect(200);
+    // Another account of that name has been there: nothing is given away.
+    cluster.post(secrets, &secret(&json!("another"))).expect(201);
+    let touch =
+        |at: &str| cluster.merge(&format!("{secrets}/s"), &json!({"metadata": {"labels": {"at": at}}})).expect(200);
+    assert!(touch("1")["data"]["token"].is_null());
+    let named = json!({"metadata": {"annotations": {uid: account["metadata"]["uid"]}}});
+    let dry = cluster.merge(&format!("{secrets}/s?dryRun=All"), &named).expect(200);
+    assert!(dry["data"]["token"].is_null());
+    let filled = cluster.merge(&format!("{secrets}/s"), &named).expect(200);
+    let token = filled["data"]["token"].as_str().expect("a token").to_owned();
+    assert_eq!(touch("2")["data"]["token"], token, "it is made once");
+    let token = base64::engine::general_purpose::STANDARD.decode(token).expect("base64");
+    let token = String::from_utf8(token).expect("text");
+    assert_eq!(presents(&cluster, &token), Ok("system:serviceaccount:default:default".to_owned()));
+    cluster.delete(&format!("{secrets}/s")).expect(200);
+    assert_eq!(presents(&cluster, &token), Err(401), "it dies with its Secret");
+}
+
+#[test]
+fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
+    let cluster = issuing();
     let made = cluster.running_pod("p");
     let tokens = "/api/v1/namespaces/default/serviceaccounts/default/token";
     let request = json!({"spec": {"expirationSeconds": 600, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"]}}});
     let issued = cluster.post(tokens, &request).expect(201);
     let token = issued["status"]["token"].as_str().expect("token").to_owned();
-    let mut headers = HeaderMap::new();
-    headers.insert("authorization", format!("Bearer {token}").parse().expect("header"));
-    let who = now(cluster.api.authenticate(None, &headers)).expect("authenticated");
-    assert_eq!(who.user, "system:serviceaccount:default:default");
+    assert_eq!(presents(&cluster, &token), Ok("system:serviceaccount:default:default".to_owned()));
     let review =
         cluster.post("/apis/authentication.k8s.io/v1/tokenreviews", &json!({"spec": {"token": token}})).expect(201);
     assert_eq!(
@@ -183,15 +222,12 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     as_node("n1").expect(201);
     assert_eq!(as_node("n2").code, 403);
     cluster.delete(&format!("{PODS}/p?gracePeriodSeconds=0")).expect(200);
-    assert_eq!(now(cluster.api.authenticate(None, &headers)).map_err(|status| status.code), Err(401));
+    assert_eq!(presents(&cluster, &token), Err(401));
     let none = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}});
     cluster.post(tokens, &none).refused(404, "NotFound", "pods \"p\" not found");
     let short = json!({"spec": {"expirationSeconds": 5}});
     cluster.post(tokens, &short).refused(422, "Invalid", "spec.expirationSeconds");
-    let garbage: HeaderMap =
-        [(http::header::AUTHORIZATION, "Bearer nonsense".parse().expect("header"))].into_iter().collect();
-    assert_eq!(now(cluster.api.authenticate(None, &garbage)).map_err(|status| status.code), Err(401));
-    drop(Arc::new(directory));
+    assert_eq!(presents(&cluster, "nonsense"), Err(401));
 }
 
 #[test]

@@ -121,7 +121,27 @@ impl Issuer {
             return Err(IssueError::TooLong);
         }
         let expiration_s = asked_s.min(self.cap_s);
-        let expiration_unix_s = now_unix_s.saturating_add(expiration_s);
+        let (token, audiences) = self.sign(spec, now_unix_s, expiration_s, token_id)?;
+        Ok(Issued { token, expiration_unix_s: now_unix_s.saturating_add(expiration_s), audiences, expiration_s })
+    }
+
+    /// Issues a token that no bound cuts: it is valid as long as what it is bound to. For Secrets that ask for one
+    /// (`kubernetes.io/service-account-token`).
+    ///
+    /// # Errors
+    /// When signing fails.
+    pub fn issue_lasting(&self, spec: &TokenSpec, now_unix_s: i64, token_id: &str) -> Result<Secret, IssueError> {
+        Ok(self.sign(spec, now_unix_s, MAX_EXPIRATION_S, token_id)?.0)
+    }
+
+    /// Signs a token. Returns its audiences, too.
+    fn sign(
+        &self,
+        spec: &TokenSpec,
+        now_unix_s: i64,
+        expiration_s: i64,
+        token_id: &str,
+    ) -> Result<(Secret, Vec<String>), IssueError> {
         let audiences = if spec.audiences.is_empty() { self.api_audiences.clone() } else { spec.audiences.clone() };
         let mut kubernetes = KubernetesClaims {
             namespace: spec.namespace.clone(),
@@ -139,7 +159,7 @@ impl Issuer {
         }
         let claims = Claims {
             aud: audiences.clone(),
-            exp: expiration_unix_s,
+            exp: now_unix_s.saturating_add(expiration_s),
             iat: now_unix_s,
             iss: self.issuer.clone(),
             jti: token_id.into(),
@@ -148,6 +168,6 @@ impl Issuer {
             sub: format!("{SERVICE_ACCOUNT_USER_PREFIX}{}:{}", spec.namespace, spec.account.name),
         };
         let token = jws::sign(&claims, &self.key).map_err(|error: SignError| IssueError::Sign(error.to_string()))?;
-        Ok(Issued { token: Secret::new(token), expiration_unix_s, audiences, expiration_s })
+        Ok((Secret::new(token), audiences))
     }
 }

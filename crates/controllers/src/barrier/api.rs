@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, Method, Premise, StatusError, Time};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, Method, NAMESPACE_TERMINATING, Premise, StatusError, Time};
 use serde_json::{Map, Value, json};
 
 /// Where an object is: group and version, plural, namespace, name.
@@ -21,7 +21,10 @@ impl Path {
         let path = path.split('?').next().unwrap_or_default();
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let prefix = if parts[0] == "api" { 2 } else { 3 };
-        let rest = &parts[prefix..];
+        // Discovery has no more than the first part.
+        let Some(rest) = parts.get(prefix..).filter(|rest| !rest.is_empty()) else {
+            return Self { api: parts.join("/"), ..Self::default() };
+        };
         let in_namespace = rest[0] == "namespaces" && rest.len() > 2 && !matches!(rest[2], "finalize" | "status");
         let (namespace, rest) = if in_namespace { (rest[1], &rest[2..]) } else { ("", rest) };
         let part = |at: usize| rest.get(at).copied().unwrap_or_default().to_owned();
@@ -62,7 +65,12 @@ pub struct Api {
     pub now: Time,
     /// How many objects have had each name, for UIDs that are the same in every run.
     pub born: BTreeMap<Path, u32>,
+    /// Another server keeps some of the objects ([`METERS`]), and does not answer at present.
+    pub silent: bool,
 }
+
+/// Group and version of what another server keeps.
+pub const METERS: &str = "apis/meters.example.com/v1";
 
 type Reply = Result<Value, ApiError>;
 
@@ -97,8 +105,10 @@ pub fn controller(object: &Value) -> &str {
     owners.into_iter().flatten().find(|o| o["controller"] == true).map_or("", |o| text(o, "/uid"))
 }
 
+/// How many finalizers an object has; a namespace has them in its spec, too.
 fn finalizers(object: &Value) -> usize {
-    object.pointer("/metadata/finalizers").and_then(Value::as_array).map_or(0, Vec::len)
+    let all = ["/metadata/finalizers", "/spec/finalizers"].into_iter();
+    all.filter_map(|at| object.pointer(at).and_then(Value::as_array)).map(Vec::len).sum()
 }
 
 /// RFC 7386.
@@ -141,6 +151,18 @@ impl Api {
         if self.objects.contains_key(&path) {
             return refuse(409, "AlreadyExists", "it is there already");
         }
+        let namespace =
+            Path { api: "api/v1".into(), plural: "namespaces".into(), ..Path::default() }.of(&path.namespace);
+        match self.objects.get(&namespace) {
+            _ if path.namespace.is_empty() => {}
+            None => return refuse(404, "NotFound", "there is no such namespace"),
+            Some(found) if is_deleting(found) => {
+                let details = json!({"causes": [{"reason": NAMESPACE_TERMINATING}]});
+                let error = StatusError { code: 403, reason: "Forbidden".into(), details, ..StatusError::default() };
+                return Err(ApiError::Status(Box::new(error)));
+            }
+            Some(_) => {}
+        }
         let born = self.born.entry(path.clone()).or_default();
         *born += 1;
         let meta = &mut object["metadata"];
@@ -170,7 +192,8 @@ impl Api {
         let kind = if is_deleting(&object) && finalizers(&object) == 0 && over { "DELETED" } else { "MODIFIED" };
         Ok(self.write(path, kind, object))
     }
-    fn delete(&mut self, path: &Path, options: &Value) -> Reply {
+    /// Deletes an object, or asks it to go.
+    pub fn delete(&mut self, path: &Path, options: &Value) -> Reply {
         let Some(before) = self.objects.get(path) else { return refuse(404, "NotFound", "it is not there") };
         let mut object = before.clone();
         for field in ["uid", "resourceVersion"] {
@@ -262,6 +285,13 @@ impl Api {
         merge(&mut new, patch);
         self.update(path, &new)
     }
+    fn discovery(&self) -> Value {
+        let meters = json!({"resource": "meters", "responseKind": {"kind": "Meter"}, "scope": "Namespaced",
+            "verbs": ["get", "list", "watch", "patch", "delete"]});
+        let (freshness, resources) = if self.silent { ("Stale", json!([])) } else { ("Current", json!([meters])) };
+        let versions = json!([{"version": "v1", "freshness": freshness, "resources": resources}]);
+        json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": "meters.example.com"}, "versions": versions}]})
+    }
     /// Answers a request.
     pub fn serve(&mut self, request: &ApiRequest) -> Result<ApiResponse, ApiError> {
         let path = Path::read(&request.path);
@@ -269,8 +299,13 @@ impl Api {
         if !request.rests_on.iter().all(|premise| self.rests_on(premise)) {
             return conflict("the request rests on what is not so");
         }
+        if path.api == METERS && self.silent {
+            return refuse(503, "ServiceUnavailable", "the other server does not answer");
+        }
         let reply = match request.method {
+            Method::Get if path.api == "apis" => self.discovery(),
             // Nobody reads them.
+            Method::Delete if path.plural == "events" => json!({}),
             Method::Post | Method::Patch | Method::Put if path.plural == "events" => body(),
             Method::Get if path.name.is_empty() => {
                 let items: Vec<&Value> =

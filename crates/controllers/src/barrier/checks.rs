@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::api::{Api, Change, controller, is_deleting, number, text, uid};
+use super::storage;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -132,7 +133,13 @@ impl Checks {
                 let seen = size(self.ends.get(uid(object)).map_or(0, BTreeSet::len));
                 demand(told <= seen, || format!("{} counts {told} ends, of {seen}", change.path.name))
             }
+            "nodes" | "volumeattachments" => storage::held(api),
+            "namespaces" if change.kind == "DELETED" => {
+                let left = api.objects.keys().find(|path| path.namespace == change.path.name);
+                demand(left.is_none(), || format!("{} goes, and {left:?} is in it", change.path.name))
+            }
             "persistentvolumes" => {
+                storage::held(api)?;
                 let claim = text(object, "/spec/claimRef/uid");
                 let twins = api.all("persistentvolumes").filter(|v| text(v, "/spec/claimRef/uid") == claim).count();
                 demand(claim.is_empty() || twins <= 1, || format!("{twins} volumes for {claim}"))

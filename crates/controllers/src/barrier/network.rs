@@ -10,13 +10,13 @@ use carrack_engine::{
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
 use serde_json::json;
 
 use super::api::{Api, Path};
 use super::checks::Checks;
 use super::script::{self, Scope, Step};
-use crate::{Config, all};
+use crate::{Config, Planted, all};
 
 /// One in so many; 0 is never.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,8 @@ pub enum Plant {
     StaleReads,
     /// Writes are made whether what they rest on is so or not.
     BaselessWrites,
+    /// One of a controller's own.
+    Of(Planted),
 }
 
 /// Controllers that take a silence for what it says about time. Here time passes as timers please; the simulator has them.
@@ -110,15 +112,25 @@ impl Network {
             CronJob::resource(),
         ];
         if self.scope == Scope::Everything {
-            collected.push(PersistentVolumeClaim::resource());
+            let more = [
+                PersistentVolumeClaim::resource(),
+                ConfigMap::resource(),
+                ServiceAccount::resource(),
+                Secret::resource(),
+            ];
+            collected.extend(more);
         }
-        let config = Config { collected, ca_pem: "the CA".into(), planted: None };
+        let planted = match self.plant {
+            Some(Plant::Of(bug)) => Some(bug),
+            _ => None,
+        };
+        let config = Config { collected, ca_pem: "the CA".into(), planted };
         let controllers = all(&config).into_iter().filter(|c| !TIMEKEEPERS.contains(&c.name()));
         let core = Manager::new("controllers", self.rng.fork(&format!("life {}", self.life))).with_all(controllers);
         self.core = match self.plant {
             Some(Plant::StaleReads) => core.with_planted_stale_reads(),
             Some(Plant::BaselessWrites) => core.with_planted_baseless_writes(),
-            None => core,
+            Some(Plant::Of(_)) | None => core,
         };
         // What was sent may still arrive; nobody reads the replies.
         self.late.extend(self.requests.drain(..).map(|(_, request)| request).filter(|r| r.method != Method::Get));
@@ -154,6 +166,7 @@ impl Network {
     /// Nothing fails from now on; what is late comes now.
     pub fn heal(&mut self) {
         self.trouble = Trouble::none();
+        self.api.silent = false;
         while let Some(request) = self.late.pop() {
             drop(self.api.serve(&request));
         }
@@ -168,6 +181,10 @@ impl Network {
 
     /// One act, drawn by chance.
     pub fn act(&mut self) {
+        // Another server is away for a while, now and then.
+        if self.scope == Scope::Everything && self.rng.one_in(8 * self.trouble.lost) {
+            self.api.silent = !self.api.silent;
+        }
         if self.rng.one_in(self.trouble.restarts) {
             return self.start();
         }

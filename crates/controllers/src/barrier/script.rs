@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use carrack_engine::Rng;
 use serde_json::{Value, json};
 
-use super::api::{Api, Path, controller, is_deleting, text, uid};
+use super::api::{Api, METERS, Path, controller, is_deleting, text, uid};
 use super::checks::{demand, is_over, is_ready};
+use super::storage;
 
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 const VERSION: &str = "version";
@@ -23,8 +24,19 @@ fn place(api: &str, plural: &str, namespace: &str, name: &str) -> Path {
 pub enum Scope {
     /// Workloads and their pods.
     Workloads,
-    /// Claims of StatefulSets and of pods, volumes to be bound, a service, and a namespace that comes later as well.
+    /// Claims of StatefulSets and of pods, volumes to be bound, made and attached, a service, a namespace that comes later and
+    /// one that goes, and what another server keeps as well.
     Everything,
+}
+
+/// What a person does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Make,
+    Patch,
+    Delete,
+    /// A namespace goes, and a moment before this comes into it.
+    Fill,
 }
 
 /// One thing that a person does.
@@ -33,14 +45,19 @@ pub struct Step {
     at: Path,
     /// The object, or what is to be otherwise in its spec.
     object: Value,
-    patch: bool,
+    act: Act,
 }
 
 impl Step {
     pub fn carry_out(&self, api: &mut Api) {
-        if !self.patch {
-            drop(api.create(&self.at, self.object.clone()));
-            return;
+        match self.act {
+            Act::Make => return drop(api.create(&self.at, self.object.clone())),
+            Act::Delete => return drop(api.delete(&self.at, &self.object)),
+            Act::Fill => {
+                drop(api.create(&place("api/v1", "secrets", &self.at.name, ""), self.object.clone()));
+                return drop(api.delete(&self.at, &Value::Null));
+            }
+            Act::Patch => {}
         }
         let Some(mut object) = api.objects.get(&self.at).cloned() else { return };
         for (pointer, value) in self.object.as_object().into_iter().flatten() {
@@ -62,10 +79,14 @@ pub fn furnish(api: &mut Api) {
     for name in NODES {
         let status = json!({"conditions": [{"type": "Ready", "status": "True"}],
             "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"}});
-        add(place("api/v1", "nodes", "", ""), json!({"metadata": {"name": name}, "spec": {}, "status": status}));
+        let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let metadata = json!({"name": name, "annotations": annotations});
+        add(place("api/v1", "nodes", "", ""), json!({"metadata": metadata, "spec": {}, "status": status}));
     }
 }
 
+/// Namespaces that go: one with a Deployment and what another server keeps, and one into which something comes at the last moment.
+const DOOMED: [&str; 2] = ["doomed", "short"];
 /// More volumes than there are ordinals in a StatefulSet.
 const VOLUMES: usize = 8;
 
@@ -78,6 +99,20 @@ pub fn furnish_more(api: &mut Api) {
             json!({"metadata": {"name": format!("disk-{number}")}, "spec": spec, "status": {"phase": "Pending"}});
         drop(api.create(&place("api/v1", "persistentvolumes", "", ""), object));
     }
+    storage::furnish(api);
+    // Namespaces that go with everything in them; and two things of which one goes with its owner.
+    for name in DOOMED {
+        let namespace =
+            json!({"metadata": {"name": name}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        drop(api.create(&place("api/v1", "namespaces", "", ""), namespace));
+    }
+    let owner = json!({"metadata": {"name": "house"}});
+    let owner = api.create(&place("api/v1", "configmaps", "ns", ""), owner).unwrap_or_default();
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "house", "uid": uid(&owner)});
+    let meters = |namespace: &str| place(METERS, "meters", namespace, "");
+    drop(api.create(&meters("ns"), json!({"metadata": {"name": "owned", "ownerReferences": [reference]}})));
+    drop(api.create(&meters("ns"), json!({"metadata": {"name": "free"}})));
+    drop(api.create(&meters("doomed"), json!({"metadata": {"name": "doomed"}})));
 }
 
 /// Has the workloads ask for more than pods, and a service and a namespace come along.
@@ -86,7 +121,7 @@ pub fn widen(steps: &mut Vec<Step>) {
         json!({"accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem", "storageClassName": class,
             "resources": {"requests": {"storage": "1Gi"}}})
     };
-    for step in steps.iter_mut().filter(|step| !step.patch) {
+    for step in steps.iter_mut().filter(|step| step.act == Act::Make) {
         let spec = &mut step.object["spec"];
         match step.at.plural.as_str() {
             "deployments" => {
@@ -105,9 +140,32 @@ pub fn widen(steps: &mut Vec<Step>) {
         "type": "ClusterIP", "ipFamilies": ["IPv4"], "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]}});
     let namespace = json!({"metadata": {"name": "late"}, "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"}});
-    let step = |at: Path, object: Value| Step { at, object, patch: false };
+    let step = |at: Path, object: Value| Step { at, object, act: Act::Make };
     steps.insert(1, step(place("api/v1", "services", "ns", ""), service));
     steps.insert(3, step(place("api/v1", "namespaces", "", ""), namespace));
+    // Volumes that are made for the claims, and go when there are fewer pods.
+    let policy = json!({"whenDeleted": "Retain", "whenScaled": "Delete"});
+    let store = json!({"replicas": 2, "serviceName": "store", "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+        "persistentVolumeClaimRetentionPolicy": policy, "selector": {"matchLabels": {"app": "store"}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim(storage::CLASS)}],
+        "revisionHistoryLimit": 2, "template": template("store", 1, true)});
+    steps.insert(1, step(apps("statefulsets", ""), json!({"metadata": {"name": "store"}, "spec": store})));
+    let doomed = |plural: &str| place("apis/apps/v1", plural, "doomed", "");
+    // Its pods are taken away by no fault of its own.
+    let all_at_once = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}});
+    let deployment = json!({"replicas": 2, "strategy": all_at_once, "selector": {"matchLabels": {"app": "gone"}},
+        "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600, "template": template("gone", 1, true)});
+    steps.insert(2, step(doomed("deployments"), json!({"metadata": {"name": "gone"}, "spec": deployment})));
+    let patch = |at: Path, object: Value| Step { at, object, act: Act::Patch };
+    let delete = |at: Path| Step { at, object: Value::Null, act: Act::Delete };
+    let version = json!({"/spec/template/metadata/annotations/version": "2"});
+    steps.push(patch(apps("statefulsets", "store"), version));
+    steps.push(delete(place("api/v1", "namespaces", "", "doomed")));
+    let at = place("api/v1", "namespaces", "", "short");
+    steps.push(Step { at, object: json!({"metadata": {"name": "last"}}), act: Act::Fill });
+    steps.push(patch(apps("statefulsets", "store"), json!({"/spec/replicas": 1})));
+    steps.push(delete(place("api/v1", "configmaps", "ns", "house")));
 }
 
 fn found<'a>(api: &'a Api, plural: &'a str, namespace: &str, name: &str) -> Option<&'a Value> {
@@ -119,6 +177,11 @@ pub fn whole(api: &Api) -> Result<(), String> {
     let living = |app: &'static str| {
         api.all("pods").filter(move |p| text(p, "/metadata/labels/app") == app && !is_over(p) && !is_deleting(p))
     };
+    storage::whole(api)?;
+    let stays = DOOMED.iter().find(|name| found(api, "namespaces", "", name).is_some());
+    demand(stays.is_none(), || format!("the namespace {stays:?} does not go"))?;
+    let meters: Vec<&str> = api.all("meters").map(|meter| text(meter, "/metadata/name")).collect();
+    demand(meters == ["free"], || format!("of what another server keeps there is {meters:?}"))?;
     for namespace in ["ns", "late"] {
         for (plural, name) in [("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")] {
             demand(found(api, plural, namespace, name).is_some(), || format!("no {plural} {namespace}/{name}"))?;
@@ -167,7 +230,7 @@ pub fn of(rng: &mut Rng) -> Vec<Step> {
     let make = |at: Path, name: &str, spec: Value| Step {
         at,
         object: json!({"metadata": {"name": name}, "spec": spec}),
-        patch: false,
+        act: Act::Make,
     };
     let selector = |app: &str| json!({"matchLabels": {"app": app}});
     let surge = rng.below(3);
@@ -220,9 +283,9 @@ pub fn of(rng: &mut Rng) -> Vec<Step> {
             true => json!({"/spec/replicas": rng.below(5)}),
             false => json!({"/spec/template/metadata/annotations/version": n.to_string()}),
         };
-        steps.push(Step { at: apps(plural, name), object, patch: true });
+        steps.push(Step { at: apps(plural, name), object, act: Act::Patch });
     }
-    steps.push(Step { at: batch("cronjobs", "often"), object: json!({"/spec/suspend": true}), patch: true });
+    steps.push(Step { at: batch("cronjobs", "often"), object: json!({"/spec/suspend": true}), act: Act::Patch });
     steps
 }
 
@@ -262,6 +325,16 @@ fn next_of(pod: &Value, node: &str, now: &str) -> Option<Value> {
 
 fn act_on(api: &mut Api, path: &Path, node: &str) -> bool {
     let now = api.now.rfc3339();
+    if let Some(pod) = api.objects.get(path).filter(|pod| !is_deleting(pod) && !is_over(pod)).cloned() {
+        let done = match text(&pod, "/spec/nodeName") {
+            "" => storage::before_binding(api, &pod, node),
+            _ if text(&pod, "/status/phase") == "Pending" => storage::before_running(api, &pod),
+            _ => None,
+        };
+        if let Some(done) = done {
+            return done;
+        }
+    }
     let next = api.objects.get(path).and_then(|pod| next_of(pod, node, &now));
     next.is_some_and(|next| api.change(path, next).is_ok())
 }
@@ -278,11 +351,12 @@ pub fn node_acts(api: &mut Api, rng: &mut Rng) {
     if let Some(path) = all.get(at) {
         act_on(api, path, node);
     }
+    storage::acts(api, rng);
 }
 
 /// One thing that is still to be done by nodes. False when there is nothing.
 pub fn all_nodes_act(api: &mut Api) -> bool {
-    pods(api).iter().any(|path| act_on(api, path, NODES[0]))
+    pods(api).iter().any(|path| act_on(api, path, NODES[0])) || storage::all_act(api)
 }
 
 /// How workloads are in the end, without what chance decides.

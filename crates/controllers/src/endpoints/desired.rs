@@ -123,13 +123,41 @@ pub(super) fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// What the pods that a service chooses come to. `hasty` is a planted bug.
-pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> Desired {
+/// What is known of the node that a pod is bound to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NodeOf {
+    There,
+    /// It went, or never was: nobody can be reached on it.
+    Gone,
+    /// Nodes are not known as far as this pod is.
+    Unknown,
+}
+
+fn node_of(pod: &Pod, view: &View<'_>) -> NodeOf {
+    let name = pods::node_of(pod);
+    if name.is_empty() || view.get::<Node>("", name).is_some() {
+        NodeOf::There
+    } else if view.revision::<Node>() >= pod.revision() {
+        NodeOf::Gone
+    } else {
+        NodeOf::Unknown
+    }
+}
+
+/// What the pods that a service chooses come to, and whether it is unknown of one's node if that is there. `hasty` is a planted
+/// bug. Pods of nodes that are gone are left out, as upstream does, unless they are told of whatever they are like.
+pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> (Desired, bool) {
     let mut desired = Desired::new();
+    let mut unknown = false;
     let families = families(service);
     let service_ports = service.spec.as_ref().and_then(|s| s.ports.clone()).unwrap_or_default();
     let pods = view.cache::<Pod>().in_namespace(service.namespace());
     for pod in pods.filter(|p| chooses(service, p) && !is_terminal(p)) {
+        let node = node_of(pod, view);
+        if node == NodeOf::Gone && !publishes_not_ready(service) {
+            continue;
+        }
+        unknown |= node == NodeOf::Unknown;
         let mut ports: Vec<_> = service_ports
             .iter()
             .filter_map(|port| {
@@ -146,7 +174,7 @@ pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> Desi
             desired.entry(group).or_default().insert(pod.uid().to_owned(), endpoint(service, pod, ip, hasty, view));
         }
     }
-    desired
+    (desired, unknown)
 }
 
 fn endpoint(service: &Service, pod: &Pod, ip: &str, hasty: bool, view: &View<'_>) -> Endpoint {

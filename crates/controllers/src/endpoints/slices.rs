@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::{
     Cache, Controller, EventRecord, Key, Plan, Setup, Source, Time, View, controller_ref, derived_suffix,
@@ -24,6 +25,8 @@ use crate::pods::{self, BY_NODE};
 
 /// How many endpoints a slice holds.
 const FULL: usize = 100;
+/// How soon to look again whether nodes are known as far as pods are.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
@@ -49,6 +52,8 @@ struct Wanted<'a> {
     since: Since<'a>,
     /// What is to be told if anything is written.
     told: Vec<EventRecord>,
+    /// Whether it is unknown of the node of a pod if that is there.
+    unknown: bool,
 }
 
 /// Where it is written since when an endpoint is as it is.
@@ -80,7 +85,7 @@ fn wanted<'a>(service: &Service, is_first: bool, hasty: bool, view: &'a View<'_>
         return None;
     }
     if has_selector(service) {
-        let mut desired = from_pods(service, hasty, view);
+        let (mut desired, unknown) = from_pods(service, hasty, view);
         if desired.is_empty() {
             // An empty slice says that nobody is behind the service, which no slice at all would not.
             for family in families(service) {
@@ -91,7 +96,7 @@ fn wanted<'a>(service: &Service, is_first: bool, hasty: bool, view: &'a View<'_>
         let made = service.metadata.creation_timestamp.clone().filter(|_| is_first);
         let since = Since::Pods(view.cache::<Pod>(), made);
         let owner = controller_ref(service);
-        return Some(Wanted { desired, managed_by: CONTROLLER, owner, labels, since, told: Vec::new() });
+        return Some(Wanted { desired, managed_by: CONTROLLER, owner, labels, since, told: Vec::new(), unknown });
     }
     let endpoints = view.get::<Endpoints>(service.namespace(), service.name())?;
     if endpoints.is_deleting() || endpoints.label(SKIP_MIRROR) == Some("true") {
@@ -100,7 +105,8 @@ fn wanted<'a>(service: &Service, is_first: bool, hasty: bool, view: &'a View<'_>
     let labels = endpoints.metadata.labels.clone().unwrap_or_default();
     let (desired, told) = from_endpoints(endpoints);
     let since = Since::Mirrored(endpoints.annotation(SINCE).map(str::to_owned));
-    Some(Wanted { desired, managed_by: MIRRORING, owner: controller_ref(endpoints.as_ref()), labels, since, told })
+    let owner = controller_ref(endpoints.as_ref());
+    Some(Wanted { desired, managed_by: MIRRORING, owner, labels, since, told, unknown: false })
 }
 
 impl Wanted<'_> {
@@ -341,7 +347,8 @@ impl Controller for EndpointSliceController {
                 let plan = plan(service, &wanted, &ours, &places, &gone);
                 let plan = others.into_iter().fold(plan, |plan, slice| plan.delete(slice.as_ref()));
                 let plan = if plan.is_none() { plan } else { told.into_iter().fold(plan, Plan::event) };
-                hints.into_iter().fold(plan, Plan::event)
+                let plan = hints.into_iter().fold(plan, Plan::event);
+                if wanted.unknown { plan.requeue_after(LOOK_AGAIN) } else { plan }
             }
             None => slices.into_iter().fold(Plan::none(), |plan, slice| plan.delete(slice.as_ref())),
         }

@@ -95,6 +95,31 @@ fn pods_are_told_by_their_state() {
 }
 
 #[test]
+fn pods_of_nodes_that_are_gone_are_left_out() {
+    // The node of the other pod is not there, as of a revision.
+    for (nodes_at, publish, expected, unknown) in [
+        ("9", false, vec!["u001"], false),
+        ("9", true, vec!["u001", "u002"], false),
+        ("7", false, vec!["u001", "u002"], true),
+    ] {
+        let mut service = web();
+        service["spec"]["publishNotReadyAddresses"] = publish.into();
+        let mut away = pod(2, true, false, "Running");
+        away["spec"]["nodeName"] = "away".into();
+        away["metadata"]["resourceVersion"] = "8".into();
+        let node = json!({"metadata": {"name": "n", "resourceVersion": nodes_at}});
+        let caches = caches(&service, &[pod(1, true, false, "Running"), away], &[], &[]).with::<Node>([of(node)]);
+        let plan =
+            EndpointSliceController::default().reconcile(&Key::new("ns", "web"), &caches.view(), Time::default());
+        let mut slices = Vec::new();
+        apply(&plan, &mut slices);
+        let told: Vec<String> = slices.iter().flat_map(|s| s.endpoints.iter().flatten().map(identity)).collect();
+        assert_eq!(told, expected, "{nodes_at} {publish}");
+        assert_eq!(plan.requeue_after.is_some(), unknown, "{nodes_at} {publish}");
+    }
+}
+
+#[test]
 fn slices_hold_a_hundred_and_change_little() {
     let pods = |n: usize| (0..n).map(|n| pod(n, true, false, "Running")).collect::<Vec<_>>();
     let mut slices = Vec::new();

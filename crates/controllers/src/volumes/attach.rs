@@ -34,6 +34,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmen
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
+use super::binder::{BY_REFERENCE, by_reference};
 use super::is_bound_to;
 use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to};
 use crate::pods::{self, BY_CLAIM, BY_NODE};
@@ -189,27 +190,15 @@ impl Controller for AttachDetach {
         setup.watch::<VolumeAttachment>(|a, _| {
             a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
         });
-        setup.watch::<Pod>(|pod, view| {
-            let claims = pods::claims_of(pod).into_iter();
-            claims
-                .filter_map(|name| view.get::<PersistentVolumeClaim>(pod.namespace(), &name))
-                .filter_map(|c| of_claim(c))
-                .collect()
-        });
+        setup.index::<PersistentVolume>(BY_REFERENCE, by_reference);
+        setup.watch::<Pod>(|pod, view| volumes_of(pod, view).collect());
         setup.watch::<PersistentVolumeClaim>(|claim, _| of_claim(claim).into_iter().collect());
         setup.watch::<Node>(|node, view| {
             let has = view.cache::<VolumeAttachment>().iter().filter(|a| a.spec.node_name == node.name());
             let mut keys: BTreeSet<Key> =
                 has.filter_map(|a| a.spec.source.persistent_volume_name.clone()).map(|n| Key::new("", n)).collect();
             let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());
-            for pod in pods {
-                let claims = pods::claims_of(pod).into_iter();
-                keys.extend(
-                    claims
-                        .filter_map(|name| view.get::<PersistentVolumeClaim>(pod.namespace(), &name))
-                        .filter_map(|c| of_claim(c)),
-                );
-            }
+            keys.extend(pods.flat_map(|pod| volumes_of(pod, view)));
             keys.into_iter().collect()
         });
         setup.read::<CSIDriver>();
@@ -253,6 +242,15 @@ impl Controller for AttachDetach {
         }
         plan
     }
+}
+
+/// The volumes that name a claim of a pod's. The claim itself may be gone, or be seen to go, before its pod is.
+fn volumes_of(pod: &Pod, view: &View<'_>) -> impl Iterator<Item = Key> {
+    let volumes = view.cache::<PersistentVolume>();
+    let named = move |name: String| -> Vec<Key> {
+        volumes.by_index(BY_REFERENCE, &format!("{}/{name}", pod.namespace())).map(|v| Key::of(v.as_ref())).collect()
+    };
+    pods::claims_of(pod).into_iter().flat_map(named)
 }
 
 fn of_claim(claim: &PersistentVolumeClaim) -> Option<Key> {

@@ -59,6 +59,23 @@ fn at(c: &mut AttachDetach, pods: &[Value], nodes: &[Value], attachments: &[Valu
     (words.collect(), plan)
 }
 
+/// Of kinds that lag apart, the claim's end may be seen before its pod's.
+#[test]
+fn a_volume_is_looked_at_when_its_pod_goes_after_its_claim() {
+    let caches = Caches::new()
+        .with_index::<PersistentVolume>(BY_REFERENCE, by_reference)
+        .with::<PersistentVolume>([of(volume())])
+        .with::<PersistentVolumeClaim>([])
+        .with::<VolumeAttachment>([])
+        .with_index::<Pod>(BY_NODE, pods::by_node)
+        .with::<Pod>([of(pod("p", "a"))])
+        .with::<Node>([of(node("a", false, true))]);
+    let controller = AttachDetach::default();
+    for keys in [caches.keys_for::<Pod>(&controller), caches.keys_for::<Node>(&controller)] {
+        assert_eq!(keys.into_iter().collect::<Vec<_>>(), [Key::new("", "v")]);
+    }
+}
+
 #[test]
 fn single_decisions() {
     let told = |list: &str| format!("patch a/status volumesAttached={list}");

@@ -411,9 +411,9 @@ impl Controller for PersistentVolumeBinder {
 }
 
 /// Name of the index of volumes by the claim that they name.
-const BY_REFERENCE: &str = "claim";
+pub(super) const BY_REFERENCE: &str = "claim";
 
-fn by_reference(volume: &PersistentVolume) -> Vec<String> {
+pub(super) fn by_reference(volume: &PersistentVolume) -> Vec<String> {
     let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     let text = |part: &Option<String>| part.clone().unwrap_or_default();
     reference.map(|r| format!("{}/{}", text(&r.namespace), text(&r.name))).into_iter().collect()

@@ -222,8 +222,17 @@ fn the_less_useful_pods_of_a_job_go_first() {
 
 /// What a StatefulSet of so many removes, of pods of these ordinals that are each as told.
 fn look_at_ordinals(policy: &str, replicas: i32, there: &[(usize, Value)]) -> Vec<String> {
+    gone(&plan_for_ordinals(policy, replicas, there, &[]))
+}
+
+/// What is planned for a StatefulSet of so many, with these claims of its pods, which are to go with them.
+fn plan_for_ordinals(policy: &str, replicas: i32, there: &[(usize, Value)], claims: &[Value]) -> Plan {
+    let template = json!({"metadata": {"name": "data"}, "spec": {}});
+    let templates = if claims.is_empty() { json!([]) } else { json!([template]) };
     let set = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "5"},
         "spec": {"replicas": replicas, "serviceName": "web", "podManagementPolicy": policy,
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},
+            "volumeClaimTemplates": templates,
             "updateStrategy": {"type": "OnDelete"}, "selector": {"matchLabels": {"app": "web"}},
             "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}}});
     let pods: Vec<Value> = there
@@ -242,12 +251,12 @@ fn look_at_ordinals(policy: &str, replicas: i32, there: &[(usize, Value)]) -> Ve
             .with(revisions)
             .with_index("controller", index::<Pod>)
             .with::<Pod>(pods.iter().cloned().map(of))
-            .with::<PersistentVolumeClaim>([]);
+            .with::<PersistentVolumeClaim>(claims.iter().cloned().map(of));
         StatefulSetController::default().reconcile(&Key::new("ns", "web"), &caches.view(), now())
     };
     // First it notes the template.
     let [Write::Create { object, .. }] = &plan(Vec::new()).writes[..] else { panic!("a revision") };
-    gone(&plan(vec![of(object.clone())]))
+    plan(vec![of(object.clone())])
 }
 
 #[test]
@@ -279,4 +288,34 @@ fn the_highest_ordinals_go_first() {
     sick[0].1 = json!({"status": {"conditions": null}});
     assert_eq!(look_at_ordinals("OrderedReady", 1, &sick), [""; 0]);
     assert_eq!(look_at_ordinals("OrderedReady", 4, &there(4)), [""; 0]);
+}
+
+/// Claims that are to go by scaling belong to their pods before the first of those goes, in order or not.
+#[test]
+fn claims_of_all_pods_that_are_too_many_get_their_owners_at_once() {
+    let there: Vec<(usize, Value)> = (0..4).map(|ordinal| (ordinal, json!({}))).collect();
+    let claims: Vec<Value> = (0..4)
+        .map(|ordinal| {
+            let name = format!("data-web-{ordinal}");
+            json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1"}, "spec": {}})
+        })
+        .collect();
+    for policy in ["OrderedReady", "Parallel"] {
+        let plan = plan_for_ordinals(policy, 1, &there, &claims);
+        let owned: Vec<(String, String)> = plan
+            .writes
+            .iter()
+            .filter_map(|write| match write {
+                Write::Update { object, .. } => {
+                    let owner = object["metadata"]["ownerReferences"][0]["name"].as_str()?;
+                    Some((write.key().name, owner.to_owned()))
+                }
+                _ => None,
+            })
+            .collect();
+        let both = |n: usize| (format!("data-web-{n}"), format!("web-{n}"));
+        assert_eq!(owned, [both(3), both(2), both(1)], "{policy}");
+        let first_gone = plan.writes.iter().position(|write| matches!(write, Write::Delete { .. }));
+        assert_eq!(first_gone, Some(3), "{policy}: {:?}", words(&plan));
+    }
 }

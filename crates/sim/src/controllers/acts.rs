@@ -71,7 +71,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::endings::owners(rng, safety, 10, &mut acts);
             return acts;
         }
-        Some(Bug::UnprovedEmptiness) => {
+        Some(Bug::UnprovedEmptiness | Bug::UnreadServers) => {
             super::endings::namespaces(rng, safety, 8, &mut acts);
             return acts;
         }

@@ -57,6 +57,10 @@ pub(super) fn namespaces(rng: &mut Rng, safety: Duration, count: u64, acts: &mut
                 "metadata": {"namespace": name, "name": format!("map{map}")}});
             acts.push(Act { at, what: What::Create { resource: ConfigMap::resource(), object, want: None } });
         }
+        let meter = crate::meters::resource();
+        let object = json!({"apiVersion": meter.api_version(), "kind": meter.kind,
+            "metadata": {"namespace": name, "name": "meter"}});
+        acts.push(Act { at, what: What::Create { resource: meter, object, want: None } });
         let most = Duration::from_secs(if rng.one_in(2) { 1 } else { 10 });
         at += between(rng, Duration::from_millis(1), most);
         acts.push(delete(at, Namespace::resource(), "", &name, "namespace"));

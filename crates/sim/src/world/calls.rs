@@ -1,4 +1,5 @@
-//! Calls to the handlers of guests (`freeze`, `copyvolumes` …): what becomes of one on its way, there, and on its way back.
+//! Calls to the handlers of guests (`freeze`, `copyvolumes` …), and of another server behind the API server: what becomes of one
+//! on its way, there, and on its way back.
 
 use std::time::Duration;
 
@@ -6,6 +7,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, StatusError, Time};
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
 
 use super::{Happening, World};
+use crate::meters;
 use crate::net::{Passage, Reply};
 use crate::role::Role;
 use crate::server::Asked;
@@ -25,9 +27,10 @@ pub(super) struct Called {
     reply: Option<Reply>,
 }
 
-/// Whether a request is for a handler.
+/// Whether a request is for a handler, or for the other server.
 pub(super) fn is_call(request: &ApiRequest) -> bool {
-    request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP))
+    let for_handler = request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP));
+    for_handler || meters::is_asked(request)
 }
 
 /// The machine of a call, and what is to be done.
@@ -35,6 +38,11 @@ fn of(path: &str) -> Option<(String, &str)> {
     let mut parts = path.split('/').skip_while(|part| *part != "namespaces").skip(1);
     let (namespace, _, name, sub) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     Some((format!("{namespace}/{name}"), sub))
+}
+
+fn failed(why: &str) -> Result<ApiResponse, ApiError> {
+    let (reason, message) = ("InternalError".to_owned(), why.to_owned());
+    Err(ApiError::Status(Box::new(StatusError { code: 500, reason, message, ..StatusError::default() })))
 }
 
 impl World {
@@ -77,24 +85,17 @@ impl World {
         let fate = if troubled { self.calls_rng.below(12) } else { 12 };
         let body = serde_json::from_slice(&request.body).unwrap_or_default();
         let done = match (fate, of(&request.path)) {
-            (0, _) => Err("the handler hiccups".to_owned()),
-            (_, Some((machine, sub))) => self.room.call(&machine, sub, &body),
-            (_, None) => Err("not found".to_owned()),
+            (0, _) => failed("it hiccups"),
+            _ if meters::is_asked(&request) => self.server.meters.serve(&request, &self.observer),
+            (_, Some((machine, sub))) => match self.room.call(&machine, sub, &body) {
+                Ok(()) => Ok(ApiResponse { status: 200, body: "{}".into() }),
+                Err(why) => failed(&why),
+            },
+            (_, None) => failed("not found"),
         };
-        let done = if fate == 1 { done.and(Err("the handler was too slow".to_owned())) } else { done };
-        let result = match &done {
-            Ok(()) => Ok(ApiResponse { status: 200, body: "{}".into() }),
-            Err(why) => {
-                let status = StatusError {
-                    code: 500,
-                    reason: "InternalError".into(),
-                    message: why.clone(),
-                    ..Default::default()
-                };
-                Err(ApiError::Status(Box::new(status)))
-            }
-        };
-        self.act(format_args!("{role} {label} → {done:?}"));
+        let result = if fate == 1 { done.and(failed("it was too slow")) } else { done };
+        let told = result.as_ref().err().map_or_else(|| "done".to_owned(), ToString::to_string);
+        self.act(format_args!("{role} {label} → {told}"));
         match reply {
             None => {}
             Some(Reply::Lost(seen)) => {

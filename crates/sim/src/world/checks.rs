@@ -21,6 +21,13 @@ impl World {
             }
         }
         self.checker.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
+        for gone in changes.iter().filter(|change| change.resource == "namespace" && change.after.is_none()) {
+            let namespace = crate::observer::key_of(gone.object());
+            if let Some(meter) = self.server.meters.any_in(&namespace) {
+                let what = format!("{namespace} is gone, and another server keeps the meter {meter} in it");
+                self.breaches.push(Breach::new("namespaces-go-empty", what));
+            }
+        }
         if self.options.gpus {
             crate::gpu::bounds(&changes, &self.observer, &mut self.breaches);
             self.check_gpus(&changes);

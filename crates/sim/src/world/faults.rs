@@ -355,6 +355,7 @@ impl World {
         self.room.heal();
         self.server.pace.set(0, self.swarm.store_delay);
         self.server.webhook.set(0, self.swarm.webhook_delay);
+        self.server.meters.may_fail(false);
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
             node.guests.hangs_one_in = 0;

@@ -337,6 +337,9 @@ impl World {
         if swarm.webhook {
             definitions.push(Webhook::configuration());
         }
+        if options.workloads {
+            definitions.extend(crate::meters::configuration());
+        }
         server.bootstrap(&definitions)?;
         let observer = Observer::new(&server.mem);
         let ledger = Ledger::new(&server.mem);
@@ -403,6 +406,7 @@ impl World {
         }
         self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
         self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
+        self.server.meters.may_fail(self.options.faults);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
         if swarm.extender.is_some() {
             roles.push(Role::Extender);

@@ -45,6 +45,7 @@ fn word(write: &Write) -> String {
             Absent::Newer { .. } => format!("unchanged {at}"),
             Absent::Child { .. } => format!("no child {at}"),
             Absent::End { .. } => format!("alive {at}"),
+            Absent::Change { .. } => format!("same {at}"),
         },
         Write::Patch { sub, patch, .. } => {
             let fields = ["metadata", "spec", "status"].into_iter().flat_map(|part| patch[part].as_object());

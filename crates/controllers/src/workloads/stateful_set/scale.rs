@@ -55,15 +55,18 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>) -> Scaling {
         }
     }
     let condemned = || known.pods.iter().rev().filter(|(ordinal, _)| !known.ordinals().contains(ordinal));
-    for (ordinal, pod) in condemned() {
+    // Whose the claims are is told of all of them at once, before the first one goes. A pod that goes is given nothing more.
+    for (ordinal, pod) in condemned().filter(|(_, pod)| !pod.is_deleting()) {
+        plan = plan.then(claims::owned(view, known, *ordinal, pod));
+    }
+    for (_, pod) in condemned() {
         if !pod.is_deleting() {
             if known.is_ordered()
                 && let Some(left) = awaited(known, pod, condemned().skip(1).map(|(_, pod)| pod.as_ref()))
             {
-                plan = plan.then(claims::owned(view, known, *ordinal, pod));
                 return Scaling { plan: left.into_iter().fold(plan, Plan::requeue_after), waits: true };
             }
-            plan = remove(plan.then(claims::owned(view, known, *ordinal, pod)), known, pod);
+            plan = remove(plan, known, pod);
         }
         if known.is_ordered() {
             return Scaling { plan, waits: true };
