@@ -137,7 +137,9 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 notes: std::sync::Mutex::default(),
                 annotations: std::sync::Mutex::default(),
             };
-            match remove_at(&cx, &instance.key, &memo.name, &DeleteOptions::default()).await {
+            // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
+            let own = DeleteOptions { own: true, ..DeleteOptions::default() };
+            match remove_at(&cx, &instance.key, &memo.name, &own).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}
                 Ok(_) => waiting = true,
                 Err(status) if status.code == 404 => {}

@@ -9,7 +9,7 @@
 //! `apiVersion`, or the revision of a deletion, splices the front and shares the rest.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use carrack_schema::table::{ResourceInfo, Version};
@@ -155,7 +155,7 @@ pub(crate) struct Memo {
     object: OnceLock<Map<String, Value>>,
     fields: OnceLock<BTreeMap<String, String>>,
     /// For which definition it was looked at what has changed since, and what became of the entry, if anything did.
-    caught_up: OnceLock<(u64, Option<Arc<Entry>>)>,
+    caught_up: Mutex<Option<(u64, Option<Arc<Entry>>)>>,
 }
 
 #[derive(Deserialize)]
@@ -200,7 +200,7 @@ impl Memo {
             front,
             object: OnceLock::new(),
             fields: OnceLock::new(),
-            caught_up: OnceLock::new(),
+            caught_up: Mutex::default(),
         }
     }
 }
@@ -329,8 +329,13 @@ pub(crate) fn caught_up(entry: Arc<Entry>, row: &ResourceInfo) -> Arc<Entry> {
         let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
         (row.defined_at, instead(&entry, &object, &api_version, &row.kind))
     };
-    let known = memo(&entry).caught_up.get_or_init(make);
-    let now = if known.0 == row.defined_at { known.1.clone() } else { make().1 };
+    // Nothing that holds it can panic half way.
+    let mut known = memo(&entry).caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, now) = match &*known {
+        Some(made) if made.0 == row.defined_at => made.clone(),
+        _ => known.insert(make()).clone(),
+    };
+    drop(known);
     now.unwrap_or(entry)
 }
 

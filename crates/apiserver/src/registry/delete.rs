@@ -197,13 +197,14 @@ async fn with_attributes(
     let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
     if let Some((_, options)) = asked {
         // An eviction was asked about as such.
-        if !options.evicts {
+        let ask = !options.evicts && !options.own;
+        if ask {
             extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
         }
         for plugin in &server.plugins {
             plugin.validate(&attributes, &found)?;
         }
-        if !options.evicts {
+        if ask {
             extend::validate(cx, &attributes).await?;
         }
     }

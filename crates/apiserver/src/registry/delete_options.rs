@@ -26,6 +26,8 @@ pub(crate) struct DeleteOptions {
     pub dry_run: bool,
     /// It is an eviction: the pod says that it goes for the cluster's sake.
     pub evicts: bool,
+    /// It is the server's own: nobody's webhook or policy is asked.
+    pub own: bool,
 }
 
 impl DeleteOptions {

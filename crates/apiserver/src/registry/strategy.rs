@@ -12,7 +12,9 @@ const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io
 
 /// Kinds, besides custom resources, that are replaced only by who says which state of them is replaced
 /// (`AllowUnconditionalUpdate` of upstream's strategies).
-const REPLACED_AT_REVISION: [(&str, &str); 20] = [
+const REPLACED_AT_REVISION: [(&str, &str); 19] = [
+    ("certificates.k8s.io", "clustertrustbundles"),
+    ("coordination.k8s.io", "leasecandidates"),
     ("coordination.k8s.io", "leases"),
     ("policy", "poddisruptionbudgets"),
     ("apiextensions.k8s.io", "customresourcedefinitions"),
@@ -23,25 +25,23 @@ const REPLACED_AT_REVISION: [(&str, &str); 20] = [
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
-    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
-    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
     ("internal.apiserver.k8s.io", "storageversions"),
     ("node.k8s.io", "runtimeclasses"),
     ("storage.k8s.io", "csidrivers"),
     ("storage.k8s.io", "csinodes"),
     ("storage.k8s.io", "csistoragecapacities"),
     ("storage.k8s.io", "volumeattachments"),
-    ("storage.k8s.io", "volumeattributesclasses"),
     ("storagemigration.k8s.io", "storageversionmigrations"),
 ];
 
 /// Kinds of which a PUT makes an object that is not there (`AllowCreateOnUpdate` of upstream's strategies).
-const MADE_BY_UPDATE: [(&str, &str); 10] = [
+const MADE_BY_UPDATE: [(&str, &str); 11] = [
     ("", "endpoints"),
     ("", "events"),
     ("", "limitranges"),
     ("", "services"),
     ("events.k8s.io", "events"),
+    ("coordination.k8s.io", "leasecandidates"),
     ("coordination.k8s.io", "leases"),
     ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ("rbac.authorization.k8s.io", "clusterroles"),

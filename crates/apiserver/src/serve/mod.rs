@@ -76,6 +76,7 @@ pub async fn serve(
     };
     tokio::pin!(shutdown);
     let keeper = tokio::spawn(keep_house(Arc::clone(&shared)));
+    let finisher = tokio::spawn(finish_definitions(Arc::clone(&shared)));
     let asker = tokio::spawn(ask_others(Arc::clone(&shared)));
     loop {
         let permit = tokio::select! {
@@ -107,6 +108,7 @@ pub async fn serve(
     }
     drop(listener);
     keeper.abort();
+    finisher.abort();
     asker.abort();
     // Watches end at once; all else within the time given.
     end.send_replace(true);
@@ -131,13 +133,22 @@ async fn keep_house(shared: Arc<Shared>) {
                 continue;
             }
         }
-        if let Err(status) = shared.server.finish_definitions().await {
-            tracing::warn!(%status, "definitions that are to go stay for now");
-        }
         match shared.server.expire_events().await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),
             Err(status) => tracing::warn!(%status, "events cannot be expired"),
+        }
+    }
+}
+
+/// Ends what was begun with definitions, apart from what has to be done in time: there may be much to remove.
+async fn finish_definitions(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.settings.housekeeping);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        if let Err(status) = shared.server.finish_definitions().await {
+            tracing::warn!(%status, "it is not known which definitions are to go");
         }
     }
 }

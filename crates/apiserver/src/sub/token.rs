@@ -22,16 +22,15 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let account = stored::parse(&*read::fetch(cx).await?);
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let name = cx.name().to_owned();
-    let bound = match at(&request, &["spec", "boundObjectRef"]).and_then(Value::as_object) {
-        Some(reference) => {
-            let (bound, object) = bound_to(cx, &namespace, &name, reference).await?;
-            request = admission::consult(cx, "token", request, Some(&object)).await?;
-            Some(bound)
-        }
-        None => {
-            request = admission::consult(cx, "token", request, None).await?;
-            None
-        }
+    let object = match reference(&request) {
+        Some(asked) => Some(bound_to(cx, &namespace, &name, asked).await?.1),
+        None => None,
+    };
+    request = admission::consult(cx, "token", request, object.as_ref()).await?;
+    // What admission made of it counts.
+    let bound = match reference(&request) {
+        Some(admitted) => Some(bound_to(cx, &namespace, &name, admitted).await?.0),
+        None => None,
     };
     let spec = TokenSpec {
         namespace: namespace.clone(),
@@ -66,6 +65,10 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     asked.insert("expirationSeconds".to_owned(), issued.expiration_s.into());
     request.insert("status".to_owned(), json!({"token": issued.token.expose(), "expirationTimestamp": expires}));
     Ok(dispatch::created(request))
+}
+
+fn reference(request: &Object) -> Option<&Object> {
+    at(request, &["spec", "boundObjectRef"]).and_then(Value::as_object)
 }
 
 /// What the token is to be bound to, checked against what exists.
