@@ -70,6 +70,8 @@ impl Server {
                 let kept = self.kept();
                 let here = |(of, _): &(String, String)| parts.get(1).is_none_or(|namespace| of == namespace);
                 let items: Vec<&Value> = kept.meters.iter().filter(|(at, _)| here(at)).map(|(_, o)| o).collect();
+                // As servers that are built on k8s.io/apiserver answer who wants metadata alone.
+                let items = if items.is_empty() { Value::Null } else { json!(items) };
                 (200, json!({"metadata": {"resourceVersion": kept.log.len().to_string()}, "items": items}))
             }
             ("DELETE", ["namespaces", namespace, "meters", name]) => self.delete(namespace, name),

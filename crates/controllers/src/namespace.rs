@@ -135,7 +135,11 @@ impl Controller for NamespaceController {
         }
         *written = Some(now);
         match left.conditions(ns, now) {
-            Some(conditions) => plan.patch_status(ns.as_ref(), json!({"status": {"conditions": conditions}})),
+            // Told first: what refuses to go ends the plan.
+            Some(conditions) => {
+                let told = Plan::none().patch_status(ns.as_ref(), json!({"status": {"conditions": conditions}}));
+                told.then(plan)
+            }
             None => plan.requeue_after(MOMENT),
         }
     }

@@ -20,7 +20,7 @@ pub(crate) const PATH: &str = "/apis";
 pub(crate) const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 /// How long what discovery told is believed: upstream's garbage collector asks as often.
 const EVERY: Duration = Duration::from_secs(30);
-const GROUP: &str = "apidiscovery.k8s.io";
+pub(crate) const GROUP: &str = "apidiscovery.k8s.io";
 /// Freshness of a version whose server did not answer.
 const STALE: &str = "Stale";
 

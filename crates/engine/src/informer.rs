@@ -22,6 +22,7 @@ use carrack_types::resource::{Object, Resource};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::discovery;
 use crate::{
     ApiError, ApiRequest, ApiResponse, Cache, CallId, Effects, IndexFn, Input, Key, Rng, Selector, Time, TimerId,
     WatchId, WatchItem, fnv1a,
@@ -129,8 +130,10 @@ pub struct Informer<K> {
 struct RawList<'a> {
     #[serde(default)]
     metadata: ListMeta,
+    /// An empty list of metadata alone comes as `null` from servers that are built on k8s.io/apiserver
+    /// (`asPartialObjectMetadataList` in its `endpoints/handlers/response.go`).
     #[serde(default, borrow)]
-    items: Vec<&'a RawValue>,
+    items: Option<Vec<&'a RawValue>>,
 }
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -340,14 +343,14 @@ impl<K: Object> Informer<K> {
             }
         };
         let mut deltas = Vec::new();
-        for item in list.items {
+        for item in list.items.into_iter().flatten() {
             if self.every.is_some() {
                 page.digest = digest_with(page.digest, item.get());
             }
             match serde_json::from_str::<K>(item.get()) {
                 Ok(mut object) => {
-                    // What has no revision is known by its words.
-                    if self.every.is_some() && object.meta().resource_version.is_none() {
+                    // Discovery's groups are no objects with revisions: they are known by their words.
+                    if self.resource.group == discovery::GROUP && object.meta().resource_version.is_none() {
                         object.meta_mut().resource_version = Some(fnv1a(item.get().as_bytes()).to_string());
                     }
                     page.seen.insert(Key::of(&object));
@@ -502,7 +505,7 @@ fn digest_with(before: u64, item: &str) -> u64 {
 /// The same of a list in one piece; none when it is no list.
 pub(crate) fn digest_of_list(reply: &ApiResponse) -> Option<u64> {
     let list: RawList<'_> = serde_json::from_slice(&reply.body).ok()?;
-    Some(list.items.iter().fold(0, |digest, item| digest_with(digest, item.get())))
+    Some(list.items.iter().flatten().fold(0, |digest, item| digest_with(digest, item.get())))
 }
 
 /// An informer whose type is forgotten, for those who host informers of many kinds.

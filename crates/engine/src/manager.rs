@@ -745,7 +745,13 @@ impl Manager {
         result: Result<ApiResponse, ApiError>,
         fx: &mut Effects<Never>,
     ) {
-        let revision = result.and_then(|r| r.json::<PartialObject>()).map_or(0, |o| o.revision());
+        let revision = match result.and_then(|reply| reply.json::<OnlyRevision>()) {
+            // A server whose lists have no revision that could be waited for is believed as it is.
+            Ok(list) => Some(list.metadata.resource_version.parse().unwrap_or(0)),
+            // The kind is gone, and all its objects with it.
+            Err(error) if error.is_not_found() => Some(0),
+            Err(_) => None,
+        };
         // All keys ask the same server: the more of them wait, the longer each does, so that together they ask a few times a
         // second however many they are.
         let waiting = u32::try_from(self.probes.len() / 4).unwrap_or(u32::MAX);
@@ -754,11 +760,11 @@ impl Manager {
             for barrier in &mut run.barriers {
                 match barrier {
                     Barrier::AtLeast(_, r) if *r == u64::MAX => {
-                        if revision == 0 {
+                        let Some(revision) = revision else {
                             self.probes.insert(fx.timer(again), (i, key.clone()));
                             run.pending += 1;
                             return;
-                        }
+                        };
                         *r = revision;
                     }
                     _ => {}
@@ -847,7 +853,12 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
         (Absent::Change { digest }, Ok(reply)) => Ok(digest_of_list(reply) == Some(*digest)),
         (Absent::AnyIn(_), Ok(reply)) => {
             let list: Value = reply.json()?;
-            list["items"].as_array().map(Vec::is_empty).ok_or_else(|| ApiError::Decode("a list without items".into()))
+            // Null is what some servers make of an empty list.
+            match list.get("items") {
+                Some(Value::Null) => Ok(true),
+                Some(Value::Array(items)) => Ok(items.is_empty()),
+                _ => Err(ApiError::Decode("a list without items".into())),
+            }
         }
     }
 }

@@ -112,6 +112,8 @@ impl Meters {
             (Method::Get, "") => {
                 let here = |(of, _): &(String, String)| namespace.is_empty() || of == namespace;
                 let items: Vec<&Value> = state.objects.iter().filter(|(at, _)| here(at)).map(|(_, o)| o).collect();
+                // As servers that are built on k8s.io/apiserver answer who wants metadata alone.
+                let items = if items.is_empty() { Value::Null } else { json!(items) };
                 json!({"metadata": {"resourceVersion": state.revision.to_string()}, "items": items})
             }
             (Method::Get, _) => state.objects.get(&place).cloned().ok_or_else(not_found)?,

@@ -147,5 +147,9 @@ pub(super) async fn fetch(server: &Inner, remote: &Remote) -> Result<Vec<Value>,
         return Err(format!("failing or missing response from {url}: bad status from {url}: {}", answer.code));
     }
     let list: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))?;
-    Ok(list["resources"].as_array().cloned().unwrap_or_default())
+    // What is no list of resources is no proof that there are none.
+    match list["resources"].as_array() {
+        Some(resources) => Ok(resources.clone()),
+        None => Err(format!("{url}: the answer is no list of resources")),
+    }
 }
