@@ -25,6 +25,7 @@ use carrack_types::kubevirt::{
 use carrack_types::resource::{Kind as _, Object as _, Resource};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec};
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as MetaTime};
@@ -32,7 +33,7 @@ use serde_json::json;
 
 use super::classes::{self, Classes, Kinds};
 use super::source::Source;
-use super::{KINDS_AGAIN, due, snapshot_of};
+use super::{KINDS_AGAIN, due, sizes, snapshot_of};
 use crate::controllers::copies::{self, Copy, Job, Purpose, Running, Stage};
 use crate::controllers::{Config, Planted, vm};
 use crate::copying::{COPY_VOLUMES, CopyVolumes};
@@ -87,6 +88,7 @@ impl Controller for ContentController {
         setup.watch::<VirtualMachineInstance>(|vmi, view| of_machine(view, vmi.namespace(), vmi.name()));
         setup.watch_owned::<PersistentVolumeClaim, VirtualMachineSnapshotContent>();
         setup.watch_owned::<Pod, VirtualMachineSnapshotContent>();
+        setup.watch_owned::<ControllerRevision, VirtualMachineSnapshotContent>();
         setup.read::<StorageClass>();
         Kinds::setup(setup);
     }
@@ -356,6 +358,16 @@ fn machine_uid(content: &VirtualMachineSnapshotContent) -> Option<&str> {
 fn take(world: &World<'_>) -> Plan {
     let World { content, snapshot, view, .. } = world;
     let mut sum = sum(world);
+    if !content.is_created() {
+        match sizes::keep(content, source(content, view).map(|source| source.vm), view) {
+            Ok(plan) if plan.is_none() => {}
+            Ok(plan) => return resting(world, plan),
+            Err(why) => {
+                (sum.error, sum.taken, sum.created, sum.ready) = (Some(why), false, false, false);
+                return report(world, sum).requeue_after(AGAIN);
+            }
+        }
+    }
     let waits = !sum.created && !copies::of(content, view).is_empty();
     if sum.missing.is_empty() && !waits || content.is_created() {
         let mut proof = Plan::none();
