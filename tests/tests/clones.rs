@@ -130,7 +130,12 @@ fn bad_clones() {
     refused("  target: {kind: VirtualMachine, name: nobody}\n", &["spec.target.name"]);
     refused("  newMacAddresses: {default: nonsense}\n", &["spec.newMacAddresses.default"]);
     refused("  patches: [\"{\"]\n", &["spec.patches"]);
-    kubectl.apply(&clone("early", ""));
+    // As `virtctl create clone --name early --source-name nobody` writes it.
+    kubectl.apply(
+        "apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata:\n  creationTimestamp: null\n  name: early\n\
+         spec:\n  source:\n    apiGroup: kubevirt.io\n    kind: VirtualMachine\n    name: nobody\n  target:\n    \
+         apiGroup: kubevirt.io\n    kind: VirtualMachine\n    name: \"\"\n  template: {}\nstatus: {}\n",
+    );
     eventually("the clone says that its source is not there", 60, || {
         let conditions = kubectl.field("vmclone", "early", "/status/conditions").to_string();
         if conditions.contains("Source doesnt exist") { Ok(()) } else { Err(conditions) }

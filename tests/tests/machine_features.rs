@@ -243,7 +243,27 @@ fn sizes_and_sets() {
     assert_contains(&refused, &["spec.instancetype", "not found"]);
     kubectl.ok(&["delete", "vmi", "sized", "--timeout=60s"]);
     wait_status(&kubectl, "sized", "Running");
-    kubectl.ok(&["delete", "vm", "sized", "--timeout=60s"]);
+    // It may still be changed, and what is made of a snapshot of it has it for its own.
+    kubectl.apply(
+        "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineSnapshot\nmetadata: {name: sized}\nspec:\n  \
+         source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: sized}\n---\n\
+         apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineRestore\nmetadata: {name: again}\nspec:\n  \
+         target: {apiGroup: kubevirt.io, kind: VirtualMachine, name: again}\n  virtualMachineSnapshotName: sized\n",
+    );
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmrestore/again", "--timeout=60s"]);
+    kubectl.ok(&["patch", "vm", "sized", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Halted"}}"#]);
+    kubectl.ok(&["delete", "vmrestore,vmsnapshot", "--all", "--timeout=60s"]);
+    assert_eq!(kubectl.field("vm", "again", "/spec/instancetype/revisionName"), serde_json::Value::Null);
+    let kept = || kubectl.ok(&["get", "controllerrevision", "-o", "name"]);
+    eventually("the snapshot's revisions are gone", 60, || {
+        if kept().contains("vmsnapshot-content") { Err(kept()) } else { Ok(()) }
+    });
+    assert_contains(&kept(), &["/again-tiny-", "/again-wide-"]);
+    kubectl.ok(&["patch", "vm", "again", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Always"}}"#]);
+    wait_status(&kubectl, "again", "Running");
+    assert_eq!(kubectl.field("vmi", "again", "/spec/domain/cpu/cores"), 2);
+    assert_eq!(kubectl.field("vmi", "again", "/spec/domain/memory/guest"), "64Mi");
+    kubectl.ok(&["delete", "vm", "sized", "again", "--timeout=60s"]);
 
     let set = "  replicas: 2\n  selector: {matchLabels: {set: web}}";
     let memory = "        memory: {guest: 64Mi}\n";

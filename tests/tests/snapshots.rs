@@ -175,17 +175,35 @@ fn what_storage_cannot_snapshot_is_copied() {
     let text = example("vm-snapshot.yaml");
     let (machine, snapshot) = text.rsplit_once("---\n").expect("three objects");
     without_snapshots(&kubectl);
-    kubectl.apply(&with_block_device(machine));
+    kubectl.apply(&static_volumes(&sandbox));
+    kubectl.apply(&with_more_disks(machine));
     kubectl.wait_agent("diary");
-    write(&kubectl, "diary", "before");
-    write_to(&kubectl, "diary", "BLOCK", "before-too");
+    let others = ["BLOCK", "HOST", "LOCAL"];
+    let write_all = |name: &str, text: &str| {
+        write(&kubectl, name, text);
+        others.iter().for_each(|serial| write_to(&kubectl, name, serial, &format!("{text}-{serial}")));
+    };
+    let reads_all = |name: &str, text: &str| {
+        reads(&kubectl, name, text);
+        others.iter().for_each(|serial| reads_from(&kubectl, name, serial, &format!("{text}-{serial}")));
+    };
+    write_all("diary", "before");
+    let both = format!("{}; a=$dev; {}; b=$dev", find("PAGES"), find("BLOCK"));
+    kubectl.holds_in_guest("diary", &format!("{both}; {COUNTING}"));
+    kubectl.holds_in_guest("diary", &format!("{both}; {COUNTED} && [ $x -ge 100000010 ]"));
     // Copied while it runs, by its own QEMU; it never stopped, and is let go.
     let instance = kubectl.field("vmi", "diary", "/metadata/uid");
     kubectl.apply(snapshot);
     kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/diary-first", "--timeout=120s"]);
     let taken = status(&kubectl, "vmsnapshot", "diary-first");
     assert_eq!(taken["indications"], json!(["GuestAgent", "Online"]), "{taken}");
-    assert_eq!(taken["snapshotVolumes"], json!({"includedVolumes": ["pages", "block"], "excludedVolumes": ["root"]}));
+    assert_eq!(
+        taken["snapshotVolumes"],
+        json!({"includedVolumes": ["pages", "block", "host", "local"], "excludedVolumes": ["root"]})
+    );
+    // It counted all the while.
+    kubectl.holds_in_guest("diary", &format!("{both}; {COUNTED} && n=$x && sleep 1 && {COUNTED} && [ $x -gt $n ]"));
+    kubectl.holds_in_guest("diary", "touch /run/enough");
     assert_eq!((&taken["phase"], &taken["error"]), (&json!("Succeeded"), &json!(null)), "{taken}");
     assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     let copy = format!("{}-copy-pages", taken["virtualMachineSnapshotContentName"].as_str().expect("a name"));
@@ -195,8 +213,7 @@ fn what_storage_cannot_snapshot_is_copied() {
         kubectl.field("vmi", "diary", "/status/fsFreezeStatus").is_null()
             && kubectl.get("pod", &copying_pod(&kubectl)).is_none()
     });
-    write(&kubectl, "diary", "after");
-    write_to(&kubectl, "diary", "BLOCK", "after-too");
+    write_all("diary", "after");
 
     // And while it is off, by a pod.
     stop(&kubectl, "diary");
@@ -205,7 +222,7 @@ fn what_storage_cannot_snapshot_is_copied() {
     assert_eq!(status(&kubectl, "vmsnapshot", "diary-second")["indications"], json!(null));
     start(&kubectl, "diary");
     assert_eq!(kubectl.get("pod", &copying_pod(&kubectl)), None, "what copied it is gone, else it had not started");
-    reads(&kubectl, "diary", "after");
+    reads_all("diary", "after");
 
     // The machine itself, and while it runs again, a clone of it.
     let other = example("vm-restore.yaml");
@@ -215,10 +232,11 @@ fn what_storage_cannot_snapshot_is_copied() {
         .replace("  patches:\n", "  targetReadinessPolicy: StopTarget\n  patches:\n");
     restore(&kubectl, "back", &itself);
     start(&kubectl, "diary");
-    reads(&kubectl, "diary", "before");
-    reads_from(&kubectl, "diary", "BLOCK", "before-too");
-    write(&kubectl, "diary", "later");
-    write_to(&kubectl, "diary", "BLOCK", "later-too");
+    reads_all("diary", "before");
+    // Its disks are as they were at one instant: on the second one is what is on the first one, or the number before.
+    let one_instant = "[ $y -ge 100000010 ] && [ $x -ge $y ] && [ $((x - y)) -le 1 ]";
+    kubectl.holds_in_guest("diary", &format!("{both}; {COUNTED} && {one_instant}"));
+    write_all("diary", "later");
     let instance = kubectl.field("vmi", "diary", "/metadata/uid");
     kubectl.apply(
         "apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata: {name: by-copies}\nspec:\n  \
@@ -228,9 +246,13 @@ fn what_storage_cannot_snapshot_is_copied() {
     kubectl.ok(&["wait", "--for=condition=Ready", "vmclone/by-copies", "--timeout=180s"]);
     assert_eq!(kubectl.field("vmi", "diary", "/metadata/uid"), instance);
     start(&kubectl, "diary-copy");
-    reads(&kubectl, "diary-copy", "later");
-    reads_from(&kubectl, "diary-copy", "BLOCK", "later-too");
+    reads_all("diary-copy", "later");
     kubectl.ok(&["delete", "vmclone", "by-copies", "--timeout=60s"]);
+    // What was on the node's own directories is still there.
+    for name in ["host", "local"] {
+        assert!(sandbox.home().join(name).join("disk.img").exists(), "{name}");
+    }
+    kubectl.ok(&["delete", "pv", "host", "local", "--wait=false"]);
 
     nothing_is_left(&sandbox);
 }
@@ -324,16 +346,53 @@ fn caught(kubectl: &Kubectl<'_>, qemu: &mut Qemu, snapshot: &str) -> String {
     met.expect("a copy is met while it works")
 }
 
-/// The diary with one more disk, which is a block device on its node.
-fn with_block_device(machine: &str) -> String {
+/// A line for the guest's shell that counts on two disks, each number on the first one and then on the second, until it is
+/// enough.
+const COUNTING: &str = "[ -e /run/counting ] || { touch /run/counting; ( n=100000000; while [ ! -e /run/enough ]; do \
+                        n=$((n + 1)); for d in $a $b; do echo $n | dd of=$d bs=512 seek=8 conv=fsync; done; done ) \
+                        </dev/null >/dev/null 2>&1 & }";
+/// The same for how far it has counted on each of them.
+const COUNTED: &str = "x=$(head -c 4105 $a | tail -c 9) && y=$(head -c 4105 $b | tail -c 9)";
+
+/// Volumes that nothing makes, on directories of the node.
+fn static_volumes(sandbox: &Sandbox) -> String {
+    let node = sandbox.kubectl().ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let volume = |name: &str, class: &str, kind: &str, more: &str| {
+        let directory = sandbox.home().join(name);
+        fs::create_dir(&directory).expect("a directory");
+        format!(
+            "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+             storageClassName: {class:?}\n  capacity: {{storage: 16Mi}}\n  {kind}: {{path: {}}}\n{more}---\n",
+            directory.display()
+        )
+    };
+    let here = format!(
+        "  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: \
+         [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]}}]}}}}\n"
+    );
+    volume("host", "", "hostPath", "") + &volume("local", "local", "local", &here)
+}
+
+/// The diary with more disks: a block device on its node, and two that nothing makes volumes for.
+fn with_more_disks(machine: &str) -> String {
     let disk = "              serial: PAGES\n              disk:\n                bus: virtio\n";
     let volume = "          persistentVolumeClaim:\n            claimName: diary\n";
-    let more_disk = format!("{disk}            - name: block\n{}", disk.replace("PAGES", "BLOCK"));
-    let more_volume = format!("{volume}        - name: block\n{}", volume.replace("diary", "diary-block"));
-    let machine = machine.replace(disk, &more_disk).replace(volume, &more_volume);
-    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: diary-block}\nspec:\n  \
-                 volumeMode: Block\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 64Mi}}\n";
-    format!("{machine}---\n{claim}")
+    let (mut disks, mut volumes, mut claims) = (disk.to_owned(), volume.to_owned(), String::new());
+    for (name, size, more) in [
+        ("block", "64Mi", "volumeMode: Block"),
+        ("host", "16Mi", "storageClassName: \"\""),
+        ("local", "16Mi", "storageClassName: local"),
+    ] {
+        disks += &format!("            - name: {name}\n{}", disk.replace("PAGES", &name.to_uppercase()));
+        volumes += &format!("        - name: {name}\n{}", volume.replace("diary", &format!("diary-{name}")));
+        claims += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: diary-{name}}}\nspec:\n  {more}\n  \
+             accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: {size}}}}}\n"
+        );
+    }
+    let class = "---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: local}\n\
+                 provisioner: kubernetes.io/no-provisioner\nvolumeBindingMode: WaitForFirstConsumer\n";
+    format!("{}{claims}{class}", machine.replace(disk, &disks).replace(volume, &volumes))
 }
 
 /// The pod that would copy the diary's disks.

@@ -180,7 +180,9 @@ impl Hosted {
                 manager(core, elector, settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
-            Role::Storage if settings.clones => manager(crate::clones::storage(rng, !settings.copies), None, settings),
+            Role::Storage if settings.clones => {
+                manager(crate::clones::storage(rng, !settings.copies, room), None, settings)
+            }
             Role::Host => manager(crate::clones::host(rng, room), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),

@@ -262,6 +262,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "copies-are-whole",
         sentence: "What a snapshot that can be used has copied is what was on the machine's disks.",
     },
+    Invariant {
+        name: crate::clones::ONE_INSTANT,
+        sentence: "All disks of a running machine that a snapshot keeps are as they were at one instant; those that storage takes, too, where the guest can be frozen.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

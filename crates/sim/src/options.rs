@@ -65,9 +65,13 @@ impl Options {
         own.workloads |= planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
         own.clones |= planted.is_some_and(Bug::is_of_clones) || own.copies;
-        own.copies |= planted.is_some_and(Bug::is_of_copies) || own.scene == Some(Scene::Running);
+        own.scene = own.scene.or_else(|| planted.and_then(Bug::scene));
+        // Nothing else is to keep the machine from starting, or the pod that comes late.
+        own.faults &= planted != Some(Bug::CopiesWhatRuns);
+        own.copies |= planted.is_some_and(Bug::is_of_copies) || own.scene.is_some_and(Scene::runs);
         if planted.is_some_and(Bug::is_of_copies) {
-            own.safety = own.safety.min(Duration::from_secs(45));
+            let enough = if own.scene.is_some() { 25 } else { 45 };
+            own.safety = own.safety.min(Duration::from_secs(enough));
         }
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -499,6 +503,9 @@ impl Swarm {
                 | Bug::CacheMissIsTerminal
                 | Bug::CopiesUnread
                 | Bug::StartsWhatIsCopied
+                | Bug::CopiesWhatRuns
+                | Bug::CopiesOneByOne
+                | Bug::UnfrozenDisks
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack

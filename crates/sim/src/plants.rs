@@ -59,7 +59,10 @@ pub(crate) enum Bug {
     CacheMissIsTerminal,
     CopiesUnread,
     StartsWhatIsCopied,
+    CopiesWhatRuns,
     UnwantedCopies,
+    CopiesOneByOne,
+    UnfrozenDisks,
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
@@ -372,6 +375,27 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::clones::COPIED_DISKS_REST,
         also: &["copies-are-whole"],
         bug: Bug::StartsWhatIsCopied,
+    },
+    Plant {
+        name: "copies-what-runs",
+        what: "a pod that copies a machine's disks is made whether or not the machine was started meanwhile",
+        found_by: crate::clones::COPIED_DISKS_REST,
+        also: &["copies-are-whole"],
+        bug: Bug::CopiesWhatRuns,
+    },
+    Plant {
+        name: "copies-one-by-one",
+        what: "a guest begins to copy a disk when it has copied the one before",
+        found_by: crate::clones::ONE_INSTANT,
+        also: &[],
+        bug: Bug::CopiesOneByOne,
+    },
+    Plant {
+        name: "unfrozen-disks",
+        what: "nobody freezes a guest whose disks are taken one by one, by storage and by its own copying",
+        found_by: crate::clones::ONE_INSTANT,
+        also: &[],
+        bug: Bug::UnfrozenDisks,
     },
     Plant {
         name: "unwanted-copies",
@@ -715,7 +739,24 @@ impl Bug {
     }
     /// Whether it shows in machines that are copied while they run, or would start, and in nothing else.
     pub(crate) fn is_of_copies(self) -> bool {
-        matches!(self, Self::StartsWhatIsCopied | Self::UnwantedCopies)
+        matches!(
+            self,
+            Self::StartsWhatIsCopied
+                | Self::CopiesWhatRuns
+                | Self::UnwantedCopies
+                | Self::CopiesOneByOne
+                | Self::UnfrozenDisks
+        )
+    }
+    /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
+    pub(crate) fn scene(self) -> Option<crate::clones::Scene> {
+        use crate::clones::Scene;
+        match self {
+            Self::CopiesWhatRuns => Some(Scene::Awoken),
+            Self::CopiesOneByOne => Some(Scene::Speechless),
+            Self::UnfrozenDisks => Some(Scene::Running),
+            _ => None,
+        }
     }
     /// What it is for the controllers of machines.
     pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
@@ -727,6 +768,8 @@ impl Bug {
             Self::StateOfInstances => Planted::StateOfInstances,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
+            Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
+            Self::UnfrozenDisks => Planted::UnfrozenDisks,
             _ => return None,
         })
     }

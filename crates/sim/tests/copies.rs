@@ -23,6 +23,16 @@ fn a_machine_is_cloned_while_it_runs() {
     };
     // It has to succeed, and the clone's disks hold what the machine's do.
     must_hold("quiet", &run(1, &options));
+    must_hold("without an agent", &run(1, &Options { scene: Some(Scene::Speechless), ..options }));
+}
+
+#[test]
+fn a_pod_that_comes_late_copies_nothing_that_runs() {
+    for (seed, faults) in [(1, false), (2, true)] {
+        let safety = Duration::from_secs(25);
+        let options = Options { clones: true, faults, scene: Some(Scene::Awoken), safety, ..Options::default() };
+        must_hold(&format!("seed {seed}"), &run(seed, &options));
+    }
 }
 
 #[test]

@@ -172,6 +172,15 @@ fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, 
         {
             return Err(format!("subPath {p} of volume {} must stay inside it", m.name));
         }
+        // Runtimes say among the features of their handlers whether they can do this (containerd since 2.0), which is not read
+        // yet. Who asks for `IfPossible` is content with less.
+        if m.recursive_read_only.as_deref() == Some("Enabled") {
+            return Err(format!(
+                "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it is not \
+                 supported by the runtime",
+                m.name
+            ));
+        }
         let container_path =
             if m.mount_path.starts_with('/') { m.mount_path.clone() } else { format!("/{}", m.mount_path) };
         out.push(Mount {
@@ -403,6 +412,11 @@ mod tests {
             (json!({"name": "c", "volumeMounts": [{"name": "w", "mountPath": "/d"}]}), "volume \"w\""),
             (json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/d", "subPath": "../x"}]}), "inside"),
             (json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/d", "subPathExpr": "$(B)"}]}), "expand"),
+            (
+                json!({"name": "c", "volumeMounts":
+                    [{"name": "v", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Enabled"}]}),
+                "not supported by the runtime",
+            ),
             (json!({"name": "c", "securityContext": {"runAsNonRoot": true}}), "run as root"),
             (json!({"name": "c", "securityContext": {"runAsNonRoot": true, "runAsUser": 0}}), "breaks non-root"),
         ] {

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
-use super::squatter;
 use super::storage::{DRIVER, PLAIN};
+use super::{host, squatter};
 use crate::chance::{below, between};
 use crate::options::Options;
 use crate::plants::Bug;
@@ -31,10 +31,21 @@ pub enum Scene {
     Hopeless,
     /// A snapshot of a machine that runs, with a disk that storage snapshots and one that the machine copies.
     Running,
+    /// The same of a machine whose guest has no agent, and that copies both of its disks.
+    Speechless,
+    /// A snapshot of a machine that is off, which is started before the pod comes that is to copy its disk.
+    Awoken,
     /// A clone whose target is deleted when it has been there for a while.
     Forsaken,
     /// A hundred clones of one machine at once.
     Hundred,
+}
+
+impl Scene {
+    /// Whether machines run in it.
+    pub(crate) fn runs(self) -> bool {
+        matches!(self, Self::Running | Self::Speechless | Self::Awoken)
+    }
 }
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -134,18 +145,28 @@ impl People {
         let claims: &[&str] = match scene {
             Scene::Hopeless => &["bad-disk", "data"],
             Scene::Copied | Scene::Running => &["plain-root", "data", "plain-data"],
+            Scene::Speechless => &["plain-root", "plain-data"],
+            Scene::Awoken => &["plain-root"],
             _ => &["root", "data"],
         };
-        if scene == Scene::Running {
+        let name = if scene == Scene::Speechless { host::MUTE } else { "golden" };
+        if scene.runs() {
             self.node();
-            self.runs(SECOND, "golden", claims);
-        } else {
-            self.machine(SECOND, "golden", claims, Want::Down);
         }
-        let (machine, at) = (("VirtualMachine", "golden"), SECOND * 8);
         match scene {
-            Scene::OfMachine | Scene::Copied | Scene::Running => {
+            Scene::Running | Scene::Speechless => self.runs(SECOND, name, claims),
+            Scene::Awoken => self.machine(SECOND, name, claims, Want::Any),
+            _ => self.machine(SECOND, name, claims, Want::Down),
+        }
+        let (machine, at) = (("VirtualMachine", name), SECOND * 8);
+        match scene {
+            Scene::OfMachine | Scene::Copied | Scene::Running | Scene::Speechless => {
                 self.clone(at, "copying", machine, Some("copy"), SUCCEEDS)
+            }
+            Scene::Awoken => {
+                self.is_to(SECOND * 2, name, "Manual");
+                self.snapshot(at, "before", name);
+                self.start(SECOND * 12, name);
             }
             Scene::OfSnapshot => {
                 self.snapshot(SECOND * 4, "before", "golden");

@@ -9,11 +9,15 @@ use carrack_types::kubevirt::snapshot::copy_name;
 use serde_json::Value;
 
 use super::ends::data;
+use super::host::MUTE;
+use super::room::INSTANT;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, controller, key_of, text, uid};
 
 /// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
 const STALE: Duration = Duration::from_secs(60);
+/// The invariant of disks that are kept of a machine that runs.
+pub(crate) const ONE_INSTANT: &str = "copies-are-of-one-instant";
 /// The kinds of children, by the field that names them.
 const CHILDREN: [(&str, &str); 2] = [("snapshotName", "vmsnapshot"), ("restoreName", "vmrestore")];
 
@@ -149,6 +153,7 @@ fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     if change.before.as_ref().is_some_and(is_ready) {
         return;
     }
+    instants(content, observer, breaches);
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
     for backup in backups.into_iter().flatten() {
         let volume = text(backup, "/volumeName");
@@ -162,6 +167,36 @@ fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
             let what = format!("{} is ready, and its copy of {volume} holds {copy:?}, not {source:?}", key_of(content));
             breaches.push(Breach::new("copies-are-whole", what));
         }
+    }
+}
+
+/// A content that says it can be used has all disks as they were at one instant: those that the machine copied in any case,
+/// those that storage took, too, where the guest has an agent that freezes it.
+fn instants(content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
+    let machine = text(content, "/spec/source/virtualMachine/metadata/name");
+    let mut instants = BTreeMap::new();
+    for backup in backups.into_iter().flatten() {
+        let (volume, name) = (text(backup, "/volumeName"), text(backup, "/volumeSnapshotName"));
+        let is_copy = name == copy_name(text(content, "/metadata/name"), volume);
+        let holder = if is_copy {
+            let claim = observer.get("claim", &place(content, name));
+            claim.and_then(|claim| observer.get("volume", text(claim, "/spec/volumeName")))
+        } else if machine.starts_with(MUTE) {
+            continue;
+        } else {
+            let taken = observer.get("volumesnapshot", &place(content, name));
+            let name = taken.map(|taken| text(taken, "/status/boundVolumeSnapshotContentName"));
+            name.and_then(|name| observer.get("volumesnapshotcontent", name))
+        };
+        let instant = holder.and_then(|holder| holder["metadata"]["annotations"][INSTANT].as_str());
+        instants.insert(volume, instant);
+    }
+    let mut all = instants.values();
+    let first = all.next();
+    if all.any(|instant| Some(instant) != first) {
+        let what = format!("{} is ready, and its disks are of several instants: {instants:?}", key_of(content));
+        breaches.push(Breach::new(ONE_INSTANT, what));
     }
 }
 

@@ -13,7 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume as PodVolume};
 use serde_json::{Value, json};
 
-use super::room::{Disk, End, Room, Work};
+use super::room::{Disk, End, INSTANT, Room, Work};
 use super::storage::{bound, watch_volumes};
 use crate::provisioner::DATA;
 
@@ -95,7 +95,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = (&PodVolume, &str)> {
 
 fn disk(volume: &PersistentVolume) -> Disk {
     let data = volume.annotation(DATA).unwrap_or_default();
-    Disk { volume: volume.name().to_owned(), data: data.to_owned() }
+    Disk { volume: volume.name().to_owned(), data: data.to_owned(), written: None }
 }
 
 /// What a pod's process is to do; nothing as long as a volume of it is not there.
@@ -140,8 +140,10 @@ impl Kubelet {
         let mut plan = Plan::none();
         for written in self.0.written(pod.uid()) {
             let Some(volume) = view.get::<PersistentVolume>("", &written.volume) else { continue };
-            if volume.annotation(DATA) != Some(written.data.as_str()) {
-                plan = plan.patch(volume.as_ref(), json!({"metadata": {"annotations": {DATA: written.data}}}));
+            let instant = written.written.map(|at| at.rfc3339_micros());
+            if volume.annotation(DATA) != Some(&written.data) || volume.annotation(INSTANT) != instant.as_deref() {
+                let annotations = json!({DATA: written.data, INSTANT: instant});
+                plan = plan.patch(volume.as_ref(), json!({"metadata": {"annotations": annotations}}));
             }
         }
         if !plan.is_none() {

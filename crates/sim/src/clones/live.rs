@@ -50,14 +50,14 @@ impl People {
         }
     }
 
-    fn is_to(&mut self, at: Duration, name: &str, strategy: &str) {
+    pub(super) fn is_to(&mut self, at: Duration, name: &str, strategy: &str) {
         let patch = json!({"spec": {"runStrategy": strategy}});
         let what = What::Try { resource: VirtualMachine::resource(), name: name.into(), sub: "", patch };
         self.acts.push(Act { at, what });
     }
 
     /// Asks for a start, as `virtctl start` does: what holds a machine holds its strategy, and not this.
-    fn start(&mut self, at: Duration, name: &str) {
+    pub(super) fn start(&mut self, at: Duration, name: &str) {
         let patch = json!({"status": {"stateChangeRequests": [{"action": "Start"}]}});
         let what = What::Try { resource: VirtualMachine::resource(), name: name.into(), sub: "status", patch };
         self.acts.push(Act { at, what });

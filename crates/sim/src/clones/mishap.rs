@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use carrack_engine::{ApiRequest, Method};
+use carrack_types::kubevirt::snapshot::names::COPYING_LABEL;
+use serde_json::Value;
+
+use super::Scene;
+use crate::options::Options;
 use crate::plants::Bug;
 use crate::server::ConnId;
 
@@ -40,6 +46,8 @@ pub(crate) struct Fate {
     mishap: Option<Mishap>,
     /// What a planted bug needs to show: every second DELETE does not arrive.
     forgetful: bool,
+    /// Pods that are to copy disks of machines that are off come late.
+    late_pods: bool,
     /// What a planted bug needs to show: all lines of this watch are late.
     pub slow: Option<ConnId>,
     pub begun: bool,
@@ -52,8 +60,19 @@ fn next(count: &mut u64) -> u64 {
 }
 
 impl Fate {
-    pub(crate) fn new(mishap: Option<Mishap>, bug: Option<Bug>) -> Self {
-        Self { mishap, forgetful: bug == Some(Bug::RestoreNotCreatedYet), ..Self::default() }
+    pub(crate) fn new(options: &Options, bug: Option<Bug>) -> Self {
+        let forgetful = bug == Some(Bug::RestoreNotCreatedYet);
+        let late_pods = options.scene == Some(Scene::Awoken);
+        Self { mishap: options.mishap, forgetful, late_pods, ..Self::default() }
+    }
+    /// How long a request is on its way for the scene's sake.
+    pub(crate) fn request(&self, request: &ApiRequest) -> Option<Duration> {
+        let path = request.path.split('?').next().unwrap_or_default();
+        if !self.late_pods || request.method != Method::Post || !path.ends_with("/pods") {
+            return None;
+        }
+        let pod: Value = serde_json::from_slice(&request.body).ok()?;
+        (pod["metadata"]["labels"][COPYING_LABEL] == "keep").then_some(LATE)
     }
     /// Whether The controller of clones dies before its next effect.
     pub(crate) fn dies(&mut self) -> bool {

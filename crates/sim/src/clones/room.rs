@@ -23,6 +23,8 @@ use crate::plants::Bug;
 
 /// The invariant that is checked here.
 pub(crate) const NAME: &str = "copied-disks-rest";
+/// Annotation of volumes, and of contents of snapshots: the instant at which a guest that ran had last written what is kept.
+pub(crate) const INSTANT: &str = "sim.carrack.io/instant";
 /// A node thaws a guest by itself after this at the most.
 const THAWS: Duration = Duration::from_secs(300);
 
@@ -33,6 +35,8 @@ pub(crate) struct Disk {
     pub volume: String,
     /// What was on it when it was opened.
     pub data: String,
+    /// When the guest had last written to it whose disk it is, or of whose disk this is a copy.
+    pub written: Option<Time>,
 }
 
 /// From which disk to which one.
@@ -78,8 +82,22 @@ struct Guest {
     pod: String,
     /// By the names of its volumes.
     disks: BTreeMap<String, Disk>,
-    frozen_until: Option<Time>,
+    frozen: Option<Frozen>,
     end: Option<End>,
+}
+
+/// A guest is frozen: since then it writes nothing.
+#[derive(Clone, Copy, Debug)]
+struct Frozen {
+    since: Time,
+    until: Time,
+}
+
+impl Guest {
+    /// When it had last written to its disks: each writes all the time, unless it is frozen.
+    fn wrote(&self, now: Time) -> Time {
+        self.frozen.map_or(now, |frozen| frozen.since)
+    }
 }
 
 /// A copy that a guest makes.
@@ -100,6 +118,8 @@ struct State {
     faults: bool,
     /// A planted bug: a copy goes on when nobody waits for it any more.
     unwanted_goes_on: bool,
+    /// A planted bug: a guest begins to copy a disk when it has copied the one before.
+    one_by_one: bool,
     processes: BTreeMap<String, Process>,
     guests: BTreeMap<String, Guest>,
     jobs: Vec<Job>,
@@ -118,6 +138,7 @@ impl Room {
             rng,
             faults,
             unwanted_goes_on: bug == Some(Bug::UnwantedCopies),
+            one_by_one: bug == Some(Bug::CopiesOneByOne),
             processes: BTreeMap::new(),
             guests: BTreeMap::new(),
             jobs: Vec::new(),
@@ -226,7 +247,7 @@ impl Room {
             state.open(&who, disk, true);
         }
         state.said.push(format!("{who} starts"));
-        let guest = Guest { name: name.to_owned(), pod: pod.to_owned(), disks, frozen_until: None, end: None };
+        let guest = Guest { name: name.to_owned(), pod: pod.to_owned(), disks, frozen: None, end: None };
         state.guests.insert(instance.to_owned(), guest);
         true
     }
@@ -238,7 +259,14 @@ impl Room {
 
     /// Whether an instance's guest is frozen.
     pub(crate) fn is_frozen(&self, instance: &str) -> bool {
-        self.lock().guests.get(instance).is_some_and(|guest| guest.frozen_until.is_some())
+        self.lock().guests.get(instance).is_some_and(|guest| guest.frozen.is_some())
+    }
+
+    /// When the guest had last written that has a volume open; none when nobody has.
+    pub(crate) fn wrote(&self, volume: &str) -> Option<Time> {
+        let state = self.lock();
+        let has = |guest: &&Guest| guest.end.is_none() && guest.disks.values().any(|disk| disk.volume == volume);
+        state.guests.values().find(has).map(|guest| guest.wrote(state.now))
     }
 
     /// Instances whose guests run.
@@ -259,7 +287,7 @@ impl Room {
     /// nobody waits for.
     pub(crate) fn lack(&self) -> Option<String> {
         let state = self.lock();
-        let frozen = state.guests.values().find(|guest| guest.end.is_none() && guest.frozen_until.is_some());
+        let frozen = state.guests.values().find(|guest| guest.end.is_none() && guest.frozen.is_some());
         let job = state.jobs.first();
         frozen
             .map(|guest| format!("the guest of {} is still frozen", guest.name))
@@ -281,12 +309,13 @@ impl Room {
             "freeze" => {
                 let seconds = text(body, "/unfreezeTimeout").trim_end_matches('s').parse().unwrap_or(0);
                 let wait = Duration::from_secs(seconds);
-                let until = state.now + if wait.is_zero() { THAWS } else { wait.min(THAWS) };
-                state.guest(&instance, |guest| guest.frozen_until = Some(until));
+                let now = state.now;
+                let until = now + if wait.is_zero() { THAWS } else { wait.min(THAWS) };
+                state.guest(&instance, |guest| guest.frozen = Some(Frozen { since: guest.wrote(now), until }));
                 Ok(())
             }
             "unfreeze" => {
-                state.guest(&instance, |guest| guest.frozen_until = None);
+                state.guest(&instance, |guest| guest.frozen = None);
                 Ok(())
             }
             "copyvolumes" => state.copy(&instance, body),
@@ -300,7 +329,7 @@ fn guest_of(name: &str, instance: &str) -> String {
 }
 
 fn written((source, target): &Pair) -> Disk {
-    Disk { volume: target.volume.clone(), data: source.data.clone() }
+    Disk { volume: target.volume.clone(), data: source.data.clone(), written: source.written }
 }
 
 impl State {
@@ -339,13 +368,18 @@ impl State {
             self.copied(job);
         }
         for guest in self.guests.values_mut() {
-            guest.frozen_until = guest.frozen_until.filter(|until| *until > now);
+            guest.frozen = guest.frozen.filter(|frozen| frozen.until > now);
         }
     }
 
     /// A guest has copied its disks, or could not.
-    fn copied(&mut self, job: Job) {
+    fn copied(&mut self, mut job: Job) {
         let Some((_, end)) = job.due else { return };
+        if self.one_by_one
+            && let Some(wrote) = self.guests.get(&job.instance).map(|guest| guest.wrote(self.now))
+        {
+            job.pairs.iter_mut().skip(1).for_each(|(source, _)| source.written = Some(wrote));
+        }
         if end == End::Well
             && let Some(Process { work: Work::Receive(_, targets), .. }) = self.processes.get_mut(&job.pod)
         {
@@ -365,7 +399,7 @@ impl State {
         let inside = self.guests.iter_mut().find(|(_, guest)| guest.pod == uid && guest.end.is_none());
         let Some((instance, guest)) = inside else { return };
         guest.end = Some(end);
-        guest.frozen_until = None;
+        guest.frozen = None;
         let instance = instance.clone();
         let (lost, jobs) = std::mem::take(&mut self.jobs).into_iter().partition(|job| job.instance == instance);
         self.jobs = jobs;
@@ -435,8 +469,11 @@ impl State {
             return Ok(());
         }
         let volumes = body["volumes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let disks = self.guests.get(instance).map(|guest| &guest.disks);
-        let sources: Option<Vec<Disk>> = volumes.map(|volume| disks?.get(volume).cloned()).collect();
+        let guest = self.guests.get(instance);
+        // All of them as they are now: one transaction.
+        let wrote = guest.map(|guest| guest.wrote(self.now));
+        let as_is = |volume| Some(Disk { written: wrote, ..guest?.disks.get(volume)?.clone() });
+        let sources: Option<Vec<Disk>> = volumes.map(as_is).collect();
         let Some(sources) = sources else { return Err("the machine has no such disk".to_owned()) };
         let pairs: Vec<Pair> = sources.into_iter().zip(targets.iter().cloned()).collect();
         let who = format!("the copy for pod {pod}");

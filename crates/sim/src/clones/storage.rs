@@ -10,6 +10,7 @@ use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
+use super::room::{INSTANT, Room};
 use crate::provisioner::{DATA, Provisioner, TAKES, left, takes};
 
 /// The driver, and what its classes call it.
@@ -19,9 +20,9 @@ pub(super) const PLAIN: &str = "plain.carrack.io";
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
 
 /// All three; where machines run, their node has the copying pods (see `host`).
-pub(crate) fn manager(rng: Rng, copies: bool) -> Manager {
+pub(crate) fn manager(rng: Rng, copies: bool, room: &Room) -> Manager {
     let provisioner = Provisioner { drivers: &[DRIVER, PLAIN], snapshots: true };
-    let storage = Manager::new("storage", rng).with(provisioner).with(Snapshotter);
+    let storage = Manager::new("storage", rng).with(provisioner).with(Snapshotter(room.clone()));
     if copies { storage.with(Copier) } else { storage }
 }
 
@@ -89,7 +90,8 @@ impl Controller for Copier {
     }
 }
 
-struct Snapshotter;
+/// Takes snapshots of volumes, as they are when it makes their contents.
+struct Snapshotter(Room);
 
 impl Controller for Snapshotter {
     fn name(&self) -> &'static str {
@@ -129,46 +131,53 @@ impl Controller for Snapshotter {
         if !holds {
             return Plan::none().patch(snapshot.as_ref(), json!({"metadata": {"finalizers": [FINALIZER]}}));
         }
-        take(snapshot, content.map(AsRef::as_ref), &content_name, view, now)
+        self.take(snapshot, content.map(AsRef::as_ref), &content_name, view, now)
     }
 }
 
-fn take(
-    snapshot: &VolumeSnapshot,
-    content: Option<&VolumeSnapshotContent>,
-    name: &str,
-    view: &View<'_>,
-    now: Time,
-) -> Plan {
-    let say = |status: Value| match json!(snapshot.status.clone().unwrap_or_default()) == status {
-        true => Plan::none(),
-        false => Plan::none().patch_status(snapshot, json!({"status": status})),
-    };
-    let of = snapshot.spec.source.persistent_volume_claim_name.as_deref().unwrap_or_default();
-    if of.starts_with("bad") {
-        return say(json!({"error": {"message": "the shelf is full"}}));
-    }
-    let Some(content) = content else {
-        let claim = view.get::<PersistentVolumeClaim>(snapshot.namespace(), of);
-        let volume = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.as_deref());
-        let Some(volume) = volume.and_then(|volume| view.get::<PersistentVolume>("", volume)) else {
-            return Plan::none();
+impl Snapshotter {
+    fn take(
+        &self,
+        snapshot: &VolumeSnapshot,
+        content: Option<&VolumeSnapshotContent>,
+        name: &str,
+        view: &View<'_>,
+        now: Time,
+    ) -> Plan {
+        let say = |status: Value| match json!(snapshot.status.clone().unwrap_or_default()) == status {
+            true => Plan::none(),
+            false => Plan::none().patch_status(snapshot, json!({"status": status})),
         };
-        let content = json!({"metadata": {"name": name, "annotations": {DATA: volume.annotation(DATA)}},
+        let of = snapshot.spec.source.persistent_volume_claim_name.as_deref().unwrap_or_default();
+        if of.starts_with("bad") {
+            return say(json!({"error": {"message": "the shelf is full"}}));
+        }
+        let Some(content) = content else {
+            let claim = view.get::<PersistentVolumeClaim>(snapshot.namespace(), of);
+            let volume = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.as_deref());
+            let Some(volume) = volume.and_then(|volume| view.get::<PersistentVolume>("", volume)) else {
+                return Plan::none();
+            };
+            let mut annotations = json!({DATA: volume.annotation(DATA)});
+            if let Some(wrote) = self.0.wrote(volume.name()) {
+                annotations[INSTANT] = wrote.rfc3339_micros().into();
+            }
+            let content = json!({"metadata": {"name": name, "annotations": annotations},
             "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": volume.uid()},
                 "volumeSnapshotRef": {"namespace": snapshot.namespace(), "name": snapshot.name(), "uid": snapshot.uid()}}});
-        return match serde_json::from_value::<VolumeSnapshotContent>(content) {
-            Ok(content) => Plan::none().create(&content),
-            Err(error) => Plan::failed(error.to_string()),
+            return match serde_json::from_value::<VolumeSnapshotContent>(content) {
+                Ok(content) => Plan::none().create(&content),
+                Err(error) => Plan::failed(error.to_string()),
+            };
         };
-    };
-    if snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true)) {
-        return Plan::none();
-    }
-    let left = left(content, takes(of), now);
-    if left.is_zero() {
-        return say(json!({"boundVolumeSnapshotContentName": name, "readyToUse": true, "restoreSize": "1Gi",
+        if snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true)) {
+            return Plan::none();
+        }
+        let left = left(content, takes(of), now);
+        if left.is_zero() {
+            return say(json!({"boundVolumeSnapshotContentName": name, "readyToUse": true, "restoreSize": "1Gi",
             "creationTime": now.rfc3339()}));
+        }
+        say(json!({"boundVolumeSnapshotContentName": name, "readyToUse": false})).requeue_after(left)
     }
-    say(json!({"boundVolumeSnapshotContentName": name, "readyToUse": false})).requeue_after(left)
 }

@@ -380,7 +380,7 @@ impl World {
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
             calls_rng: root.fork("calls"),
-            fate: Fate::new(options.mishap, bug),
+            fate: Fate::new(options, bug),
             servers_rng: root.fork("servers in use"),
             ends_rng: root.fork("who is told to end"),
             breaches: Vec::new(),

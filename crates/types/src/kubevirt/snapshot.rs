@@ -426,6 +426,13 @@ pub fn copy_name(content: &str, volume: &str) -> String {
     format!("{content}-copy-{volume}")
 }
 
+/// Name of the ControllerRevision in which a content keeps the machine's instance type or preference; `field` is the field of
+/// the machine's spec that names it.
+#[must_use]
+pub fn kept_revision_name(content: &str, field: &str) -> String {
+    format!("{content}-{field}")
+}
+
 /// Name of the pod that copies a machine's disks, by the machine's UID; for a machine that is yet to come, by the UID of the
 /// restore that makes it. While it is there, the machine does not start.
 #[must_use]

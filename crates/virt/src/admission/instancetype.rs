@@ -54,7 +54,4 @@ fn check(field: &str, matcher: &InstancetypeMatcher, kinds: [&str; 2], faults: &
         let message = format!("got unexpected kind in {field}Matcher: {kind}");
         faults.unsupported(format!("spec.{field}.kind"), message);
     }
-    if matcher.revision_name.is_some() {
-        faults.unsupported(format!("spec.{field}.revisionName"), "revisions are chosen by the controller");
-    }
 }

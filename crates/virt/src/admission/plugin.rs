@@ -23,6 +23,8 @@ use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
 use crate::instancetype;
 
+/// Resource of the revisions that keep instance types and preferences.
+const REVISIONS: &str = "controllerrevisions";
 /// Kind of the object with the cluster's settings.
 const SETTINGS: &str = "kubevirts";
 
@@ -44,8 +46,10 @@ impl AdmissionPlugin for VirtAdmission {
             return Vec::new();
         }
         let mut needed = vec![Needed::all(GROUP, SETTINGS, "")];
-        for place in places(attributes).iter().flatten() {
-            needed.push(Needed::one(instancetype::GROUP, place.1, &place.2, &place.3));
+        for named in named(attributes).iter().flatten() {
+            needed.push(Needed::one(instancetype::GROUP, named.plural, &named.namespace, &named.name));
+            let revisions = named.revisions.iter();
+            needed.extend(revisions.map(|name| Needed::one("apps", REVISIONS, attributes.namespace, name)));
         }
         needed
     }
@@ -172,8 +176,44 @@ fn snapshots(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Sta
     refuse(attributes, faults.into_vec())
 }
 
-/// Where the instance type and the preference of the machine are: kind, resource, namespace, name.
-fn places(attributes: &Attributes<'_>) -> [Option<(&'static str, &'static str, String, String)>; 2] {
+/// An instance type or preference that a machine names.
+struct Named {
+    kind: &'static str,
+    plural: &'static str,
+    /// Empty for one that is for all namespaces.
+    namespace: String,
+    name: String,
+    /// Revisions that may keep it: the one that the spec names, and the one that the machine has.
+    revisions: Vec<String>,
+    /// Whether the spec names a revision.
+    is_kept: bool,
+}
+
+impl Named {
+    /// What counts of it: what a revision of it keeps, or else the object as it is, unless the spec says which revision.
+    fn find(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Option<Value> {
+        let kept = |revision: &String| {
+            let kept = lookup.get("apps", REVISIONS, attributes.namespace, revision)?.get("data")?;
+            (kept["kind"] == self.kind && kept["metadata"]["name"] == self.name.as_str()).then(|| kept.clone())
+        };
+        let live = || {
+            let found = lookup.get(instancetype::GROUP, self.plural, &self.namespace, &self.name);
+            found.map(|object| Value::Object(object.clone()))
+        };
+        self.revisions.iter().find_map(kept).or_else(|| if self.is_kept { None } else { live() })
+    }
+
+    /// That it is not there.
+    fn missing(&self) -> String {
+        match self.revisions.first().filter(|_| self.is_kept) {
+            Some(revision) => format!("{REVISIONS}.apps \"{revision}\" not found"),
+            None => format!("{}.{} \"{}\" not found", self.plural, instancetype::GROUP, self.name),
+        }
+    }
+}
+
+/// The instance type and the preference of the machine.
+fn named(attributes: &Attributes<'_>) -> [Option<Named>; 2] {
     let spec = attributes.object.get("spec").cloned().unwrap_or_default();
     // Only the matchers are read: the rest may be anything yet.
     let matcher = |name: &str| serde_json::from_value(spec.get(name).cloned().unwrap_or_default()).ok();
@@ -184,35 +224,44 @@ fn places(attributes: &Attributes<'_>) -> [Option<(&'static str, &'static str, S
     };
     super::instancetype::complete_matchers(&mut named);
     let namespace = attributes.namespace;
-    let owned =
-        |place: instancetype::Place<'_>| (place.kind, place.plural, place.namespace.to_owned(), place.name.to_owned());
+    let status = attributes.old.and_then(|old| old.get("status"));
+    let owned = |place: instancetype::Place<'_>, field: &str| {
+        let own = instancetype::referenced(status.and_then(|status| status.get(field)), &place);
+        Named {
+            kind: place.kind,
+            plural: place.plural,
+            namespace: place.namespace.to_owned(),
+            name: place.name.to_owned(),
+            revisions: place
+                .revision
+                .into_iter()
+                .chain(own)
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            is_kept: place.revision.is_some(),
+        }
+    };
     [
-        instancetype::instancetype_place(&named, namespace).map(owned),
-        instancetype::preference_place(&named, namespace).map(owned),
+        instancetype::instancetype_place(&named, namespace).map(|place| owned(place, "instancetypeRef")),
+        instancetype::preference_place(&named, namespace).map(|place| owned(place, "preferenceRef")),
     ]
 }
 
 /// Applies what the machine names to its template, so that what is checked is what will be made of it.
 fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachine, faults: &mut Faults) {
     let mut chosen = instancetype::Chosen::default();
-    let [of_instancetype, of_preference] = places(attributes);
-    let object = |place: &(&str, &'static str, String, String)| {
-        let found = lookup.get(instancetype::GROUP, place.1, &place.2, &place.3);
-        found.map(|object| Value::Object(object.clone()))
-    };
-    let missing = |place: &(&str, &'static str, String, String)| {
-        format!("{}.{} \"{}\" not found", place.1, instancetype::GROUP, place.3)
-    };
-    if let Some(place) = &of_instancetype {
-        chosen.instancetype = object(place).as_ref().and_then(instancetype::spec_of);
+    let [of_instancetype, of_preference] = named(attributes);
+    if let Some(named) = &of_instancetype {
+        chosen.instancetype = named.find(attributes, lookup).as_ref().and_then(instancetype::spec_of);
         if chosen.instancetype.is_none() {
-            faults.not_found("spec.instancetype", format!("Failure to find instancetype: {}", missing(place)));
+            faults.not_found("spec.instancetype", format!("Failure to find instancetype: {}", named.missing()));
         }
     }
-    if let Some(place) = &of_preference {
-        chosen.preference = object(place).as_ref().and_then(instancetype::spec_of);
+    if let Some(named) = &of_preference {
+        chosen.preference = named.find(attributes, lookup).as_ref().and_then(instancetype::spec_of);
         if chosen.preference.is_none() {
-            faults.not_found("spec.preference", format!("Failure to find preference: {}", missing(place)));
+            faults.not_found("spec.preference", format!("Failure to find preference: {}", named.missing()));
         }
     }
     if let Some(template) = &mut vm.spec.template

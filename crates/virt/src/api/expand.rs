@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::objects::Call;
 use super::reply;
-use crate::instancetype::{Chosen, GROUP, Place, instancetype_place, object_of, preference_place, referenced, spec_of};
+use crate::instancetype::{
+    Chosen, GROUP, Place, instancetype_place, is_of, object_of, preference_place, referenced, spec_of,
+};
 
 /// `virtualmachines/<name>/expand-spec`: the machine as it is stored.
 pub(super) async fn stored(call: &Call<'_>) -> Result<Response, Status> {
@@ -58,13 +60,21 @@ async fn read<T: serde::de::DeserializeOwned>(
     place: &Place<'_>,
     field: Option<&Value>,
 ) -> Result<Option<T>, Status> {
-    if let Some(name) = referenced(field, place).filter(|_| !vm.uid().is_empty()) {
+    let own = referenced(field, place).filter(|_| !vm.uid().is_empty());
+    for name in place.revision.into_iter().chain(own) {
         let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", call.namespace);
         match call.get_at::<k8s_openapi::api::apps::v1::ControllerRevision>(&path).await {
-            Ok(revision) => return Ok(object_of(&revision).and_then(spec_of)),
+            Ok(revision) => {
+                if let Some(kept) = object_of(&revision).filter(|kept| is_of(kept, place)) {
+                    return Ok(spec_of(kept));
+                }
+            }
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
+    }
+    if let Some(name) = place.revision {
+        return Err(Status::not_found("apps", "controllerrevisions", name));
     }
     let scope = if place.namespace.is_empty() { String::new() } else { format!("/namespaces/{}", place.namespace) };
     let object: Value = call.get_at(&format!("/apis/{GROUP}/v1beta1{scope}/{}/{}", place.plural, place.name)).await?;

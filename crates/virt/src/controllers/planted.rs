@@ -15,4 +15,8 @@ pub enum Planted {
     CopiesUnread,
     /// A machine is started whether or not a pod copies or fills its disks.
     StartsWhatIsCopied,
+    /// A pod that copies a machine's disks is made whether or not the machine has been started meanwhile.
+    CopiesWhatRuns,
+    /// Nobody freezes the guest of a running machine whose disks are taken one by one.
+    UnfrozenDisks,
 }

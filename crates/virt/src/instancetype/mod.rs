@@ -6,7 +6,7 @@
 //!
 //! Admission applies them to tell conflicts at once, the controller to make an instance, `expand-spec` to show what comes
 //! of it. What a machine was first started with is kept in ControllerRevisions, so that a changed or deleted instance
-//! type changes no machine.
+//! type changes no machine. A machine that is restored begins with the revisions that its snapshot kept, which its spec names.
 
 mod apply;
 mod preference;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 pub use apply::Conflict;
-pub(crate) use revision::{object_of, reference, referenced, revision_of};
+pub(crate) use revision::{copy_of, is_of, object_of, reference, referenced, revision_of};
 
 /// Their API group.
 pub const GROUP: &str = "instancetype.kubevirt.io";
@@ -44,6 +44,8 @@ pub struct Place<'a> {
     pub namespace: &'a str,
     /// Name.
     pub name: &'a str,
+    /// The revision that is to be taken for it, if one is named.
+    pub revision: Option<&'a str>,
 }
 
 /// What a machine names, as far as it names something.
@@ -80,7 +82,8 @@ fn place<'a>(
     let name = matcher.name.as_deref().filter(|name| !name.is_empty())?;
     let ((kind, plural), namespace) =
         if matcher.kind.as_deref() == Some(namespaced.0) { (namespaced, namespace) } else { (cluster, "") };
-    Some(Place { kind, plural, namespace, name })
+    let revision = matcher.revision_name.as_deref().filter(|name| !name.is_empty());
+    Some(Place { kind, plural, namespace, name, revision })
 }
 
 /// The spec in an object of the group.

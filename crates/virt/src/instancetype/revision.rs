@@ -5,7 +5,7 @@
 
 use carrack_engine::controller_ref;
 use carrack_types::kubevirt::VirtualMachine;
-use carrack_types::resource::Object;
+use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -59,6 +59,26 @@ pub(crate) fn referenced<'a>(field: Option<&'a Value>, place: &Place<'_>) -> Opt
     let field = field?;
     let same = field["name"] == place.name && field["kind"] == place.kind;
     if same { field["controllerRevisionRef"]["name"].as_str() } else { None }
+}
+
+/// Whether a kept object is the instance type or preference that is named there.
+pub(crate) fn is_of(kept: &Value, place: &Place<'_>) -> bool {
+    kept["kind"] == place.kind && kept["metadata"]["name"] == place.name
+}
+
+/// The same revision under another name, with another owner.
+pub(crate) fn copy_of<O: Kind>(revision: &ControllerRevision, name: String, owner: &O) -> ControllerRevision {
+    ControllerRevision {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(owner.namespace().to_owned()),
+            labels: revision.metadata.labels.clone(),
+            owner_references: Some(vec![controller_ref(owner)]),
+            ..ObjectMeta::default()
+        },
+        data: revision.data.clone(),
+        revision: revision.revision,
+    }
 }
 
 /// The object that a revision keeps.

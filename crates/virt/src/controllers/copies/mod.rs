@@ -49,7 +49,7 @@ use crate::controllers::vmi::pod::bytes_quantity;
 use crate::identity::{digest, label_value};
 pub(crate) use pod::{
     Job, Pair, Purpose, Running, Stage, confirm_none, container_id, has_succeeded, instance, is_at_work, is_hopeless,
-    own, pause_left, remove, trouble,
+    own, pause, pause_left, remove, trouble,
 };
 
 /// Annotation of a storage class: claims without a class are of this one.
@@ -174,7 +174,8 @@ pub(crate) fn claim(
     }
 }
 
-/// The pod that keeps the disks of a content's machine, or takes what that copies itself; none when the content names none.
+/// The pod that keeps the disks of a content's machine, or takes what that copies itself; none when the content names no
+/// machine, and as long as not all claims for the copies are known.
 pub(crate) fn job<'a>(
     content: &'a VirtualMachineSnapshotContent,
     copies: &[Copy<'_>],
@@ -186,6 +187,7 @@ pub(crate) fn job<'a>(
         Some(Pair {
             source: source.metadata.name.clone()?,
             target: copy.name.to_owned(),
+            target_uid: copy.claim?.uid().to_owned(),
             block: is_block(&source.spec),
         })
     };

@@ -76,6 +76,8 @@ pub(crate) struct Pair {
     pub source: String,
     /// What is written.
     pub target: String,
+    /// The UID of that claim: one that was deleted and made anew holds nothing, whatever a pod has copied before.
+    pub target_uid: String,
     /// Whether the machine's side is a block device. A copy is a file.
     pub block: bool,
 }
@@ -107,7 +109,8 @@ pub(crate) enum Stage<'a> {
 impl Job<'_> {
     /// What it is made for.
     fn what(&self) -> String {
-        let pairs: Vec<_> = self.pairs.iter().map(|pair| (&pair.source, &pair.target, pair.block)).collect();
+        let pair = |pair: &'_ Pair| (pair.source.clone(), pair.target.clone(), pair.target_uid.clone(), pair.block);
+        let pairs: Vec<_> = self.pairs.iter().map(pair).collect();
         digest(&(self.purpose.word(), pairs))
     }
 
@@ -276,11 +279,16 @@ pub(crate) fn is_at_work(pod: &Pod) -> bool {
 /// How long a pod that failed is left there before the next one is made: each comes twice as long after its owner as the one
 /// before it, but at least two seconds and at most a minute after that. By the API server's clock, which dates both.
 pub(crate) fn pause_left<O: Kind>(pod: &Pod, owner: &O, now: Time) -> Duration {
+    if phase(pod) == "Failed" { pause(pod, owner, now) } else { Duration::ZERO }
+}
+
+/// The same for a pod that is of no use, whether it failed or not.
+pub(crate) fn pause<O: Kind>(pod: &Pod, owner: &O, now: Time) -> Duration {
     let dated = |created: &Option<MetaTime>| created.as_ref().map(Time::from);
     let dates = (dated(&pod.metadata.creation_timestamp), dated(&owner.meta().creation_timestamp));
     let (Some(made), Some(begun)) = dates else { return Duration::ZERO };
     let [least, most] = PAUSES;
-    if phase(pod) == "Failed" { (made + made.since(begun).clamp(least, most)).since(now) } else { Duration::ZERO }
+    (made + made.since(begun).clamp(least, most)).since(now)
 }
 
 /// The id of a pod's container that runs, without the runtime's name.

@@ -397,12 +397,66 @@ fn disks_of_both_kinds_are_of_one_time() {
     assert!(!said(&world).contains("call"), "{}", said(&world));
     world.taken = Some(vec![of_storage(json!({"creationTime": "1970-01-12T13:46:44Z", "readyToUse": true}))]);
     assert!(said(&world).starts_with("call virtualmachineinstances/vm/unfreeze"), "{}", said(&world));
-    // A copy that is begun anew would be of another time: it fails when the snapshot's time is over.
+    // A copy that is begun anew is of another time: what storage has taken goes first, and then all is taken again.
     world.pods.clear();
-    let interrupted = said(&world);
-    assert!(!interrupted.contains("create") && interrupted.contains("status"), "{interrupted}");
-    world.vmi = None;
-    assert!(!said(&world).contains("create pods"), "{}", said(&world));
+    let drop = format!("delete volumesnapshots/{OTHER}");
+    for vmi in [world.vmi.clone(), None] {
+        world.vmi = vmi;
+        check(&world.content(), &[&format!("no child pods/{POD}"), &drop]);
+    }
+    let going = json!({"metadata": {"deletionTimestamp": "1970-01-12T13:46:45Z"}});
+    world.taken = Some(vec![with(of_storage(json!({})), going)]);
+    assert!(!said(&world).contains("create"), "{}", said(&world));
+    // So do a copy of which it is not known when it was begun, and one of which storage's part is gone.
+    let again = ["call virtualmachineinstances/vm/unfreeze".to_owned(), format!("delete pods/{POD}")];
+    let mut unsure = other(receiving(true));
+    unsure.taken = Some(vec![of_storage(json!({}))]);
+    for mut world in [unsure, other(begun())] {
+        for status in [json!({}), json!({"phase": "Succeeded"})] {
+            let pod = with(world.pods.pop().expect("a pod"), json!({ "status": status }));
+            world.pods.push(pod);
+            // What fails at once is not begun again at once.
+            let mut young = world.content["metadata"].clone();
+            young["creationTimestamp"] = json!("1970-01-12T13:46:40Z");
+            let metadata = std::mem::replace(&mut world.content["metadata"], young);
+            world.pods[0]["metadata"]["creationTimestamp"] = json!("1970-01-12T13:46:49Z");
+            let waits = words(&world.content()).join("\n");
+            assert!(waits.contains("error") && !waits.contains("delete"), "{waits}");
+            world.content["metadata"] = metadata;
+            let said = words(&world.content());
+            assert!(
+                said.len() == 2 && said.iter().zip(&again).all(|(said, again)| said.starts_with(again)),
+                "{said:?}"
+            );
+        }
+    }
+}
+
+/// Storage takes all disks; the guest may have gone on between two of them.
+#[test]
+fn disks_that_storage_takes_are_of_one_time() {
+    const A: &str = "vmsnapshot-s-uid-volume-a";
+    const B: &str = "vmsnapshot-s-uid-volume-b";
+    let check = |status: Value, wanted: &[&str]| {
+        let mut world = World::new();
+        let backup = |name: &str, child: &str| {
+            json!({"volumeName": name, "volumeSnapshotName": child,
+                "persistentVolumeClaim": {"metadata": {"name": name}, "spec": {"storageClassName": "shelf"}}})
+        };
+        world.content["spec"]["volumeBackups"] = json!([backup("a", A), backup("b", B)]);
+        world.classes = vec![class("shelf", "shelf", false)];
+        world.taken =
+            Some(vec![json!({"metadata": {"name": A, "namespace": "ns", "uid": "a-uid", "resourceVersion": "40",
+                "ownerReferences": owner("VirtualMachineSnapshotContent", "content")},
+            "spec": {"source": {"persistentVolumeClaimName": "a"}}, "status": {}})]);
+        world.vmi = Some(with(vmi(), json!({ "status": status })));
+        check(&world.content(), wanted);
+    };
+    let agent = json!([{"type": "AgentConnected", "status": "True"}]);
+    check(json!({ "conditions": agent }), &[&format!("delete volumesnapshots/{A}")]);
+    check(json!({"conditions": agent, "fsFreezeStatus": "frozen"}), &[&format!("create volumesnapshots/{B}")]);
+    // Without an agent nothing holds it still, and nothing says so.
+    check(json!({}), &[&format!("create volumesnapshots/{B}")]);
 }
 
 #[test]
@@ -468,6 +522,10 @@ fn what_is_somebody_elses_is_not_taken() {
     let said = words(&world.content());
     check(&world.content(), &[&format!("delete pods/{POD}")]);
     assert_eq!(said.len(), 1, "a pod for something else is made anew");
+    // Somebody deleted the claim with the copy, and it was made again: it is blank.
+    let mut world = World::copying(json!({"phase": "Succeeded"}));
+    world.claims[1]["metadata"]["uid"] = json!("another-uid");
+    check(&world.content(), &[&format!("delete pods/{POD}")]);
 }
 
 #[test]
@@ -525,6 +583,11 @@ fn a_restored_claim_is_filled_before_its_machine_is_changed() {
     world.pods = at("Succeeded");
     let said = words(&world.restore());
     assert!(said[1].starts_with("patch virtualmachines/vm"), "{said:?}");
+    // A claim that was deleted and made again since is blank, and filled first.
+    let last = world.claims.last_mut().expect("the new claim");
+    let uid = std::mem::replace(&mut last["metadata"]["uid"], json!("another-uid"));
+    assert_eq!(words(&world.restore())[0], format!("delete pods/{POD}"));
+    world.claims.last_mut().expect("the new claim")["metadata"]["uid"] = uid;
     let vm = world.vm.take().expect("a machine");
     world.vm = Some(with(vm, json!({"metadata": {"annotations": {"restore.kubevirt.io/lastRestoreUID": "r-r-uid"}}})));
     check(&world.restore(), &[&format!("delete pods/{POD}")]);

@@ -18,6 +18,7 @@ use serde_json::json;
 use super::claims::{self, Origin};
 use super::{Held, Stop, World, encountered, is_by, mark, under_way};
 use crate::controllers::copies::{self, Job, Pair, Purpose, Stage};
+use crate::controllers::snapshot::classes;
 
 /// Whose UIDs the pod's name may follow from: the target's, which owns the restore if it was there, and the restore's.
 fn uids<'a>(world: &World<'a>) -> impl Iterator<Item = &'a str> {
@@ -45,10 +46,14 @@ fn job<'a>(world: &World<'a>, held: &Held<'a>) -> Result<Option<Job<'a>>, Stop> 
         let Origin::Copy(copy) = claims::origin(world, held, volume)? else { continue };
         let mut backups = held.content.spec.volume_backups.iter();
         let backup = backups.find(|backup| backup.volume_name == volume.volume_name);
+        let name = &volume.persistent_volume_claim_name;
+        let target = classes::claim(world.view, world.restore.namespace(), name);
+        let target = target.ok_or_else(|| Stop::ForNow(format!("PersistentVolumeClaim {name} is not there")))?;
         let mode = backup.and_then(|backup| backup.persistent_volume_claim.spec.volume_mode.as_deref());
         pairs.push(Pair {
             source: copy.name().to_owned(),
             target: volume.persistent_volume_claim_name.clone(),
+            target_uid: target.uid().to_owned(),
             block: mode == Some("Block"),
         });
     }

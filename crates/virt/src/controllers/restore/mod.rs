@@ -27,6 +27,7 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::snapshots::VolumeSnapshot;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
@@ -160,6 +161,7 @@ impl Controller for RestoreController {
         });
         setup.watch_owned::<Pod, VirtualMachineRestore>();
         setup.read::<StorageClass>();
+        setup.read::<ControllerRevision>();
         Kinds::setup(setup);
     }
 

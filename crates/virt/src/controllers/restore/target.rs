@@ -3,14 +3,20 @@
 use carrack_engine::{EventRecord, Plan, Premise, Write, controller_ref, to_value};
 use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION};
 use carrack_types::kubevirt::volumes::PersistentVolumeClaimSource;
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineRestore, VirtualMachineSpec, Volume, run_strategy};
+use carrack_types::kubevirt::{
+    VirtualMachine, VirtualMachineClone, VirtualMachineRestore, VirtualMachineSpec, Volume, run_strategy,
+};
 use carrack_types::resource::{Kind as _, Object as _};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::claims::{self, target_key};
-use super::{Held, Stop, World, filling, let_go, mark, off, progressing, ready, say, under_way};
+use super::{AGAIN, Held, Stop, World, encountered, filling, let_go, mark, off, progressing, ready, say, under_way};
+use crate::controllers::snapshot::KINDS_AGAIN;
+use crate::controllers::vm::identify;
 use crate::diff::merge_patch;
+use crate::instancetype::{instancetype_place, object_of, preference_place, referenced, revision_of};
 use crate::patches;
 
 /// Makes the machine what the snapshot holds.
@@ -77,10 +83,11 @@ fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
     } else {
         spec.run_strategy = Some(run_strategy::HALTED.to_owned());
     }
-    // A machine that comes again is the same to its guest: the UUID, if none is given, followed from the UID that it had.
-    let uuid = source.uid.filter(|_| source.name.as_deref() == Some(name));
-    if let (Some(template), Some(uuid)) = (&mut spec.template, uuid) {
-        template.spec.domain.firmware.get_or_insert_default().uuid.get_or_insert(uuid);
+    // A machine that comes again is the same to its guest: what was not given followed from the UID that it had. A clone is
+    // another one, whatever it is called.
+    let again = source.name.as_deref() == Some(name) && !is_of_clone(restore);
+    if let (Some(template), Some(uid)) = (&mut spec.template, source.uid.filter(|_| again)) {
+        identify(&mut template.spec, &uid);
     }
     let vm = VirtualMachine {
         metadata: ObjectMeta {
@@ -109,13 +116,61 @@ fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
     Ok(create)
 }
 
+/// Whether a restore makes a clone.
+fn is_of_clone(restore: &VirtualMachineRestore) -> bool {
+    let mut owners = restore.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.kind == VirtualMachineClone::resource().kind)
+}
+
+/// Whether a machine has made what the snapshot kept of its instance type and its preference its own.
+enum Sizes {
+    /// It has nothing to do with the snapshot's any more.
+    Kept,
+    /// Not yet.
+    Awaited,
+    /// It has: its spec is not to name the snapshot's revisions any more, which go with the snapshot.
+    Named(Value),
+}
+
+fn sizes(world: &World<'_>, vm: &VirtualMachine) -> Sizes {
+    let status = vm.status.clone().unwrap_or_default();
+    let mut patch = json!({});
+    for (field, place, has) in [
+        ("instancetype", instancetype_place(&vm.spec, vm.namespace()), status.instancetype_ref),
+        ("preference", preference_place(&vm.spec, vm.namespace()), status.preference_ref),
+    ] {
+        let Some((place, name)) = place.and_then(|place| Some((place.clone(), place.revision?))) else { continue };
+        let kept = world.view.get::<ControllerRevision>(vm.namespace(), name);
+        let own = kept.and_then(|kept| object_of(kept)).map(|kept| revision_of(vm, kept));
+        // A revision that the cache has not seen yet is there.
+        let unseen = own.is_none() && world.view.revision::<ControllerRevision>() < vm.revision();
+        if unseen || own.is_some_and(|own| referenced(has.as_ref(), &place) != Some(own.name())) {
+            return Sizes::Awaited;
+        }
+        patch[field] = json!({"revisionName": null});
+    }
+    if patch == json!({}) { Sizes::Kept } else { Sizes::Named(patch) }
+}
+
 /// The machine is what it should be: it gets its claims, is let go, and that is said.
 pub(super) fn complete(world: &World<'_>) -> Plan {
     let restore = world.restore;
     if let Some(plan) = filling::clear(world) {
         return plan;
     }
+    let sizes = world.vm.map_or(Sizes::Kept, |vm| sizes(world, vm));
+    let conditions = world.vm.and_then(|vm| vm.status.as_ref()).map_or(&[][..], |status| &status.conditions);
+    let trouble = conditions.iter().find(|condition| condition.r#type == "Failure" && condition.is_true());
+    if let (Sizes::Awaited, Some(trouble)) = (&sizes, trouble) {
+        return encountered(world, &trouble.message).requeue_after(AGAIN);
+    }
+    if let Sizes::Awaited = sizes {
+        return under_way(world, true, "Updating target spec", "Waiting for target update").requeue_after(KINDS_AGAIN);
+    }
     let mut plan = filling::confirm_cleared(world);
+    if let (Some(vm), Sizes::Named(patch)) = (world.vm, sizes) {
+        plan = plan.patch(vm, json!({ "spec": patch }));
+    }
     if let Some(vm) = world.vm {
         for claim in claims::own(world) {
             let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(restore.name());

@@ -9,6 +9,7 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::PartialObject;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use super::RestoreController;
 use crate::controllers::snapshot::classes::definitions;
 use crate::controllers::testing::{merge, of, with, words};
+use crate::identity::mac_address;
 
 const CREATED: i64 = 1_000_000;
 const NOW: Time = Time::from_unix_s(CREATED + 10);
@@ -38,6 +40,8 @@ struct World {
     claims: Vec<Value>,
     others: Vec<Value>,
     class: Value,
+    /// What the snapshot kept of instance types and preferences.
+    revisions: Vec<Value>,
     now: Time,
 }
 
@@ -122,6 +126,7 @@ impl World {
             others: Vec::new(),
             class: json!({"metadata": {"name": "local"}, "provisioner": "driver",
                 "volumeBindingMode": "WaitForFirstConsumer"}),
+            revisions: Vec::new(),
             now: NOW,
         }
     }
@@ -155,6 +160,7 @@ impl World {
             .with::<Pod>([])
             .with(self.claims.iter().cloned().map(of::<PersistentVolumeClaim>))
             .with([of::<StorageClass>(self.class.clone())])
+            .with(self.revisions.iter().cloned().map(of::<ControllerRevision>))
             .with_metadata(definitions(), kinds.map(|name| of::<PartialObject>(json!({"metadata": {"name": name}}))));
         RestoreController::default().reconcile(&Key::new("ns", "r"), &caches.view(), self.now)
     }
@@ -511,15 +517,23 @@ fn a_machine_that_is_not_there_is_made() {
 }
 
 #[test]
-fn a_machine_that_comes_again_keeps_its_firmwares_uuid() {
-    let firmware = |target: &str, given: Value, patches: Value| {
+fn a_machine_that_comes_again_is_the_same_to_its_guest() {
+    let domain = |target: &str, given: Value, patches: Value, owner: &str| {
         let mut world = World::begun().elsewhere();
         world.restore["spec"]["target"]["name"] = json!(target);
         world.restore["spec"]["patches"] = patches;
+        world.restore["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "x/v1", "kind": owner, "name": "o", "uid": "o-uid", "controller": true}]);
         world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
         let content = world.content.as_mut().expect("a content");
-        content["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"]["domain"]["firmware"] = given;
-        created(&world.plan())["spec"]["template"]["spec"]["domain"]["firmware"].clone()
+        let domain = &mut content["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"]["domain"];
+        domain["firmware"] = given;
+        domain["devices"]["interfaces"] =
+            json!([{"name": "given", "macAddress": "02:00:00:00:00:01"}, {"name": "other"}]);
+        created(&world.plan())["spec"]["template"]["spec"]["domain"].clone()
+    };
+    let firmware = |target: &str, given: Value, patches: Value| {
+        domain(target, given, patches, "VirtualMachine")["firmware"].clone()
     };
     let none = json!([]);
     assert_eq!(firmware("vm", json!(null), none.clone()), json!({"uuid": "vm-uid"}));
@@ -528,6 +542,16 @@ fn a_machine_that_comes_again_keeps_its_firmwares_uuid() {
     assert_eq!(firmware("other", json!(null), none), json!(null), "another machine has its own");
     let other = r#"{"op": "replace", "path": "/spec/template/spec/domain/firmware/uuid", "value": "mine"}"#;
     assert_eq!(firmware("vm", json!(null), json!([other])), json!({"uuid": "mine"}), "patches come after");
+    let macs = |target: &str, owner: &str| {
+        let nics = domain(target, json!(null), json!([]), owner)["devices"]["interfaces"].clone();
+        assert_eq!(nics[0]["macAddress"], "02:00:00:00:00:01");
+        nics[1]["macAddress"].clone()
+    };
+    assert_eq!(macs("vm", "VirtualMachine"), json!(mac_address("vm-uid", "other")));
+    assert_eq!(macs("other", "VirtualMachine"), json!(null));
+    // A clone that is called as its source was is another machine.
+    assert_eq!(macs("vm", "VirtualMachineClone"), json!(null));
+    assert_eq!(domain("vm", json!(null), json!([]), "VirtualMachineClone")["firmware"], json!(null));
 }
 
 #[test]
@@ -554,6 +578,43 @@ fn a_restored_machine_gets_its_claims_and_is_let_go() {
     check(&world, &[free], "what a crash left behind");
     world.vm = Some(with(restored("restore-r-uid-disk"), json!({"status": {"restoreInProgress": null}})));
     check(&world, &[], "it is over");
+}
+
+#[test]
+fn a_restored_machine_has_its_instance_type_for_itself_before_the_restore_is_complete() {
+    const KIND: &str = "VirtualMachineClusterInstancetype";
+    let mut world = World::begun();
+    world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
+    let sized = |own: &str, resource_version: &str| {
+        let of = json!({"name": "tiny", "kind": KIND, "controllerRevisionRef": {"name": own}});
+        let named = json!({"name": "tiny", "kind": KIND, "revisionName": "kept"});
+        Some(with(
+            restored("restore-r-uid-disk"),
+            json!({"metadata": {"resourceVersion": resource_version}, "spec": {"instancetype": named},
+                "status": {"instancetypeRef": of}}),
+        ))
+    };
+    world.revisions =
+        vec![json!({"metadata": {"name": "kept", "namespace": "ns", "uid": "k", "resourceVersion": "50"},
+        "revision": 0, "data": {"kind": KIND, "metadata": {"name": "tiny", "uid": "t", "generation": 4}, "spec": {}}})];
+    world.vm = sized("vm-tiny-v1beta1-t-5", "20");
+    check(&world, &[&updating()], "it has another one still");
+    let failure = json!({"type": "Failure", "status": "True", "reason": "FailedFindPreference", "message": "no wide"});
+    world.vm.as_mut().expect("a machine")["status"]["conditions"] = json!([failure]);
+    check(&world, &[&stopped("no wide")], "it cannot have it for now, and that is told");
+    world.vm = sized("vm-tiny-v1beta1-t-4", "20");
+    let named = "patch virtualmachines/vm instancetype";
+    assert_eq!(words(&world.plan())[0], named, "it has it, and does not name the snapshot's any more");
+    let Some(Write::Patch { patch, .. }) = world.plan().writes.into_iter().next() else { panic!("a patch") };
+    assert_eq!(patch["spec"], json!({"instancetype": {"revisionName": null}}));
+    // What is not in the cache yet is not gone; what is gone is not waited for.
+    world.revisions = Vec::new();
+    world.vm = sized("vm-tiny-v1beta1-t-5", "60");
+    check(&world, &[&updating()], "the cache is behind");
+    world.revisions =
+        vec![json!({"metadata": {"name": "newest", "namespace": "ns", "uid": "n", "resourceVersion": "70"},
+        "revision": 0})];
+    assert_eq!(words(&world.plan())[0], named);
 }
 
 #[test]

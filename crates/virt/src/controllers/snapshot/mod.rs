@@ -18,6 +18,7 @@
 pub(crate) mod classes;
 pub(crate) mod conditions;
 mod content;
+mod sizes;
 mod source;
 mod status;
 

@@ -20,6 +20,7 @@ use crate::controllers::copies;
 use crate::controllers::vm::instance::started_from;
 
 use super::classes::{self, Ambiguous, Classes, Way};
+use super::sizes;
 
 /// A machine and its instance.
 pub(super) struct Source<'a> {
@@ -280,6 +281,7 @@ pub(super) fn content(
             volume_snapshot_name: Some(child),
         });
     }
+    let spec = sizes::name(kept(source, view)?, vm, &name);
     Ok(VirtualMachineSnapshotContent {
         metadata: ObjectMeta {
             name: Some(name),
@@ -292,7 +294,7 @@ pub(super) fn content(
             source: SourceSpec {
                 virtual_machine: Some(SourceVirtualMachine {
                     metadata: Some(simplified(&vm.metadata)),
-                    spec: kept(source, view)?,
+                    spec,
                     status: None,
                 }),
             },

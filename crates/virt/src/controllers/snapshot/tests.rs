@@ -17,6 +17,8 @@ use super::classes::{definitions, statuses};
 use super::{ContentController, SnapshotController};
 use crate::controllers::testing::{of, with, words};
 
+mod sizes;
+
 const CREATED: i64 = 1_000_000;
 const NOW: Time = Time::from_unix_s(CREATED + 10);
 const LATE: Time = Time::from_unix_s(CREATED + 302);

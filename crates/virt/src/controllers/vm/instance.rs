@@ -58,6 +58,14 @@ pub(crate) fn started_from(vmi: &VirtualMachineInstance, revision: Option<&Contr
     kept.or_else(|| serde_json::from_str(vmi.annotation(STARTED_FROM_ANNOTATION)?).ok())
 }
 
+/// Gives a machine what its guest knows it by, where it is not given: it follows from the machine's UID.
+pub(crate) fn identify(spec: &mut VirtualMachineInstanceSpec, uid: &str) {
+    spec.domain.firmware.get_or_insert_default().uuid.get_or_insert_with(|| uid.to_owned());
+    for interface in &mut spec.domain.devices.interfaces {
+        interface.mac_address.get_or_insert_with(|| mac_address(uid, &interface.name));
+    }
+}
+
 /// The instance. What belongs to the machine and not to one run of it (the firmware's UUID, MAC addresses) is derived
 /// from the machine's UID, so that the guest finds them unchanged after a restart.
 pub(super) fn build(
@@ -78,10 +86,7 @@ pub(super) fn build(
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
     }
-    spec.domain.firmware.get_or_insert_default().uuid.get_or_insert_with(|| vm.uid().to_owned());
-    for interface in &mut spec.domain.devices.interfaces {
-        interface.mac_address.get_or_insert_with(|| mac_address(vm.uid(), &interface.name));
-    }
+    identify(&mut spec, vm.uid());
     VirtualMachineInstance {
         metadata: ObjectMeta {
             name: vm.metadata.name.clone(),

@@ -42,6 +42,7 @@ use crate::diff::merge_patch;
 use crate::instancetype::{
     CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
 };
+pub(crate) use instance::identify;
 use size::{Sized, Trouble};
 use strategy::Act;
 
@@ -73,6 +74,15 @@ impl Controller for VmController {
         // By name, not by owner: a stranger's instance in the way is news, too.
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<ControllerRevision, VirtualMachine>();
+        setup.watch::<ControllerRevision>(|revision, view| {
+            let (namespace, name) = (revision.namespace().to_owned(), revision.name().to_owned());
+            machines(view, |vm| {
+                let mut places = [instancetype_place(&vm.spec, &namespace), preference_place(&vm.spec, &namespace)]
+                    .into_iter()
+                    .flatten();
+                vm.namespace() == namespace && places.any(|place| place.revision == Some(name.as_str()))
+            })
+        });
         setup.watch::<VirtualMachineInstancetype>(|of, view| named(view, INSTANCETYPE, of.name(), of.namespace()));
         setup.watch::<VirtualMachineClusterInstancetype>(|of, view| named(view, CLUSTER_INSTANCETYPE, of.name(), ""));
         setup.watch::<VirtualMachinePreference>(|of, view| named(view, PREFERENCE, of.name(), of.namespace()));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use crate::instancetype::{
-    CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, Chosen, INSTANCETYPE, Place, instancetype_place, object_of,
+    CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, Chosen, INSTANCETYPE, Place, instancetype_place, is_of, object_of,
     preference_place, reference, referenced, revision_of, spec_of,
 };
 
@@ -69,7 +69,8 @@ fn names(vm: &VirtualMachine) -> BTreeMap<String, String> {
     places.into_iter().flatten().map(|place| (key(place.kind).to_owned(), place.name.to_owned())).collect()
 }
 
-/// Finds what a machine names: as it was when the machine first used it, or, the first time, as it is.
+/// Finds what a machine names: in the revision that its spec names; as it was when the machine first used it; or, the first time,
+/// as it is.
 pub(super) fn find(vm: &VirtualMachine, revisions: &[&ControllerRevision], view: &View<'_>) -> Result<Sized, Trouble> {
     let status = vm.status.clone().unwrap_or_default();
     let mut sized = Sized::default();
@@ -87,6 +88,9 @@ pub(super) fn find(vm: &VirtualMachine, revisions: &[&ControllerRevision], view:
 }
 
 fn not_found(place: &Place<'_>) -> String {
+    if let Some(revision) = place.revision {
+        return format!("controllerrevisions.apps \"{revision}\" not found, or of something else");
+    }
     format!("{}.{} \"{}\" not found", place.plural, crate::instancetype::GROUP, place.name)
 }
 
@@ -99,6 +103,11 @@ fn kept(
     which: usize,
     sized: &mut Sized,
 ) -> Option<Value> {
+    // A machine that was restored has what its snapshot kept, and keeps that itself from now on.
+    let named = place.revision.and_then(|name| view.get::<ControllerRevision>(vm.namespace(), name));
+    if let Some(object) = named.and_then(|revision| object_of(revision)).filter(|object| is_of(object, place)) {
+        return Some(own(vm, place, object.clone(), revisions, which, sized));
+    }
     if let Some(name) = referenced(field, place) {
         sized.references[which] = field.cloned();
         let revision = revisions.iter().find(|revision| revision.name() == name);
@@ -107,13 +116,27 @@ fn kept(
         }
         // Somebody deleted it. What is there now takes its place, as for a new machine.
     }
-    let object = live(place, view)?;
+    if place.revision.is_some() {
+        return None;
+    }
+    Some(own(vm, place, live(place, view)?, revisions, which, sized))
+}
+
+/// The machine keeps an object in a revision of its own.
+fn own(
+    vm: &VirtualMachine,
+    place: &Place<'_>,
+    object: Value,
+    revisions: &[&ControllerRevision],
+    which: usize,
+    sized: &mut Sized,
+) -> Value {
     let revision = revision_of(vm, &object);
     sized.references[which] = Some(reference(place, revision.name()));
     if !revisions.iter().any(|there| there.name() == revision.name()) {
         sized.new.push(revision);
     }
-    Some(object)
+    object
 }
 
 /// The object as it is.

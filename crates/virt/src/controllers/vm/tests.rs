@@ -395,6 +395,42 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     assert!(failure.iter().any(|c| c["type"] == "Failure" && c["reason"] == "FailedFindInstancetype"), "{failure:?}");
 }
 
+#[test]
+fn a_machine_that_was_restored_has_the_size_that_its_snapshot_kept() {
+    let kept = |name: &str, guest: &str| -> ControllerRevision {
+        let data = json!({"kind": "VirtualMachineClusterInstancetype",
+            "metadata": {"name": "tiny", "uid": "t", "generation": 3}, "spec": {"cpu": {"guest": 2}, "memory": {"guest": guest}}});
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "5"},
+            "revision": 0, "data": data}),
+        )
+        .expect("a revision")
+    };
+    let plan = |status: Value, kept: Vec<ControllerRevision>| {
+        let mut vm = json!(sized_machine(status));
+        vm["spec"]["instancetype"]["revisionName"] = json!("of-the-snapshot");
+        let vm = serde_json::from_value(vm).expect("a machine");
+        let caches = caches(vm, None).with([tiny("1Gi")]).with(kept);
+        VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+    };
+    let live = json!({"instancetypeRef": {"name": "tiny", "kind": "VirtualMachineClusterInstancetype",
+        "controllerRevisionRef": {"name": "demo-tiny-v1beta1-t-4"}}});
+    for status in [json!({}), live] {
+        let first = plan(status, vec![kept("of-the-snapshot", "64Mi")]);
+        assert_eq!(created(&first)["spec"]["domain"]["memory"]["guest"], "64Mi");
+        // It keeps it itself from now on.
+        let own = "demo-tiny-v1beta1-t-3";
+        let Some(Write::Create { object: revision, .. }) = first.writes.first() else { panic!("{first:?}") };
+        assert_eq!(revision["metadata"]["name"], own);
+        assert_eq!(status_of(&first)["instancetypeRef"]["controllerRevisionRef"]["name"], own);
+    }
+    // What is there now by that name is something else.
+    let missing = plan(json!({}), vec![kept("another", "64Mi")]);
+    assert_eq!(created(&missing), Value::Null);
+    let failure = status_of(&missing)["conditions"].to_string();
+    assert!(failure.contains("controllerrevisions.apps"), "{failure}");
+}
+
 /// Every way to a start. The other side of it is in the tests of `copies`.
 #[test]
 fn nothing_starts_whose_disks_are_being_copied() {

@@ -7,7 +7,7 @@
 
 use carrack_engine::controller_ref;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
-use carrack_types::resource::Object;
+use carrack_types::resource::{Kind as _, Object};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -35,7 +35,8 @@ pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
 /// Whose it is: the machine's, so that it is there for its next instance.
 fn owner(vmi: &VirtualMachineInstance) -> OwnerReference {
     let mut owners = vmi.metadata.owner_references.iter().flatten();
-    let machine = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == VirtualMachine::KIND;
+    let machine =
+        |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == VirtualMachine::resource().kind;
     // An instance of a set never comes again under its name.
     owners.find(machine).cloned().unwrap_or_else(|| controller_ref(vmi))
 }

@@ -17,7 +17,7 @@ const SPINLOCKS: u32 = 8191;
 ///
 /// # Errors
 /// What cannot be had, for people.
-pub(super) fn of(instance: &str, domain: &DomainSpec, now: Time) -> Result<Board, String> {
+pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
     let devices = &domain.devices;
     let firmware = domain.firmware.clone().unwrap_or_default();
     let features = domain.features.clone().unwrap_or_default();

@@ -150,7 +150,7 @@ pub fn machine(
         // As a matter of course: without it, a guest waits for chance at its first boot.
         rng: true,
         start_paused: spec.start_strategy.as_deref() == Some("Paused"),
-        board: board::of(vmi.name(), domain, now)?,
+        board: board::of(domain, now)?,
         run: None,
     })
 }
