@@ -89,8 +89,7 @@ fn status_of(plan: &Plan) -> Value {
         .unwrap_or_default()
 }
 
-const START: [&str; 3] =
-    ["patch virtualmachines/status", "create controllerrevisions", "create virtualmachineinstances"];
+const START: [&str; 2] = ["patch virtualmachines/status", "create virtualmachineinstances"];
 const STOP: [&str; 2] = ["patch virtualmachines/status", "delete virtualmachineinstances"];
 const STATUS: [&str; 1] = ["patch virtualmachines/status"];
 
