@@ -114,12 +114,12 @@ mod tests {
             ("what-this r-xp 00001000 fe:00 12 /usr/bin/carrack", 0, 0, false),
         ];
         for (head, anonymous, swap, goes) in table {
-            let expected = if goes { vec![0x1000..0x3000] } else { vec![] };
+            let expected = Vec::from_iter(goes.then_some(0x1000..0x3000));
             assert_eq!(unwritten(&mapping(head, anonymous, swap)), expected, "{head}");
         }
         // What one mapping says does not hold for the next.
         let two = [mapping(table[0].0, 0, 0), mapping("5000-6000 rw-p 00000000 00:00 0 [heap]", 0, 0)].concat();
-        assert_eq!(unwritten(&two), vec![0x1000..0x3000]);
+        assert_eq!(unwritten(&two), Vec::from_iter(Some(0x1000..0x3000)));
         assert_eq!(unwritten("").len(), 0);
     }
 
