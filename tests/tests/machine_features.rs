@@ -284,8 +284,8 @@ fn sizes_and_sets() {
 }
 
 /// The files with the variables of a machine's firmware, on the volumes that are mounted for its pods.
-fn variables(sandbox: &Sandbox, name: &str) -> Vec<std::path::PathBuf> {
-    let pattern = sandbox.data_dir().join(format!("kubelet/pods/*/volumes/kubernetes.io~csi/*/mount/nvram/VARS.fd"));
+fn variables(sandbox: &Sandbox) -> Vec<std::path::PathBuf> {
+    let pattern = sandbox.data_dir().join("kubelet/pods/*/volumes/kubernetes.io~csi/*/mount/nvram/VARS.fd");
     let listed = sandbox.shell(&format!("ls -d {} 2>/dev/null || true", pattern.display())).ok();
     listed.lines().map(Into::into).collect()
 }
@@ -307,7 +307,7 @@ fn firmware_keeps_its_variables() {
     kubectl.apply(&format!("{}{domain}", small("keeps", "VirtualMachine", "  runStrategy: Always")));
     let counts = |wanted: usize| {
         eventually(&format!("the firmware has counted {wanted} starts"), BOOT_S, || {
-            let files = variables(&sandbox, "keeps");
+            let files = variables(&sandbox);
             let counted = starts_counted(&files);
             if counted == wanted { Ok(()) } else { Err(format!("{counted}, in {files:?}")) }
         });
@@ -331,7 +331,7 @@ fn firmware_keeps_its_variables() {
     counts(2);
     assert_eq!(claim(), first, "it is another claim");
 
-    // A machine that comes again under its name finds nothing of the one before.
+    // One that comes again under its name would find nothing of it.
     kubectl.ok(&["delete", "vm", "keeps", "--timeout=90s"]);
     eventually_true("the claim goes with the machine", 60, || claim().is_empty());
 }
