@@ -25,7 +25,8 @@ const MOST: [(&str, &str, &str, u32); 12] = [
     ("virt-controller", "DELETE", "virtualmachineinstances", 1),
     ("user", "PATCH", "virtualmachines", 4),
     ("user", "DELETE", "virtualmachines", 1),
-    ("virt-controller", "PATCH", "virtualmachines/status", 6),
+    // Made; starts, and again when that takes long; runs; stops; its instance has ended, its pod has, and it is gone.
+    ("virt-controller", "PATCH", "virtualmachines/status", 8),
     ("virt-controller", "PATCH", "virtualmachines", 1),
 ];
 
