@@ -196,7 +196,7 @@ mod tests {
             r#"{"return": {"exited": true, "exitcode": 3, "out-data": "aGk="}}"#,
         ];
         let client = async {
-            let short = Duration::from_millis(300);
+            let short = Duration::from_secs(10);
             let mut agent = Agent::connect(&socket).await.expect("synchronised");
             let info = agent.execute("guest-get-osinfo", json!({}), short).await.expect("answered");
             assert_eq!(info["id"], "debian");

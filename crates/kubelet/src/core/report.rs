@@ -124,6 +124,7 @@ impl KubeletCore {
         match result.and_then(|r| r.json::<Pod>()) {
             Ok(pod) => {
                 w.status.failures = 0;
+                w.status.conflicts = 0;
                 w.status.retry_at = Time::default();
                 if crate::spec::manifest::mirrored(&pod).is_some() {
                     self.mirror_changed(&std::sync::Arc::new(pod), false);
@@ -141,8 +142,10 @@ impl KubeletCore {
                 w.status.retry_at = now + Duration::from_secs(5);
             }
             Err(e) if e.is_conflict() => {
-                // Somebody wrote at the same time. The watch brings that, and this is computed anew.
-                w.status.retry_at = now + Duration::from_millis(100);
+                // Somebody wrote at the same time. The watch brings that, and this is computed anew; a watch that is late is
+                // not waited for by asking ten times a second.
+                w.status.retry_at = now + Duration::from_millis(100 << w.status.conflicts.min(5));
+                w.status.conflicts += 1;
             }
             Err(error) => {
                 w.status.failures += 1;

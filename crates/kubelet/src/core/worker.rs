@@ -124,6 +124,8 @@ pub(super) struct StatusState {
     /// Until when a change waits that nobody waits for.
     pub held_until: Option<Time>,
     pub failures: u32,
+    /// How often in a row somebody else had written meanwhile.
+    pub conflicts: u32,
 }
 
 /// One pod.
