@@ -113,6 +113,8 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         let all = server.store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
         let caller = Caller::apiserver();
         let (query, headers) = (Query::default(), HeaderMap::new());
+        // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
+        let own = DeleteOptions { own: true, ..DeleteOptions::default() };
         let mut waiting = false;
         for instance in &all.entries {
             let memo = stored::memo(instance);
@@ -137,8 +139,6 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 notes: std::sync::Mutex::default(),
                 annotations: std::sync::Mutex::default(),
             };
-            // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
-            let own = DeleteOptions { own: true, ..DeleteOptions::default() };
             match remove_at(&cx, &instance.key, &memo.name, &own).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}
                 Ok(_) => waiting = true,

@@ -6,8 +6,8 @@
 //! a live read, and the deletion carries the dependent's UID and resourceVersion. And that no dependent is in a cache proves
 //! nothing either: an owner that waits for its dependents waits until all caches are as new as itself. An owner of a kind
 //! that is not read is unknown, and nothing follows from it; one of a kind whose definition went is
-//! looked for live. Kinds that other servers serve are read as far as discovery tells of them. An owner in another namespace counts as missing, and of a namespaced kind for a
-//! cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
+//! looked for live. Kinds that other servers serve are read as far as discovery tells of them. An owner in another namespace
+//! counts as missing, and of a namespaced kind for a cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
 //! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
 
 use std::collections::BTreeSet;

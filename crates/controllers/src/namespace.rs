@@ -3,8 +3,8 @@
 //! The API server takes no new objects in such a namespace. Its pods go first, so that what guards
 //! them (network policies, secrets) outlives them; then the rest. When no cache shows an object of it
 //! any more, a live list of every kind confirms that it is empty, and live discovery that there is no other kind; only then
-//! its finalizer goes. While a server behind the API server is silent, nobody knows what there is, and the namespace stays. Events go last, all at
-//! once: nobody reads them here, since they are more than everything else together, and none comes to such a namespace.
+//! its finalizer goes. While a server behind the API server is silent, nobody knows what there is, and the namespace stays.
+//! Events go last, all at once: nobody reads them here, since they are more than everything else together, and none comes to such a namespace.
 //! A namespace that takes longer than a moment says in its conditions what it waits for.
 //! Behaviour follows kube-controller-manager (pkg/controller/namespace/deletion).
 

@@ -1,6 +1,7 @@
 //! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
 
 use carrack_engine::{derived_suffix, fnv1a};
+use carrack_types::kubevirt::DomainSpec;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -17,14 +18,23 @@ pub fn launcher_pod_name(instance: &str, uid: &str) -> String {
     format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
 }
 
+/// What the names of claims with machines' state begin with; upstream's.
+pub const STATE_CLAIM_PREFIX: &str = "persistent-state-for-";
+
+/// Whether a machine keeps state beside its disks: the variables of its firmware (`efi.persistent`).
+#[must_use]
+pub fn keeps_state(domain: &DomainSpec) -> bool {
+    let loader = domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
+    loader.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.persistent == Some(true))
+}
+
 /// Name of the claim that keeps what a machine keeps beside its disks: `persistent-state-for-<machine>-<suffix of its UID>`.
 #[must_use]
 pub fn state_claim_name(machine: &str, uid: &str) -> String {
-    const PREFIX: &str = "persistent-state-for-";
     const LONGEST: usize = 253;
     let suffix = derived_suffix(&[uid, "persistent-state"], 5);
-    let stem: String = machine.chars().take(LONGEST - PREFIX.len() - suffix.len() - 1).collect();
-    format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
+    let stem: String = machine.chars().take(LONGEST - STATE_CLAIM_PREFIX.len() - suffix.len() - 1).collect();
+    format!("{STATE_CLAIM_PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
 }
 
 /// An instance's name as a label value: names of up to 63 characters as they are, longer ones cut and made unique.

@@ -22,16 +22,22 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let account = stored::parse(&*read::fetch(cx).await?);
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let name = cx.name().to_owned();
-    let object = match reference(&request) {
-        Some(asked) => Some(bound_to(cx, &namespace, &name, asked).await?.1),
-        None => None,
+    let asked = reference(&request).cloned();
+    let (mut bound, object) = match &asked {
+        Some(asked) => {
+            bound_to(cx, &namespace, &name, asked).await.map(|(bound, object)| (Some(bound), Some(object)))?
+        }
+        None => (None, None),
     };
     request = admission::consult(cx, "token", request, object.as_ref()).await?;
     // What admission made of it counts.
-    let bound = match reference(&request) {
-        Some(admitted) => Some(bound_to(cx, &namespace, &name, admitted).await?.0),
-        None => None,
-    };
+    let admitted = reference(&request);
+    if admitted != asked.as_ref() {
+        bound = match admitted {
+            Some(admitted) => Some(bound_to(cx, &namespace, &name, admitted).await?.0),
+            None => None,
+        };
+    }
     let spec = TokenSpec {
         namespace: namespace.clone(),
         account: Reference { name: name.clone(), uid: meta_str(&account, "uid").to_owned() },

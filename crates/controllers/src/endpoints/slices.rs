@@ -37,7 +37,8 @@ const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// The endpoint slice controller.
 #[derive(Default)]
 pub struct EndpointSliceController {
-    /// Services, each with an address family, whose endpoints have hints by the capacity of zones: that they get them and lose them is told once.
+    /// Services, each with an address family, whose endpoints have hints by the capacity of zones: that they get them and lose
+    /// them is told once.
     hinted: BTreeSet<(Key, String)>,
     /// A planted bug: pods that run are told as ready.
     hasty: bool,

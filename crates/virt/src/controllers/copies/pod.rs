@@ -109,8 +109,8 @@ pub(crate) enum Stage<'a> {
 impl Job<'_> {
     /// What it is made for.
     fn what(&self) -> String {
-        let pair = |pair: &'_ Pair| (pair.source.clone(), pair.target.clone(), pair.target_uid.clone(), pair.block);
-        let pairs: Vec<_> = self.pairs.iter().map(pair).collect();
+        let pairs: Vec<_> =
+            self.pairs.iter().map(|pair| (&pair.source, &pair.target, &pair.target_uid, pair.block)).collect();
         digest(&(self.purpose.word(), pairs))
     }
 

@@ -10,6 +10,7 @@ use super::World;
 use super::classes;
 use super::conditions::{failure, progressing, ready};
 use super::source::Source;
+use crate::identity::{STATE_CLAIM_PREFIX, keeps_state};
 
 /// What a guest's agent says when Windows thaws by itself before it is told to.
 const FREEZE_LIMIT: &str = "fsfreeze is limited";
@@ -154,11 +155,10 @@ fn volumes(content: &VirtualMachineSnapshotContent, status: &mut VirtualMachineS
         some.iter().map(|volume| volume.name.clone()).collect()
     };
     // Variables that firmware keeps are not taken along: what is restored starts with them as they come.
-    let firmware = vm.and_then(|vm| vm.spec.template.as_ref()?.spec.domain.firmware.as_ref()?.bootloader.as_ref());
-    let keeps = firmware.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.persistent == Some(true));
+    let keeps = vm.and_then(|vm| vm.spec.template.as_ref()).is_some_and(|template| keeps_state(&template.spec.domain));
     let mut left_out = names(&excluded);
     let name = vm.and_then(|vm| vm.metadata.as_ref()?.name.clone()).unwrap_or_default();
-    left_out.extend(keeps.then(|| format!("persistent-state-for-{name}")));
+    left_out.extend(keeps.then(|| format!("{STATE_CLAIM_PREFIX}{name}")));
     status.snapshot_volumes = Some(SnapshotVolumes { included_volumes: names(&included), excluded_volumes: left_out });
     if keeps || excluded.iter().any(|volume| classes::snapshottable(volume).is_some()) {
         let mut all = std::mem::take(&mut status.indications);

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::World;
 use super::progress::Obstacle;
 use crate::controllers::Planted;
-use crate::identity::{label_value, state_claim_name};
+use crate::identity::{keeps_state, label_value, state_claim_name};
 
 /// The pod's volume, by upstream's name.
 pub(super) const VOLUME: &str = "vm-state";
@@ -28,8 +28,7 @@ const SIZE: &str = "10Mi";
 
 /// The claim that keeps an instance's state, if it has any to keep.
 pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
-    let efi = vmi.spec.domain.firmware.as_ref()?.bootloader.as_ref()?.efi.as_ref()?;
-    (efi.persistent == Some(true)).then(|| state_claim_name(vmi.name(), &owner(vmi).uid))
+    keeps_state(&vmi.spec.domain).then(|| state_claim_name(vmi.name(), &owner(vmi).uid))
 }
 
 /// Whose it is: the machine's, so that it is there for its next instance.

@@ -8,6 +8,7 @@ use carrack_types::kubevirt::devices::FeatureState;
 use carrack_types::kubevirt::domain::{FeatureHyperv, KernelBoot};
 use std::time::Duration;
 
+use crate::identity::keeps_state;
 use crate::paths;
 
 /// Hyper-V's spinlock retries, unless the spec says otherwise.
@@ -61,10 +62,9 @@ pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
     }
     let offset_s = clock.utc.as_ref().and_then(|utc| utc.offset_seconds).unwrap_or(0);
     let huge = domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
-    let keeps_variables = loader.efi.as_ref().is_some_and(|efi| efi.persistent == Some(true));
     Ok(Board {
         firmware: boots,
-        nvram: keeps_variables.then(|| paths::nvram(boots == Firmware::EfiSecure).into()),
+        nvram: keeps_state(domain).then(|| paths::nvram(boots == Firmware::EfiSecure).into()),
         kernel: firmware.kernel_boot.as_ref().map(kernel),
         no_acpi: features.acpi.as_ref().is_some_and(|acpi| acpi.enabled == Some(false)),
         smm: features.smm.as_ref().map(is_on),
