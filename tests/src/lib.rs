@@ -18,6 +18,7 @@ mod guest;
 mod kubectl;
 mod plugin;
 mod power;
+mod prepared;
 mod qmp;
 mod run;
 mod sandbox;

@@ -86,7 +86,12 @@ impl Sandbox {
     }
 
     /// `carrack up --detach` with these flags.
+    ///
+    /// # Panics
+    /// It fails, or the number of nodes is none.
     pub fn start(&self, flags: &[&str]) {
+        let nodes = flags.iter().position(|flag| *flag == "--nodes").and_then(|at| flags.get(at + 1));
+        crate::prepared::give(self, nodes.map(|count| count.parse().expect("a number of nodes")));
         let arguments: Vec<&str> = ["up", "--detach"].into_iter().chain(flags.iter().copied()).collect();
         self.carrack(&arguments).limit_s(180).done();
     }
@@ -95,6 +100,11 @@ impl Sandbox {
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("d")
+    }
+
+    /// Where a cluster may live for a moment.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.dir.path().join("s")
     }
 
     /// A home directory for tools.
