@@ -753,7 +753,7 @@ impl Bug {
         use crate::clones::Scene;
         match self {
             Self::CopiesWhatRuns => Some(Scene::Awoken),
-            Self::CopiesOneByOne => Some(Scene::Speechless),
+            Self::CopiesOneByOne | Self::UnwantedCopies => Some(Scene::Speechless),
             Self::UnfrozenDisks => Some(Scene::Running),
             _ => None,
         }
