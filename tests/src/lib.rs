@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Sandbox ── network namespace, another machine beside it, data directory, lock: alone or beside others
+//!      ├── prepared   a containerd's root with the images of every cluster, linked from `target`
 //!      ├── Run    a command in that namespace, with a limit in time, its output kept
 //!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig
 //!      └── drop: `carrack down --purge`, then `scripts/leftovers`, which must print nothing

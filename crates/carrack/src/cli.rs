@@ -76,7 +76,7 @@ pub enum Command {
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod
     Scheduler(roles::SchedulerArgs),
-    /// Run the role controllers: garbage collection, namespaces, service accounts
+    /// Run the role controllers: workloads, nodes' life, volumes, garbage collection and all others of the core kinds
     Controllers(roles::ControllersArgs),
     /// Run the role virt-controller: virtual machines and their instances
     VirtController(roles::VirtControllerArgs),
