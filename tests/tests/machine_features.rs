@@ -331,6 +331,35 @@ fn firmware_keeps_its_variables() {
     counts(2);
     assert_eq!(claim(), first, "it is another claim");
 
+    // A snapshot takes them along while the machine runs, by a copy where storage takes none; what was written later goes.
+    eventually_true("its class is there", 30, || kubectl.get("volumesnapshotclass", "carrack-local").is_some());
+    kubectl.ok(&["delete", "volumesnapshotclass", "carrack-local"]);
+    let spec = |kind: &str, spec: &str| {
+        let what =
+            format!("apiVersion: snapshot.kubevirt.io/v1beta1\nkind: {kind}\nmetadata: {{name: twice}}\nspec:\n{spec}");
+        kubectl.apply(&what);
+    };
+    let machine = "{apiGroup: kubevirt.io, kind: VirtualMachine, name: keeps}";
+    spec("VirtualMachineSnapshot", &format!("  source: {machine}\n"));
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmsnapshot/twice", "--timeout=120s"]);
+    let included = kubectl.field("vmsnapshot", "twice", "/status/snapshotVolumes/includedVolumes");
+    assert_eq!(included, serde_json::json!(["persistent-state-for-keeps"]));
+    let switch = |strategy: &str, status: &str| {
+        let patch = format!("{{\"spec\": {{\"runStrategy\": \"{strategy}\"}}}}");
+        kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", &patch]);
+        wait_status(&kubectl, "keeps", status);
+    };
+    switch("Halted", "Stopped");
+    switch("Always", "Running");
+    counts(3);
+    switch("Halted", "Stopped");
+    spec("VirtualMachineRestore", &format!("  target: {machine}\n  virtualMachineSnapshotName: twice\n"));
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmrestore/twice", "--timeout=120s"]);
+    eventually_true("the claim before goes", 60, || !claim().is_empty() && !claim().contains(&first));
+    switch("Always", "Running");
+    counts(3);
+    kubectl.ok(&["delete", "vmrestore,vmsnapshot", "twice", "--timeout=60s"]);
+
     // One that comes again under its name would find nothing of it.
     kubectl.ok(&["delete", "vm", "keeps", "--timeout=90s"]);
     eventually_true("the claim goes with the machine", 60, || claim().is_empty());

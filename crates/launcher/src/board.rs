@@ -6,6 +6,11 @@ use crate::layout::Layout;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// What a machine keeps beside its disks goes by this name, as the pod's volume does; KubeVirt's word.
+pub const STATE_VOLUME: &str = "vm-state";
+/// The directory of a claim that holds the firmware's variables.
+pub const NVRAM_SUBDIRECTORY: &str = "nvram";
+
 /// The parts of a machine that most specs say nothing about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

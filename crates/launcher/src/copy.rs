@@ -5,6 +5,9 @@
 //!   restore:  disk.qcow2 ──▶ disk.img (raw) or a block device
 //! ```
 //!
+//! What a machine's firmware keeps is an image, too: the one in the directory [`NVRAM_SUBDIRECTORY`] that was written last. Each kind of
+//! firmware has a file of its own there, so its name is kept beside the copy ([`KEPT_NAME`]).
+//!
 //! A file system in which no machine has made its disk yet is kept as what it is: as a file of no bytes, of which nothing is
 //! made again.
 //!
@@ -12,7 +15,11 @@
 //! qcow2 that stands alone ([`image::inspect`]): no file that an image names is opened. A link is not followed. A file
 //! appears under its name as a whole or not at all, so a copy that was begun may be begun again.
 
+use crate::board::NVRAM_SUBDIRECTORY;
 use crate::image::{self, ImageFormat, InspectError};
+use crate::receive::{self, KEPT_NAME};
+use rustix::fs::OFlags;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -48,6 +55,9 @@ pub enum CopyError {
     /// What was kept cannot be used.
     #[error(transparent)]
     Image(#[from] InspectError),
+    /// What is kept of firmware's variables does not say whose.
+    #[error("{} names no file with a firmware's variables", .0.display())]
+    Name(PathBuf),
     /// It is not what a copy is kept as.
     #[error("{} is no qcow2 image", .0.display())]
     NotQcow2(PathBuf),
@@ -71,6 +81,71 @@ pub fn run(direction: Direction, paths: &[PathBuf]) -> Result<(), CopyError> {
 }
 
 fn copy(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
+    let is_nvram = |path: &Path| path.file_name() == Some(OsStr::new(NVRAM_SUBDIRECTORY));
+    match direction {
+        Direction::Keep if is_nvram(from) => {
+            let variables = latest(from)?;
+            if let (Some(name), Some(directory)) = (variables.file_name(), to.parent()) {
+                let failed = |source| CopyError::Path { path: directory.join(KEPT_NAME), source };
+                let directory = receive::open_directory(directory).map_err(failed)?;
+                receive::keep_name(&directory, name.as_encoded_bytes()).map_err(failed)?;
+            }
+            copy_image(direction, &variables, to)
+        }
+        Direction::Restore if is_nvram(to) && !holds_nothing(from)? => {
+            let name = kept_name(from)?;
+            let failed = |source| CopyError::Path { path: to.to_path_buf(), source };
+            match std::fs::create_dir(to) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+                _ if !std::fs::symlink_metadata(to).map_err(failed)?.is_dir() => {
+                    return Err(CopyError::Kind(to.to_path_buf()));
+                }
+                _ => {}
+            }
+            copy_image(direction, from, &to.join(name))
+        }
+        _ => copy_image(direction, from, to),
+    }
+}
+
+/// Whether a file may hold a firmware's variables, by its name.
+fn is_variables(name: &str) -> bool {
+    name.len() <= 64 && name.ends_with(".fd") && !name.starts_with('.') && !name.contains('/')
+}
+
+/// The variables in a directory that were written last; where there are none, what would be them.
+fn latest(directory: &Path) -> Result<PathBuf, CopyError> {
+    let failed = |source| CopyError::Path { path: directory.to_path_buf(), source };
+    let nothing = directory.with_file_name("none.fd");
+    match std::fs::symlink_metadata(directory) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return Err(CopyError::Kind(directory.to_path_buf())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(nothing),
+        Err(error) => return Err(failed(error)),
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let meta = entry.metadata().map_err(failed)?;
+        if meta.is_file() && entry.file_name().to_str().is_some_and(is_variables) {
+            found.push((meta.modified().map_err(failed)?, entry.path()));
+        }
+    }
+    Ok(found.into_iter().max().map_or(nothing, |(_, path)| path))
+}
+
+/// The name that is kept beside a copy of variables.
+fn kept_name(copy: &Path) -> Result<String, CopyError> {
+    let path = copy.with_file_name(KEPT_NAME);
+    let failed = |source| CopyError::Path { path: path.clone(), source };
+    let directory = copy.parent().ok_or_else(|| CopyError::Name(path.clone()))?;
+    let directory = receive::open_directory(directory).map_err(failed)?;
+    let file = receive::open(directory, KEPT_NAME, OFlags::RDONLY).map_err(failed)?;
+    let said = receive::read_short(&file, 64).map_err(failed)?;
+    String::from_utf8(said).ok().filter(|name| is_variables(name)).ok_or(CopyError::Name(path))
+}
+
+fn copy_image(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
     let (read, write) = match direction {
         Direction::Keep => (ImageFormat::Raw, ImageFormat::Qcow2),
         Direction::Restore => (ImageFormat::Qcow2, ImageFormat::Raw),
@@ -203,6 +278,47 @@ mod tests {
         assert_eq!(image::inspect(&kept).expect("an image"), ImageFormat::Qcow2);
         run(Direction::Restore, &[kept, target.clone()]).expect("restored");
         assert!(!target.exists(), "the machine makes it as it needs it");
+    }
+
+    #[test]
+    fn what_firmware_keeps_is_kept_under_its_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [machine, copy, again] = ["machine", "copy", "again"].map(|name| {
+            std::fs::create_dir(dir.path().join(name)).expect("made");
+            dir.path().join(name)
+        });
+        let [from, kept, to] = [machine.join("nvram"), copy.join("disk.qcow2"), again.join("nvram")];
+        // Nothing was kept yet.
+        run(Direction::Keep, &[from.clone(), kept.clone()]).expect("kept");
+        run(Direction::Restore, &[kept.clone(), to.clone()]).expect("restored");
+        assert!(!to.exists(), "the machine makes it as it needs it");
+        std::fs::remove_file(&kept).expect("removed");
+
+        std::fs::create_dir(&from).expect("made");
+        let bytes = vec![7; 528 << 10];
+        std::fs::write(from.join("VARS.secboot.fd"), vec![1; 528 << 10]).expect("written");
+        std::fs::write(from.join("VARS.fd"), &bytes).expect("written");
+        std::fs::write(from.join("VARS.fd.writer"), "a record").expect("written");
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        File::options()
+            .write(true)
+            .open(from.join("VARS.secboot.fd"))
+            .and_then(|file| file.set_modified(old))
+            .expect("aged");
+        run(Direction::Keep, &[from, kept.clone()]).expect("kept");
+        let pair = [kept, to.clone()];
+        run(Direction::Restore, &pair).expect("restored");
+        run(Direction::Restore, &pair).expect("there already");
+        let names: Vec<_> =
+            std::fs::read_dir(&to).expect("listed").map(|entry| entry.expect("one").file_name()).collect();
+        assert_eq!(names, ["VARS.fd"]);
+        assert!(std::fs::read(to.join("VARS.fd")).expect("read") == bytes, "the bytes are others");
+
+        std::fs::remove_file(to.join("VARS.fd")).expect("removed");
+        for name in ["../VARS.fd", "VARS", ""] {
+            std::fs::write(copy.join(KEPT_NAME), name).expect("written");
+            assert!(matches!(run(Direction::Restore, &pair), Err(CopyError::Name(_))), "{name}");
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@
 //! disks are copied whose errors stop the guest rather than reach it: the jobs are cancelled, and the guest goes on with the
 //! same write as if nothing had been.
 //!
+//! Variables of firmware that are kept are an image, too. The firmware, in flash, is told of no error, and what it could not write is
+//! lost; so their copy, of less than a mebibyte, is made in memory, which cannot fail, and written when it is whole.
+//!
 //! All of it is done beside the monitor's loop, over a QMP connection of its own: the guest is stopped in time however long the
 //! copy's storage hangs. What may hang with it is done in threads that nobody waits for any longer than is said here.
 //!
@@ -18,18 +21,21 @@
 //! Whoever else may write there may put links there: files are made anew, and handed to QEMU open, never by a name.
 //! Upstream reference: QEMU's qapi/block-core.json and job.json.
 
+use crate::board::STATE_VOLUME;
 use crate::image::ImageFormat;
 use crate::layout::Layout;
 use crate::proto::CopiedDisk;
 use crate::qmp::{Qmp, QmpError};
 use crate::receive::{self, DOING, PARTIAL, WHOLE, remove};
 use crate::spec::{DiskBus, DiskSource, DiskSpec, MachineSpec, OnError};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, MemfdFlags, Mode, OFlags};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +77,8 @@ struct Copying {
     directories: Vec<Arc<OwnedFd>>,
     /// The files, one for each directory in which one was made.
     partials: Vec<Arc<File>>,
+    /// Copies in memory, and the files that they are written to.
+    held: Vec<(Arc<File>, Arc<File>)>,
     /// Locked as long as somebody wants the copy.
     wanted: Option<File>,
     doing: Arc<File>,
@@ -103,6 +111,15 @@ fn copyable(spec: &MachineSpec, volume: &str) -> Result<usize, String> {
         ));
     }
     Ok(index)
+}
+
+/// QEMU's node of a volume, and for the firmware's variables the name of their file.
+fn node<'a>(spec: &'a MachineSpec, volume: &str) -> Result<(String, Option<&'a OsStr>), String> {
+    let kept = spec.board.nvram.as_deref().filter(|_| volume == STATE_VOLUME);
+    match kept.and_then(Path::file_name) {
+        Some(name) => Ok(("firmware-vars".to_owned(), Some(name))),
+        None => Ok((format!("disk-{}", copyable(spec, volume)?), None)),
+    }
 }
 
 /// Copies `disks` for the pod `id`. One copy is made at a time, by whose turn it is. `begun` is told when the jobs run.
@@ -162,6 +179,7 @@ impl Copying {
             Ok(Some(Self {
                 directories,
                 partials: Vec::new(),
+                held: Vec::new(),
                 wanted: Some(wanted),
                 doing,
                 jobs_began: false,
@@ -201,15 +219,25 @@ impl Copying {
         let nodes = qmp.execute("query-named-block-nodes", json!({ "flat": true })).await.map_err(refusal)?;
         let mut actions = Vec::new();
         for (number, (disk, directory)) in disks.iter().zip(self.directories.clone()).enumerate() {
-            let node = format!("disk-{}", copyable(&spec, &disk.volume)?);
+            let (node, variables) = node(&spec, &disk.volume)?;
             let size = nodes.as_array().into_iter().flatten().find(|found| found["node-name"] == node.as_str());
             let size = size.and_then(|found| found["image"]["virtual-size"].as_u64());
             let size = size.ok_or_else(|| format!("how large disk {} is cannot be told", disk.volume))?;
-            let made = aside("a copy's file", STORAGE_DEADLINE, move || new_file(&directory, PARTIAL)).await?;
-            let partial = Arc::new(made);
+            let name = variables.map(OsStr::to_owned);
+            let made = aside("a copy's file", STORAGE_DEADLINE, move || {
+                name.map_or(Ok(()), |name| receive::keep_name(&directory, name.as_encoded_bytes()))?;
+                new_file(&directory, PARTIAL)
+            });
+            let partial = Arc::new(made.await?);
             self.partials.push(partial.clone());
-            create(&partial, size).await?;
-            let file = qmp.add_file(partial.as_fd(), &job(number)).await.map_err(refusal)?;
+            let mut image = partial.clone();
+            if variables.is_some() {
+                let memory = rustix::fs::memfd_create("copied-variables", MemfdFlags::CLOEXEC);
+                image = Arc::new(File::from(memory.map_err(|errno| text("no memory for a copy", errno))?));
+                self.held.push((image.clone(), partial));
+            }
+            create(&image, size).await?;
+            let file = qmp.add_file(image.as_fd(), &job(number)).await.map_err(refusal)?;
             let target = json!({
                 "driver": ImageFormat::Qcow2.driver(), "node-name": job(number), "cache-size": TABLES_BYTES,
                 "discard": "unmap", "backing": Value::Null,
@@ -279,8 +307,12 @@ impl Copying {
     /// The copies appear under their names, as wholes.
     async fn keep(&self) -> Result<(), String> {
         let what = "a copy cannot be kept";
-        let partials = self.partials.clone();
-        aside(what, SYNC_DEADLINE, move || partials.iter().try_for_each(|file| file.sync_data())).await?;
+        let (partials, held) = (self.partials.clone(), self.held.clone());
+        let write = move || {
+            held.iter().try_for_each(|(memory, file)| pour(memory, file))?;
+            partials.iter().try_for_each(|file| file.sync_data())
+        };
+        aside(what, SYNC_DEADLINE, write).await?;
         let copies: Vec<_> = self.directories.iter().cloned().zip(self.partials.clone()).collect();
         let keep = move || copies.iter().try_for_each(|(directory, file)| keep(directory, file));
         aside(what, STORAGE_DEADLINE, keep).await
@@ -372,6 +404,14 @@ fn doing(directory: &OwnedFd) -> io::Result<File> {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     rustix::fs::renameat(directory, NEW, directory, DOING)?;
     Ok(file)
+}
+
+/// Writes what is in memory.
+fn pour(memory: &File, file: &File) -> io::Result<()> {
+    let length = usize::try_from(memory.metadata()?.len()).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    memory.read_exact_at(&mut bytes, 0)?;
+    file.write_all_at(&bytes, 0)
 }
 
 /// A copy appears under its name, unless somebody has put something else in its place.

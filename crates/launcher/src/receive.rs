@@ -33,6 +33,9 @@ pub const WHOLE: &str = "disk.qcow2";
 /// A copy that is being written.
 pub const PARTIAL: &str = "disk.partial";
 
+/// Beside a copy of what a firmware keeps: the name of its file.
+pub const KEPT_NAME: &str = "name";
+
 /// How often the pod looks whether the copy was begun.
 const LOOK: Duration = Duration::from_millis(50);
 /// So often it tries to lock what a poll of the handler may hold for an instant.
@@ -154,8 +157,19 @@ pub(crate) fn open(directory: impl AsFd, name: &str, access: OFlags) -> io::Resu
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a file")))
 }
 
+/// Writes down the name of the file of which a copy is.
+///
+/// # Errors
+/// Those of writing it.
+pub(crate) fn keep_name(directory: impl AsFd, name: &[u8]) -> io::Result<()> {
+    remove(&directory, KEPT_NAME)?;
+    let file = open(&directory, KEPT_NAME, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY)?;
+    std::os::unix::fs::FileExt::write_all_at(&file, name, 0)?;
+    file.sync_all()
+}
+
 /// Reads `limit_bytes` at most, and one more, by which it is seen that there are more.
-fn read_short(file: &File, limit_bytes: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_short(file: &File, limit_bytes: usize) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     file.take(limit_bytes as u64 + 1).read_to_end(&mut read)?;
     Ok(read)

@@ -266,6 +266,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: crate::clones::ONE_INSTANT,
         sentence: "All disks of a running machine that a snapshot keeps are as they were at one instant; those that storage takes, too, where the guest can be frozen.",
     },
+    Invariant {
+        name: crate::clones::RESTORED_STATE,
+        sentence: "A machine that has become what a snapshot holds has what that holds of its firmware's variables.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

@@ -506,6 +506,7 @@ impl Swarm {
                 | Bug::CopiesWhatRuns
                 | Bug::CopiesOneByOne
                 | Bug::UnfrozenDisks
+                | Bug::StateLeftBehind
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack

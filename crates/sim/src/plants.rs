@@ -63,6 +63,7 @@ pub(crate) enum Bug {
     UnwantedCopies,
     CopiesOneByOne,
     UnfrozenDisks,
+    StateLeftBehind,
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
@@ -396,6 +397,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::clones::ONE_INSTANT,
         also: &[],
         bug: Bug::UnfrozenDisks,
+    },
+    Plant {
+        name: "state-left-behind",
+        what: "a restored machine does not get what its snapshot has of the variables that its firmware keeps",
+        found_by: crate::clones::RESTORED_STATE,
+        also: &[],
+        bug: Bug::StateLeftBehind,
     },
     Plant {
         name: "unwanted-copies",
@@ -746,6 +754,7 @@ impl Bug {
                 | Self::UnwantedCopies
                 | Self::CopiesOneByOne
                 | Self::UnfrozenDisks
+                | Self::StateLeftBehind
         )
     }
     /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
@@ -754,7 +763,7 @@ impl Bug {
         match self {
             Self::CopiesWhatRuns => Some(Scene::Awoken),
             Self::CopiesOneByOne | Self::UnwantedCopies => Some(Scene::Speechless),
-            Self::UnfrozenDisks => Some(Scene::Running),
+            Self::UnfrozenDisks | Self::StateLeftBehind => Some(Scene::Running),
             _ => None,
         }
     }
@@ -770,6 +779,7 @@ impl Bug {
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
             Self::UnfrozenDisks => Planted::UnfrozenDisks,
+            Self::StateLeftBehind => Planted::StateLeftBehind,
             _ => return None,
         })
     }

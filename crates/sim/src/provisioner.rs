@@ -4,6 +4,7 @@
 //! A volume has data, which is a word: that of a claim without a source is the claim's name, that of one made from a snapshot is
 //! the snapshot's. Claims whose data begins with `slow` take their time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
@@ -48,7 +49,14 @@ impl Controller for Provisioner {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PersistentVolumeClaim>();
         setup.watch_own::<PersistentVolume>();
-        setup.read::<StorageClass>();
+        // A claim may be seen before its class.
+        setup.watch::<StorageClass>(|class, view| {
+            let of = |claim: &&Arc<PersistentVolumeClaim>| {
+                claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) == Some(class.name())
+            };
+            let claims = view.cache::<PersistentVolumeClaim>().iter().filter(of);
+            claims.map(|claim| Key::of(claim.as_ref())).collect()
+        });
         setup.watch::<VolumeAttachment>(|a, _| {
             a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
         });

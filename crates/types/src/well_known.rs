@@ -65,6 +65,15 @@ pub mod kubevirt {
     pub const FENCING_TOKEN_ANNOTATION: &str = "kubevirt.io/fencing-token";
     /// Annotation of an instance: its machine's spec, as it was when the instance was started from it. Our own.
     pub const STARTED_FROM_ANNOTATION: &str = "kubevirt.io/started-from";
+    /// Annotations of an instance: the ControllerRevisions that keep the instance type and the preference with which it was started,
+    /// by the field of the machine's spec that names them. Our own.
+    pub const STARTED_WITH_ANNOTATIONS: [(&str, &str); 2] = [
+        ("instancetype", "kubevirt.io/instancetype-revision-name"),
+        ("preference", "kubevirt.io/preference-revision-name"),
+    ];
+    /// Annotation of a machine, and of its instance: the claim that keeps what the machine keeps beside its disks, where that is
+    /// not the one whose name follows from the machine's UID. A restore writes it. Our own.
+    pub const STATE_CLAIM_ANNOTATION: &str = "kubevirt.io/persistent-state-claim";
     /// Why an instance failed whose node is proven to run its guest no more.
     pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
     /// Condition of an instance: its node is silent; what is waited for, and until when. Our own.

@@ -37,6 +37,12 @@ pub fn state_claim_name(machine: &str, uid: &str) -> String {
     format!("{STATE_CLAIM_PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
 }
 
+/// The volume that stands for that claim where a machine's volumes are enumerated; as KubeVirt calls it, but for names that are cut.
+#[must_use]
+pub fn state_volume_name(machine: &str) -> String {
+    label_value(&format!("{STATE_CLAIM_PREFIX}{machine}"))
+}
+
 /// An instance's name as a label value: names of up to 63 characters as they are, longer ones cut and made unique.
 #[must_use]
 pub fn label_value(name: &str) -> String {

@@ -2,12 +2,13 @@
 //! Disks that are copied while their machine runs.
 
 use crate::pod::{PATIENCE, Pod, UID, bare, dead};
+use carrack_launcher::board::{Board, Firmware, STATE_VOLUME};
 use carrack_launcher::client::{self, ClientError};
 use carrack_launcher::proto::{Call, CopiedDisk};
 use carrack_launcher::qmp::{Qmp, QmpError};
 use carrack_launcher::receive::{self, PARTIAL, WHOLE, is_wanted};
 use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec, DiskTuning, OnError};
-use carrack_launcher::{Phase, layout, promise};
+use carrack_launcher::{MachineSpec, Phase, layout, promise};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -166,6 +167,29 @@ async fn disks_are_copied_as_they_were_when_it_began() {
     pod.call(copy("second", &["one"], &to[..1])).await.expect("begun");
     receiver.join().expect("no panic").expect("received");
     assert!(raw(&to[0].join(WHOLE)).iter().all(|byte| *byte == 8));
+}
+
+#[tokio::test]
+async fn what_firmware_keeps_is_copied_and_made_again() {
+    let pod = Pod::start();
+    let [nvram, to, again] = ["nvram", "a", "again"].map(|name| pod.dir.path().join(name));
+    std::fs::create_dir_all(&nvram).expect("made");
+    let kept = nvram.join("VARS.fd");
+    let board = Board { firmware: Firmware::Efi, nvram: Some(kept.clone()), ..Board::default() };
+    pod.sync(&MachineSpec { board, memory_bytes: 256 << 20, ..bare() }).await.expect("started");
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    let mut spare = Qmp::connect(&pod.layout.spare_qmp_socket()).await.expect("connected");
+    // Nothing is written while it is compared.
+    spare.execute("stop", json!({})).await.expect("stopped");
+    let receiver = wait_in(std::slice::from_ref(&to));
+    pod.call(copy("first", &[STATE_VOLUME], std::slice::from_ref(&to))).await.expect("begun");
+    receiver.join().expect("no panic").expect("received");
+    assert_eq!(jobs(&mut spare).await, json!([]));
+    std::fs::create_dir(&again).expect("made");
+    let pair = [to.join(WHOLE), again.join("nvram")];
+    carrack_launcher::copy::run(carrack_launcher::copy::Direction::Restore, &pair).expect("restored");
+    let bytes = |path: PathBuf| std::fs::read(path).expect("read");
+    assert!(bytes(again.join("nvram/VARS.fd")) == bytes(kept), "they are others");
 }
 
 #[tokio::test]

@@ -90,7 +90,9 @@ impl People {
         let at = Duration::from_millis(1);
         let class = json!({"metadata": {"name": "shelf"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
-        let class = json!({"metadata": {"name": "plain"}, "provisioner": PLAIN, "volumeBindingMode": "Immediate"});
+        let default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        let class = json!({"metadata": {"name": "plain", "annotations": default}, "provisioner": PLAIN,
+            "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
         let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
         let class = json!({"metadata": {"name": "shelf", "annotations": default}, "driver": DRIVER, "deletionPolicy": "Delete"});
@@ -154,7 +156,11 @@ impl People {
             self.node();
         }
         match scene {
-            Scene::Running | Scene::Speechless => self.runs(SECOND, name, claims),
+            Scene::Running => {
+                self.runs(SECOND, name, claims);
+                self.keeps_state();
+            }
+            Scene::Speechless => self.runs(SECOND, name, claims),
             Scene::Awoken => self.machine(SECOND, name, claims, Want::Any),
             _ => self.machine(SECOND, name, claims, Want::Down),
         }

@@ -6,6 +6,9 @@ use std::time::Duration;
 use carrack_engine::Time;
 use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
 use carrack_types::kubevirt::snapshot::copy_name;
+use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
+use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
+use carrack_virt::identity::STATE_CLAIM_PREFIX;
 use serde_json::Value;
 
 use super::ends::data;
@@ -18,6 +21,8 @@ use crate::observer::{Change, Observer, controller, key_of, text, uid};
 const STALE: Duration = Duration::from_secs(60);
 /// The invariant of disks that are kept of a machine that runs.
 pub(crate) const ONE_INSTANT: &str = "copies-are-of-one-instant";
+/// The invariant of what a machine keeps beside its disks.
+pub(crate) const RESTORED_STATE: &str = "restored-machines-have-their-state";
 /// The kinds of children, by the field that names them.
 const CHILDREN: [(&str, &str); 2] = [("snapshotName", "vmsnapshot"), ("restoreName", "vmrestore")];
 
@@ -67,6 +72,8 @@ impl Clones {
                 "vm" => {
                     let machine = change.object();
                     self.used.extend(claims(machine).map(|(_, claim)| place(machine, claim)));
+                    self.used.extend(state_claim(machine).map(|claim| place(machine, claim)));
+                    state(change, observer, breaches);
                 }
                 _ => {}
             }
@@ -143,6 +150,32 @@ impl Clones {
         let restored = |claim: &&Value| claim.pointer("/metadata/annotations/restore.kubevirt.io~1name").is_some();
         let stray = observer.all("claim").filter(restored).find(|claim| !self.used.contains(&key_of(claim)));
         stray.map(|claim| format!("claim {} was restored for a machine that never came", key_of(claim)))
+    }
+}
+
+/// The claim that a machine names for what it keeps beside its disks.
+fn state_claim(machine: &Value) -> Option<&str> {
+    machine["metadata"]["annotations"][STATE_CLAIM_ANNOTATION].as_str()
+}
+
+/// A machine that has become what a snapshot holds names the claim with what that has of its state.
+fn state(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let by = |machine: &Value| machine["metadata"]["annotations"][LAST_RESTORE_ANNOTATION].clone();
+    let Some(machine) = &change.after else { return };
+    if by(machine).is_null() || change.before.as_ref().map(by) == Some(by(machine)) {
+        return;
+    }
+    let mark = |restore: &&Value| by(machine) == format!("{}-{}", text(restore, "/metadata/name"), uid(restore));
+    let restores = observer.all("vmrestore").find(mark).map(|restore| restore["status"]["restores"].clone());
+    let restores = restores.iter().filter_map(Value::as_array).flatten();
+    for volume in restores.filter(|volume| text(volume, "/volumeName").starts_with(STATE_CLAIM_PREFIX)) {
+        let claim = text(volume, "/persistentVolumeClaim");
+        let holds = observer.get("claim", &place(machine, claim)).and_then(|claim| data(claim, observer));
+        let named = state_claim(machine);
+        if named != Some(claim) || !holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
+            let what = format!("{} is restored, names {named:?}, and {claim} holds {holds:?}", key_of(machine));
+            breaches.push(Breach::new(RESTORED_STATE, what));
+        }
     }
 }
 

@@ -151,8 +151,9 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
     for machine in observer.all("vm") {
         let metadata = &machine["metadata"];
         let annotations = metadata["annotations"].as_object().cloned().unwrap_or_default();
+        let annotations = annotations.into_iter().filter(|(key, _)| !key.starts_with("restore.kubevirt.io/"));
         let annotations: BTreeMap<_, _> =
-            annotations.into_iter().filter(|(key, _)| !key.starts_with("restore.kubevirt.io/")).collect();
+            annotations.map(|(key, value)| (key, without_uids(value.as_str().unwrap_or_default()))).collect();
         let domain = &machine["spec"]["template"]["spec"]["domain"];
         let what = json!({"labels": metadata["labels"], "annotations": annotations, "finalizers": metadata["finalizers"],
             "strategy": machine["spec"]["runStrategy"], "firmware": domain["firmware"],

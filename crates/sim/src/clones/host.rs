@@ -24,6 +24,8 @@ const GRACE: Duration = Duration::from_secs(3);
 const LEASES: &str = "kube-node-lease";
 const RENEWAL: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(60);
+/// The pod's volume with what a machine keeps beside its disks.
+const STATE_VOLUME: &str = "vm-state";
 /// Machines whose names begin so have guests without an agent.
 pub(super) const MUTE: &str = "mute";
 
@@ -239,6 +241,10 @@ impl Handler {
         let mut disks = BTreeMap::new();
         for volume in &vmi.spec.volumes {
             let Some(claim) = Volume::claim_name(volume) else { continue };
+            disks.insert(volume.name.clone(), disk(bound(view, vmi.namespace(), claim)?));
+        }
+        // What its firmware keeps is open like a disk.
+        if let Some((volume, claim)) = volumes(pod).find(|(volume, _)| volume.name == STATE_VOLUME) {
             disks.insert(volume.name.clone(), disk(bound(view, vmi.namespace(), claim)?));
         }
         Some(self.0.boot(vmi.uid(), &Key::of(vmi).to_string(), pod.uid(), disks))

@@ -36,6 +36,14 @@ impl People {
         }
     }
 
+    /// What was made last, a machine, keeps its firmware's variables.
+    pub(super) fn keeps_state(&mut self) {
+        if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
+            object["spec"]["template"]["spec"]["domain"]["firmware"]["bootloader"] =
+                json!({"efi": {"secureBoot": false, "persistent": true}});
+        }
+    }
+
     fn restore(&mut self, at: Duration, name: &str, snapshot: &str, target: &str) {
         let target = json!({"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": target});
         let object = json!({"metadata": {"namespace": "default", "name": name},
@@ -68,6 +76,7 @@ impl People {
         let (safety, soon) = (self.safety, SECOND * 5);
         self.node();
         self.runs(SECOND, "live", &["plain-live", "data-live"]);
+        self.keeps_state();
         self.runs(SECOND, "mute", &["plain-mute"]);
         // Its claim may be deleted, and goes when the machine lets go of it.
         for act in &mut self.acts {
@@ -98,7 +107,12 @@ impl People {
         }
         if rng.one_in(2) {
             let source = ("VirtualMachine", pick(rng));
-            self.clone(between(rng, soon, safety), "clone", source, Some("copy"), MAY_FAIL);
+            let at = between(rng, soon, safety);
+            self.clone(at, "clone", source, Some("copy"), MAY_FAIL);
+            // As soon as it is there, whether its disks are filled or not.
+            for later in [SECOND * 4, SECOND * 12] {
+                self.is_to(at + below(rng, later), "copy", "Always");
+            }
         }
         for n in 0..1 + rng.below(2) {
             let target = if rng.one_in(3) { "fresh" } else { "still" };

@@ -63,6 +63,11 @@ pub enum Call {
 impl asking::Call for Call {
     type Outcome = Outcome;
 
+    /// What has failed is not made again at once. That there is no room is for others to hear, and they are asked then.
+    fn pauses(outcome: &Outcome) -> bool {
+        outcome.as_ref().is_err_and(|error| !error.no_room)
+    }
+
     /// A volume is made or deleted, one after the other.
     fn subject(&self) -> Option<&str> {
         match self {
@@ -124,7 +129,9 @@ pub(super) type Calls = asking::Calls<Call>;
 
 #[cfg(test)]
 mod tests {
-    use carrack_engine::Key;
+    use std::time::Duration;
+
+    use carrack_engine::{Key, Time};
 
     use super::*;
 
@@ -143,6 +150,34 @@ mod tests {
         assert_eq!(calls.ask("c", &a, call()), Some(Ok(Answer::Deleted)));
         assert_eq!(calls.ask("c", &a, call()), None, "it is asked anew");
         assert_eq!(calls.take(), vec![(2, call())]);
+    }
+
+    #[test]
+    fn what_failed_is_not_made_again_at_once() {
+        let calls = Calls::default();
+        let (key, call) = (Key::new("", "a"), || Call::Delete("v".into()));
+        let fails = |no_room: bool| {
+            assert_eq!(calls.ask("c", &key, call()), None);
+            let sent = calls.take();
+            let [(id, _)] = sent[..] else { panic!("{sent:?}") };
+            let error = CallError { no_room, message: "broken".into() };
+            calls.answered(id, Err(error.clone()));
+            assert_eq!(calls.ask("c", &key, call()), Some(Err(error)));
+        };
+        let at = |ms: u64| calls.tick(Time::from_unix_s(0) + Duration::from_millis(ms));
+        at(0);
+        fails(false);
+        at(499);
+        assert!(calls.ask("c", &key, call()).is_some_and(|said| said.is_err()), "the same is said");
+        assert_eq!(calls.take(), []);
+        at(501);
+        fails(false);
+        at(1400);
+        assert!(calls.ask("c", &key, call()).is_some(), "it takes twice as long");
+        at(1502);
+        // Another node may have room.
+        fails(true);
+        assert_eq!(calls.ask("c", &key, call()), None);
     }
 
     #[test]

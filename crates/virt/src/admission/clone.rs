@@ -134,12 +134,12 @@ pub fn check_clone(clone: &VirtualMachineClone, faults: &mut Faults) {
             faults.invalid(format!("spec.newMacAddresses.{interface}"), message);
         }
     }
-    for patch in &spec.patches {
-        check_patch(patch, faults);
+    for (index, patch) in spec.patches.iter().enumerate() {
+        check_patch(&format!("spec.patches[{index}]"), patch, faults);
     }
     if !is_one_of(spec.volume_name_policy.as_deref(), &volume_name::ALL) {
         let given = spec.volume_name_policy.as_deref().unwrap_or_default();
-        faults.unsupported("spec.volumeNamePolicy", format!("unknown volume name policy {given:?}"));
+        faults.unsupported("spec.volumeNamePolicy", format!("VolumeNamePolicy {given:?} is not supported"));
     }
 }
 
@@ -166,15 +166,17 @@ fn check_filter(field: &str, filter: &str, faults: &mut Faults) {
     }
 }
 
-fn check_patch(text: &str, faults: &mut Faults) {
-    const FIELD: &str = "spec.patches";
+fn check_patch(field: &str, text: &str, faults: &mut Faults) {
+    if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
+        return faults.invalid(field, format!("patch is not valid JSON ({text})"));
+    }
     let Some(operations) = operations(text) else {
-        return faults.invalid(FIELD, format!("{text} is no JSON patch"));
+        return faults.invalid(field, format!("{text} is no JSON patch"));
     };
     for operation in operations {
         if !stays_within(&operation) {
             let path = operation.path();
-            faults.invalid(FIELD, format!("patching is valid only for elements under /spec/ only: {path}"));
+            faults.invalid(field, format!("patching is valid only for elements under /spec/ only: {path}"));
         }
     }
 }
@@ -244,9 +246,9 @@ mod tests {
         let patches = |all: &[&str]| json!({"patches": all});
         check(patches(&[r#"{"op": "replace", "path": "/spec/template/spec/hostname", "value": "x"}"#]), &[]);
         check(patches(&[r#"[{"op": "add", "path": "/metadata/labels/a", "value": "x"}]"#]), &[]);
-        check(patches(&[r#"{"op": "replace" "path": "/spec/x", "value": 1}"#]), &["spec.patches"]);
-        check(patches(&[r#"{"op": "swap", "path": "/spec/x"}"#]), &["spec.patches"]);
-        check(patches(&[r#"{"op": "remove", "path": "/metadata/name"}"#]), &["spec.patches"]);
+        check(patches(&[r#"{"op": "replace" "path": "/spec/x", "value": 1}"#]), &["spec.patches[0]"]);
+        check(patches(&[r#"{"op": "swap", "path": "/spec/x"}"#]), &["spec.patches[0]"]);
+        check(patches(&[r#"{"op": "remove", "path": "/metadata/name"}"#]), &["spec.patches[0]"]);
         check(json!({"volumeNamePolicy": "PrefixTargetName"}), &[]);
         check(json!({"volumeNamePolicy": "Whatever"}), &["spec.volumeNamePolicy"]);
     }

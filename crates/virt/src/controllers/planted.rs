@@ -19,4 +19,6 @@ pub enum Planted {
     CopiesWhatRuns,
     /// Nobody freezes the guest of a running machine whose disks are taken one by one.
     UnfrozenDisks,
+    /// A restored machine goes on with what it keeps beside its disks, or with nothing.
+    StateLeftBehind,
 }

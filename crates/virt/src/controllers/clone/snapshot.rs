@@ -76,11 +76,6 @@ fn take(world: &World<'_>, source: &str, spec: VirtualMachineSnapshotSpec) -> Pl
         let message = format!("Source doesnt exist: {} {namespace}/{source}", names::MACHINE);
         return world.wait("SourceDoesNotExist", &message);
     };
-    if keeps_state(&machine.spec) {
-        let proof = Plan::none().confirm_unchanged(machine.as_ref());
-        let message = format!("Clone of source with backendstorage is not supported: VM {namespace}/{source}");
-        return world.fail(proof, "SourceVMWithBackendStorageInvalid", &message);
-    }
     if let Some(message) = unsupported(machine) {
         return world.wait("VMVolumeSnapshotsInvalid", &message);
     }
@@ -98,14 +93,6 @@ fn take(world: &World<'_>, source: &str, spec: VirtualMachineSnapshotSpec) -> Pl
         return plan.then(record(world, &snapshot));
     }
     plan
-}
-
-/// Whether a machine has state beside its volumes, which no snapshot has (KubeVirt's backend storage).
-pub(super) fn keeps_state(spec: &VirtualMachineSpec) -> bool {
-    let Some(domain) = spec.template.as_ref().map(|template| &template.spec.domain) else { return false };
-    let tpm = domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.persistent == Some(true));
-    let loader = domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
-    tpm || loader.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.persistent == Some(true))
 }
 
 /// Volumes of claims, by name.
@@ -152,24 +139,20 @@ fn follow(world: &World<'_>, snapshot: &VirtualMachineSnapshot) -> Plan {
         let message = format!("snapshot content {name} in namespace {} does not exist", world.namespace());
         return world.fail(proof, "SnapshotContentInvalid", &message);
     };
-    if let Some(message) = invalid(content, snapshot) {
+    if let Some(message) = invalid(content) {
         return world.fail(Plan::none().confirm_unchanged(content.as_ref()), "SnapshotContentInvalid", &message);
     }
     restore::ensure(world, snapshot, content)
 }
 
 /// Why a content cannot be restored to another machine.
-fn invalid(content: &VirtualMachineSnapshotContent, snapshot: &VirtualMachineSnapshot) -> Option<String> {
+fn invalid(content: &VirtualMachineSnapshotContent) -> Option<String> {
     let Some(of) = &content.spec.virtual_machine_snapshot_name else {
         return Some(format!("cannot get snapshot name from content {}", content.name()));
     };
     let Some(machine) = &content.spec.source.virtual_machine else {
         return Some(format!("there is no machine in content {}", content.name()));
     };
-    if keeps_state(&machine.spec) {
-        let (namespace, name) = (snapshot.namespace(), snapshot.name());
-        return Some(format!("Clone of source with backendstorage is not supported: snapshot {namespace}/{name}"));
-    }
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
     let missing = of_claims(&machine.spec).filter(|name| !is_in(name));
     let all: Vec<String> = missing.map(|name| format!("volume {name} is not backed up in snapshot {of}")).collect();

@@ -5,6 +5,8 @@
 //!   restore:  claim for each volume ─▶ pod: copy   (read only) ──disk.img────▶ claim ─ succeeded ─▶ machine ─▶ pod off
 //! ```
 //!
+//! What firmware keeps (`vmi::state`) is copied as a disk is: its file is an image, too, and QEMU has it open as one.
+//!
 //! A copy is a qcow2 file on a claim of its own, whose name ([`copy_name`]) stands in the content where a VolumeSnapshot's
 //! would. One pod copies all disks of a machine, so that it needs no more than the machine itself does: all of them on one
 //! node. The pod's name follows from the machine's UID, an instance is made only while nothing has that name, and the pod
@@ -46,10 +48,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::snapshot::classes;
 use crate::controllers::vmi::pod::bytes_quantity;
-use crate::identity::{digest, label_value};
+use crate::identity::{digest, label_value, state_volume_name};
 pub(crate) use pod::{
-    Job, Pair, Purpose, Running, Stage, confirm_none, container_id, has_succeeded, instance, is_at_work, is_hopeless,
-    own, pause, pause_left, remove, trouble,
+    Job, Pair, Place, Purpose, Running, Stage, confirm_none, container_id, has_succeeded, instance, is_at_work,
+    is_hopeless, own, pause, pause_left, remove, trouble,
 };
 
 /// Annotation of a storage class: claims without a class are of this one.
@@ -78,6 +80,25 @@ pub(crate) fn class_for(claim: &PersistentVolumeClaim, view: &View<'_>) -> Optio
 /// Whether a volume of a content is kept as a copy: what stands for it has the name of one.
 pub(crate) fn is_copy(content: &str, backup: &VolumeBackup) -> bool {
     backup.volume_snapshot_name.as_deref() == Some(copy_name(content, &backup.volume_name).as_str())
+}
+
+/// Whether a volume of a content stands for what its machine keeps beside its volumes: it is none of them.
+pub(crate) fn is_state(content: &VirtualMachineSnapshotContent, volume: &str) -> bool {
+    let Some(vm) = content.spec.source.virtual_machine.as_ref() else { return false };
+    let name = vm.metadata.as_ref().and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
+    let volumes = vm.spec.template.iter().flat_map(|template| &template.spec.volumes);
+    volume == state_volume_name(name) && volumes.into_iter().all(|found| found.name != volume)
+}
+
+/// Where what is to be copied of a machine's volume lies in its claim.
+pub(crate) fn place(content: &VirtualMachineSnapshotContent, backup: &VolumeBackup) -> Place {
+    if is_state(content, &backup.volume_name) {
+        Place::State
+    } else if is_block(&backup.persistent_volume_claim.spec) {
+        Place::Device
+    } else {
+        Place::Disk
+    }
 }
 
 /// Whether the volume of a claim is a block device.
@@ -188,7 +209,7 @@ pub(crate) fn job<'a>(
             source: source.metadata.name.clone()?,
             target: copy.name.to_owned(),
             target_uid: copy.claim?.uid().to_owned(),
-            block: is_block(&source.spec),
+            place: place(content, copy.backup),
         })
     };
     Some(Job {

@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time as MetaTime};
 
+use crate::controllers::vmi::state::NVRAM_SUBDIRECTORY;
 use crate::copying::DIRECTORY;
 use crate::identity::digest;
 
@@ -35,6 +36,8 @@ const MOST_RESTARTS: i32 = 5;
 const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 /// The file of a disk on the machine's side, as the launcher names it.
 const DISK: &str = "disk.img";
+/// The directory of what firmware keeps: the launcher knows the files in it.
+const STATE: &str = NVRAM_SUBDIRECTORY;
 /// The file of a copy.
 const COPY: &str = "disk.qcow2";
 
@@ -69,6 +72,17 @@ impl Purpose<'_> {
     }
 }
 
+/// Where what is copied lies on the machine's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is an image in a file system.
+    Disk,
+    /// It is a block device. A copy is a file.
+    Device,
+    /// It is what firmware keeps.
+    State,
+}
+
 /// Two claims of the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
@@ -78,8 +92,19 @@ pub(crate) struct Pair {
     pub target: String,
     /// The UID of that claim: one that was deleted and made anew holds nothing, whatever a pod has copied before.
     pub target_uid: String,
-    /// Whether the machine's side is a block device. A copy is a file.
-    pub block: bool,
+    /// Where it lies on the machine's side.
+    pub place: Place,
+}
+
+impl Pair {
+    /// The place, as digests have it.
+    fn word(&self) -> &'static str {
+        match self.place {
+            Place::Disk => "disk",
+            Place::Device => "device",
+            Place::State => "state",
+        }
+    }
 }
 
 /// What a pod is to copy.
@@ -110,7 +135,7 @@ impl Job<'_> {
     /// What it is made for.
     fn what(&self) -> String {
         let pairs: Vec<_> =
-            self.pairs.iter().map(|pair| (&pair.source, &pair.target, &pair.target_uid, pair.block)).collect();
+            self.pairs.iter().map(|pair| (&pair.source, &pair.target, &pair.target_uid, pair.word())).collect();
         digest(&(self.purpose.word(), pairs))
     }
 
@@ -154,7 +179,7 @@ impl Job<'_> {
                 let name = format!("{side}-{number}");
                 let source = PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None };
                 volumes.push(Volume { name: name.clone(), persistent_volume_claim: Some(source), ..Volume::default() });
-                if of_machine && pair.block {
+                if of_machine && pair.place == Place::Device {
                     let device_path = format!("/dev/{name}");
                     args.push(device_path.clone());
                     devices.push(VolumeDevice { name, device_path });
@@ -163,6 +188,7 @@ impl Job<'_> {
                 let mount_path = format!("{DIRECTORY}/{name}");
                 args.push(match (received, of_machine) {
                     (true, _) => mount_path.clone(),
+                    (false, true) if pair.place == Place::State => format!("{mount_path}/{STATE}"),
                     (false, true) => format!("{mount_path}/{DISK}"),
                     (false, false) => format!("{mount_path}/{COPY}"),
                 });

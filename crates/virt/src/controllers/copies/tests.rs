@@ -19,6 +19,7 @@ use crate::controllers::snapshot::{ContentController, SnapshotController};
 use crate::controllers::testing::{of, with, words};
 
 mod ends;
+mod kept;
 
 const NOW: Time = Time::from_unix_s(1_000_010);
 /// After the deadline of a snapshot that says none.

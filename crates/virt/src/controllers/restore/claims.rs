@@ -20,10 +20,12 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
 
 use super::{Held, Stop, World, filling, is_by, mark, off, under_way};
-use crate::controllers::copies;
 use crate::controllers::snapshot::classes::{self, VOLUME_SNAPSHOT_GROUP};
+use crate::controllers::vmi::state;
+use crate::controllers::{Planted, copies};
 use crate::identity::label_value;
 
 /// Annotations of a claim that are about its volume and not about what it is for.
@@ -40,14 +42,15 @@ fn is_in_place(restore: &VirtualMachineRestore) -> bool {
     restore.spec.volume_restore_policy.as_deref() == Some(volume_restore::IN_PLACE)
 }
 
-/// Name of the claim for a volume. `claim` is the name of the one that was snapshotted.
-fn name_of(restore: &VirtualMachineRestore, volume: &str, claim: &str) -> String {
+/// Name of the claim for a volume. `claim` is the name of the one that was snapshotted. State has no place of its own in the
+/// machine: nothing is to make room for it, and what was there stays until the restore is complete.
+fn name_of(restore: &VirtualMachineRestore, volume: &str, claim: &str, is_state: bool) -> String {
     let mut overrides = restore.spec.volume_restore_overrides.iter();
     if let Some(wanted) = overrides.find(|wanted| wanted.volume_name == volume && !wanted.restore_name.is_empty()) {
         return wanted.restore_name.clone();
     }
     match restore.spec.volume_restore_policy.as_deref() {
-        Some(volume_restore::IN_PLACE) => claim.to_owned(),
+        Some(volume_restore::IN_PLACE) if !is_state => claim.to_owned(),
         Some(volume_restore::PREFIX_TARGET_NAME) => format!("{}-{volume}", restore.spec.target.name),
         _ => format!("restore-{}-{volume}", restore.uid()),
     }
@@ -83,7 +86,12 @@ fn wanted(world: &World<'_>, held: &Held<'_>) -> Result<Vec<VolumeRestore>, Stop
                 let claim = backup.persistent_volume_claim.metadata.name.as_deref().unwrap_or_default();
                 VolumeRestore {
                     volume_name: backup.volume_name.clone(),
-                    persistent_volume_claim_name: name_of(world.restore, &backup.volume_name, claim),
+                    persistent_volume_claim_name: name_of(
+                        world.restore,
+                        &backup.volume_name,
+                        claim,
+                        copies::is_state(held.content, &backup.volume_name),
+                    ),
                     volume_snapshot_name: snapshot.ok_or_else(missing)?,
                     data_volume_name: None,
                 }
@@ -182,7 +190,7 @@ fn make_room(
     volume: &VolumeRestore,
     claim: &PersistentVolumeClaim,
 ) -> Result<Plan, Stop> {
-    let uses = |vm: &VirtualMachine| classes::volumes(vm).any(|volume| volume.claim_name() == Some(claim.name()));
+    let uses = |vm: &VirtualMachine| has(vm, claim.name());
     let target = world.restore.spec.target.name.as_str();
     let mut machines = world.view.cache::<VirtualMachine>().in_namespace(claim.namespace());
     if let Some(other) = machines.find(|vm| vm.name() != target && uses(vm)) {
@@ -238,7 +246,13 @@ fn new_claim(world: &World<'_>, held: &Held<'_>, volume: &VolumeRestore) -> Resu
     let mut metadata = metadata(restore, backup, vm);
     metadata.name = Some(volume.persistent_volume_claim_name.clone());
     metadata.namespace.clone_from(&restore.metadata.namespace);
-    if restore.spec.volume_ownership_policy.as_deref() != Some(volume_ownership::NONE) {
+    let is_state = copies::is_state(held.content, &backup.volume_name);
+    if is_state {
+        let target = label_value(&restore.spec.target.name);
+        metadata.labels.get_or_insert_default().insert(state::LABEL.to_owned(), target);
+    }
+    // What a machine keeps beside its volumes is nobody else's.
+    if is_state || restore.spec.volume_ownership_policy.as_deref() != Some(volume_ownership::NONE) {
         match world.vm {
             Some(vm) => metadata.owner_references = Some(vec![controller_ref(vm)]),
             // Its machine comes later, and owns it then, as the one before owned the one before.
@@ -332,9 +346,55 @@ pub(super) fn own<'a>(world: &World<'a>) -> impl Iterator<Item = &'a PersistentV
     made(world).filter_map(|(_, claim)| claim)
 }
 
+/// Gives the restored machine the claims that are to be its own: those that were made before it was there.
+pub(super) fn given_owners(world: &World<'_>) -> Plan {
+    let Some(vm) = world.vm.filter(|vm| is_by(world.restore, *vm)) else { return Plan::none() };
+    let mut plan = Plan::none();
+    for claim in own(world).filter(|claim| !claim.is_deleting()) {
+        let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(world.restore.name());
+        if wanted && claim.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
+            let owner = json!({"metadata": {"ownerReferences": [controller_ref(vm)]}});
+            plan = plan.confirm_alive(vm).patch(claim, owner);
+        }
+    }
+    plan
+}
+
 /// Whether the target has a claim of this name.
 pub(super) fn is_used(world: &World<'_>, name: &str) -> bool {
-    world.vm.is_some_and(|vm| classes::volumes(vm).any(|volume| volume.claim_name() == Some(name)))
+    world.vm.is_some_and(|vm| has(vm, name))
+}
+
+/// Whether a machine has a claim of this name, for a volume or for what it keeps beside them.
+fn has(vm: &VirtualMachine, name: &str) -> bool {
+    classes::volumes(vm).any(|volume| volume.claim_name() == Some(name)) || state::of_machine(vm) == name
+}
+
+/// The claim that the restored machine keeps its state on from now on, if the snapshot has any.
+pub(super) fn state_of<'a>(world: &World<'a>, held: &Held<'_>) -> Option<&'a str> {
+    if world.planted == Some(Planted::StateLeftBehind) {
+        return None;
+    }
+    let mut restores = world.restore.status.iter().flat_map(|status| &status.restores);
+    let restored = restores.find(|volume| copies::is_state(held.content, &volume.volume_name))?;
+    Some(&restored.persistent_volume_claim_name)
+}
+
+/// Deletes the claims for its state that a restored machine has no more: nothing else names them. Upstream does so, too.
+pub(super) fn drop_old_state(world: &World<'_>) -> Plan {
+    let Some(vm) = world.vm else { return Plan::none() };
+    let current = state::of_machine(vm);
+    // The new one is there, or the old one might be all that there is.
+    if !own(world).any(|claim| claim.name() == current) {
+        return Plan::none();
+    }
+    let is_old = |claim: &&PersistentVolumeClaim| {
+        let is_state = claim.label(state::LABEL).is_some() && claim.controller_uid() == Some(vm.uid());
+        is_state && claim.name() != current && !claim.is_deleting()
+    };
+    let claims = world.view.cache::<PersistentVolumeClaim>().by_owner(vm.uid()).map(AsRef::as_ref);
+    let plan = claims.filter(is_old).fold(Plan::none(), |plan, claim| plan.delete(claim));
+    if plan.is_none() { plan } else { plan.resting_on(&Premise::unchanged(vm)) }
 }
 
 /// The next step to having no claims that are of no use, of a restore that came to nothing: those that nobody has, and those that

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::claims::{self, Origin};
 use super::{Held, Stop, World, encountered, is_by, mark, under_way};
-use crate::controllers::copies::{self, Job, Pair, Purpose, Stage};
+use crate::controllers::copies::{self, Job, Pair, Place, Purpose, Stage};
 use crate::controllers::snapshot::classes;
 
 /// Whose UIDs the pod's name may follow from: the target's, which owns the restore if it was there, and the restore's.
@@ -49,12 +49,11 @@ fn job<'a>(world: &World<'a>, held: &Held<'a>) -> Result<Option<Job<'a>>, Stop> 
         let name = &volume.persistent_volume_claim_name;
         let target = classes::claim(world.view, world.restore.namespace(), name);
         let target = target.ok_or_else(|| Stop::ForNow(format!("PersistentVolumeClaim {name} is not there")))?;
-        let mode = backup.and_then(|backup| backup.persistent_volume_claim.spec.volume_mode.as_deref());
         pairs.push(Pair {
             source: copy.name().to_owned(),
             target: volume.persistent_volume_claim_name.clone(),
             target_uid: target.uid().to_owned(),
-            block: mode == Some("Block"),
+            place: backup.map_or(Place::Disk, |backup| copies::place(held.content, backup)),
         });
     }
     let machine = claims::machine(held)?.spec.template.as_ref().map(|template| &template.spec);

@@ -36,8 +36,8 @@ use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use super::snapshot::conditions::{failure, progressing, ready};
 use crate::api::plan_stop;
-use crate::controllers::Config;
 use crate::controllers::copies::off;
+use crate::controllers::{Config, Planted};
 use crate::diff::merge_patch;
 
 /// How long a target may run on before the restore fails that waits for it.
@@ -62,13 +62,14 @@ pub struct RestoreController {
     kinds: Kinds,
     /// Image of the pods that copy disks.
     image: String,
+    planted: Option<Planted>,
 }
 
 impl RestoreController {
     /// With what the controllers are set to.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        Self { kinds: Kinds::default(), image: config.launcher_image.clone() }
+        Self { kinds: Kinds::default(), image: config.launcher_image.clone(), planted: config.planted }
     }
 }
 
@@ -83,6 +84,7 @@ struct World<'a> {
     now: Time,
     /// Image of the pods that copy disks.
     image: &'a str,
+    planted: Option<Planted>,
 }
 
 /// What a snapshot holds, when it can be used.
@@ -181,7 +183,7 @@ impl Controller for RestoreController {
         let name = &restore.spec.target.name;
         let vm = view.get::<VirtualMachine>(&key.namespace, name).map(AsRef::as_ref);
         let vmi = view.get::<VirtualMachineInstance>(&key.namespace, name).map(AsRef::as_ref);
-        let world = World { restore, vm, vmi, view, now, image: &self.image };
+        let world = World { restore, vm, vmi, view, now, image: &self.image, planted: self.planted };
         if restore.is_deleting() {
             return finish(&world);
         }
@@ -213,7 +215,7 @@ impl Controller for RestoreController {
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(restore) = view.get::<VirtualMachineRestore>(&key.namespace, &key.name) else { return Plan::none() };
-        let world = World { restore, vm: None, vmi: None, view, now, image: &self.image };
+        let world = World { restore, vm: None, vmi: None, view, now, image: &self.image, planted: self.planted };
         encountered(&world, &refusal.error.message)
     }
 }
@@ -423,6 +425,11 @@ fn finish(world: &World<'_>) -> Plan {
         && let Some(plan) = claims::drop_unused(world)
     {
         return plan.then(under_way(world, false, "VM restore is deleting", "VM restore is deleting"));
+    }
+    // It was made already, and would wait for claims of its own for ever.
+    let owners = claims::given_owners(world);
+    if !owners.is_none() {
+        return owners.requeue_after(AGAIN);
     }
     let proof = if restore.is_complete() { Plan::none() } else { claims::confirm_dropped(world) };
     // One of them may be blank, and the target's.

@@ -1,12 +1,13 @@
 //! The machine that is restored: what it becomes, and what is left to do once it is so.
 
-use carrack_engine::{EventRecord, Plan, Premise, Write, controller_ref, to_value};
-use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION};
+use carrack_engine::{EventRecord, Plan, Premise, Write, to_value};
+use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::volumes::PersistentVolumeClaimSource;
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineClone, VirtualMachineRestore, VirtualMachineSpec, Volume, run_strategy,
 };
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -64,6 +65,10 @@ fn change(world: &World<'_>, held: &Held<'_>, vm: &VirtualMachine) -> Result<Pla
         new.run_strategy = Some(vm.run_strategy().to_owned());
     }
     let mut patch = json!({"metadata": {"annotations": {LAST_RESTORE_ANNOTATION: mark(world.restore)}}});
+    // A snapshot without any leaves the machine what it has.
+    if let Some(claim) = claims::state_of(world, held) {
+        patch["metadata"]["annotations"][STATE_CLAIM_ANNOTATION] = json!(claim);
+    }
     if let Some(spec) = merge_patch(&vm.spec, &new) {
         patch["spec"] = spec;
     }
@@ -107,6 +112,12 @@ fn make(world: &World<'_>, held: &Held<'_>) -> Result<Plan, Stop> {
         object["metadata"]["annotations"] = json!({});
     }
     object["metadata"]["annotations"][LAST_RESTORE_ANNOTATION] = Value::String(mark(restore));
+    // Of the machine in the snapshot it is another one.
+    if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(STATE_CLAIM_ANNOTATION);
+        let own = claims::state_of(world, held);
+        annotations.extend(own.map(|claim| (STATE_CLAIM_ANNOTATION.to_owned(), json!(claim))));
+    }
     let (resource, key) = (VirtualMachine::resource(), target_key(world));
     let create = Plan::none()
         .confirm_absent(&resource, key.clone(), "")
@@ -167,19 +178,11 @@ pub(super) fn complete(world: &World<'_>) -> Plan {
     if let Sizes::Awaited = sizes {
         return under_way(world, true, "Updating target spec", "Waiting for target update").requeue_after(KINDS_AGAIN);
     }
-    let mut plan = filling::confirm_cleared(world);
+    let mut plan = filling::confirm_cleared(world).then(claims::drop_old_state(world));
     if let (Some(vm), Sizes::Named(patch)) = (world.vm, sizes) {
         plan = plan.patch(vm, json!({ "spec": patch }));
     }
-    if let Some(vm) = world.vm {
-        for claim in claims::own(world) {
-            let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(restore.name());
-            if wanted && claim.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
-                let owner = json!({"metadata": {"ownerReferences": [controller_ref(vm)]}});
-                plan = plan.confirm_alive(vm).patch(claim, owner);
-            }
-        }
-    }
+    plan = plan.then(claims::given_owners(world));
     if let Some(free) = let_go(world) {
         plan = plan.then(free);
     }

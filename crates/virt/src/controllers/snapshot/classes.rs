@@ -4,6 +4,8 @@
 //! there; until then storage can snapshot no volume, and until they have been read whole nothing is known of them. A volume that
 //! storage cannot snapshot is copied, where there is a storage class for the copy.
 
+use std::borrow::Cow;
+
 use carrack_engine::{Setup, Source, View};
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, Volume};
@@ -14,6 +16,8 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use crate::controllers::copies;
+use crate::controllers::vmi::state;
+use crate::identity::state_volume_name;
 
 /// Annotation of a snapshot class: of several of one driver, it is the one that counts.
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
@@ -140,14 +144,9 @@ impl<'a, 'v> Classes<'a, 'v> {
     ///
     /// # Errors
     /// When there are several snapshot classes and none is the default one.
-    pub(crate) fn way(
-        &self,
-        volume: &Volume,
-        claim: &PersistentVolumeClaim,
-        view: &View<'_>,
-    ) -> Result<Way, Ambiguous> {
+    pub(crate) fn way(&self, claim: &PersistentVolumeClaim, is_dump: bool, view: &View<'_>) -> Result<Way, Ambiguous> {
         let by_snapshot = storage_class(claim).map(|class| self.of(class)).transpose()?.flatten();
-        let by_copy = || copies::class_for(claim, view).filter(|_| volume.memory_dump.is_none());
+        let by_copy = || copies::class_for(claim, view).filter(|_| !is_dump);
         Ok(by_snapshot.map(Way::Snapshot).or_else(|| by_copy().map(Way::Copy)).unwrap_or(Way::Neither))
     }
 }
@@ -175,35 +174,81 @@ pub(crate) fn volumes(vm: &VirtualMachine) -> impl Iterator<Item = &Volume> {
     vm.spec.template.iter().flat_map(|template| &template.spec.volumes)
 }
 
+/// What a machine has on a claim: a volume, or what it keeps beside its volumes.
+pub(crate) struct OnClaim<'a> {
+    /// Name of the volume, or of the one that stands for what is kept beside them.
+    pub volume: Cow<'a, str>,
+    /// Name of the claim.
+    pub claim: &'a str,
+    /// It is a dump of memory.
+    pub is_dump: bool,
+}
+
+/// The claim that keeps what a machine keeps beside its volumes, if it has ever had that.
+pub(crate) fn state_claim<'a>(vm: &VirtualMachine, view: &'a View<'_>) -> Option<&'a PersistentVolumeClaim> {
+    claim(view, vm.namespace(), &state::of_machine(vm)).filter(|claim| claim.controller_uid() == Some(vm.uid()))
+}
+
+/// All that a machine has on claims. A claim for its state that has no volume yet holds nothing.
+pub(crate) fn on_claims<'a>(vm: &'a VirtualMachine, view: &'a View<'_>) -> impl Iterator<Item = OnClaim<'a>> {
+    let of = |volume: &'a Volume| {
+        let is_dump = volume.memory_dump.is_some();
+        Some(OnClaim { volume: Cow::Borrowed(volume.name.as_str()), claim: snapshottable(volume)?, is_dump })
+    };
+    let state = state_claim(vm, view).filter(|claim| is_bound(claim)).map(|claim| OnClaim {
+        volume: Cow::Owned(state_volume_name(vm.name())),
+        claim: claim.name(),
+        is_dump: false,
+    });
+    volumes(vm).filter_map(of).chain(state)
+}
+
+/// Whether a claim has its volume.
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
 /// Which of a machine's volumes can be snapshotted, and why the others cannot. None as long as that is not known.
 pub(crate) fn statuses(vm: &VirtualMachine, view: &View<'_>) -> Option<Vec<VolumeSnapshotStatus>> {
     let classes = Classes::new(view);
-    if classes.is_unknown() && volumes(vm).any(|volume| snapshottable(volume).is_some()) {
+    let has_claims = volumes(vm).any(|volume| snapshottable(volume).is_some()) || state_claim(vm, view).is_some();
+    if classes.is_unknown() && has_claims {
         return None;
     }
     let status = |volume: &Volume| {
         let (enabled, reason) = match snapshottable(volume) {
             None => (false, Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name))),
-            Some(name) => fitness(volume, claim(view, vm.namespace(), name), &classes, view),
+            Some(name) => {
+                let claim = claim(view, vm.namespace(), name);
+                fitness(&volume.name, claim, volume.memory_dump.is_some(), &classes, view)
+            }
         };
         VolumeSnapshotStatus { name: volume.name.clone(), enabled, reason }
     };
-    Some(volumes(vm).map(status).collect())
+    let kept = state_claim(vm, view).map(|claim| {
+        let name = state_volume_name(vm.name());
+        let (enabled, reason) = fitness(&name, Some(claim), false, &classes, view);
+        VolumeSnapshotStatus { name, enabled, reason }
+    });
+    Some(volumes(vm).map(status).chain(kept).collect())
 }
 
 /// Whether a volume can be kept, and why not, or what that takes.
 fn fitness(
-    volume: &Volume,
+    volume: &str,
     claim: Option<&PersistentVolumeClaim>,
+    is_dump: bool,
     classes: &Classes<'_, '_>,
     view: &View<'_>,
 ) -> (bool, Option<String>) {
     let Some(claim) = claim else { return (false, Some("PVC not found".to_owned())) };
     let no_class = || {
-        let (class, name) = (storage_class(claim).unwrap_or_default(), &volume.name);
-        format!("No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [{class}] [{name}]")
+        let class = storage_class(claim).unwrap_or_default();
+        format!(
+            "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [{class}] [{volume}]"
+        )
     };
-    match classes.way(volume, claim, view) {
+    match classes.way(claim, is_dump, view) {
         Ok(Way::Snapshot(_)) => (true, None),
         Ok(Way::Copy(_)) => (true, Some(format!("{}; it is copied", no_class()))),
         Ok(Way::Neither) => (false, Some(no_class())),

@@ -34,7 +34,8 @@ use serde_json::json;
 use super::classes::{self, Classes, Kinds};
 use super::source::Source;
 use super::{KINDS_AGAIN, due, sizes, snapshot_of};
-use crate::controllers::copies::{self, Copy, Job, Purpose, Running, Stage};
+use crate::controllers::copies::{self, Copy, Job, Place, Purpose, Running, Stage};
+use crate::controllers::vmi::state;
 use crate::controllers::{Config, Planted, vm};
 use crate::copying::{COPY_VOLUMES, CopyVolumes};
 use crate::diff::merge_patch;
@@ -359,7 +360,7 @@ fn take(world: &World<'_>) -> Plan {
     let World { content, snapshot, view, .. } = world;
     let mut sum = sum(world);
     if !content.is_created() {
-        match sizes::keep(content, source(content, view).map(|source| source.vm), view) {
+        match sizes::keep(content, source(content, view).as_ref(), view) {
             Ok(plan) if plan.is_none() => {}
             Ok(plan) => return resting(world, plan),
             Err(why) => {
@@ -557,7 +558,12 @@ fn copy(world: &World<'_>, source: &Source<'_>, sum: &mut Sum) -> Result<Next, S
         }
         Stage::Running(pod, _) if receives && !are_begun(content, &copies) && !is_partly_taken(world) => {
             let Some(container) = copies::container_id(pod) else { return Ok(Next::Wait) };
-            let volumes = copies.iter().map(|copy| copy.backup.volume_name.clone()).collect();
+            // The launcher calls what firmware keeps as its pod does.
+            let name = |copy: &Copy<'_>| match copies::place(content, copy.backup) {
+                Place::State => state::VOLUME.to_owned(),
+                Place::Disk | Place::Device => copy.backup.volume_name.clone(),
+            };
+            let volumes = copies.iter().map(name).collect();
             Next::Take(Some(CopyVolumes { pod: pod.uid().to_owned(), container: container.to_owned(), volumes }))
         }
         Stage::Running(..) | Stage::Done if receives => {

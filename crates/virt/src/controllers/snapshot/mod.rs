@@ -282,7 +282,7 @@ fn create(
     content: &VirtualMachineSnapshotContent,
 ) -> Plan {
     let mut plan = Plan::none();
-    if matches!(classes, Classes::None) && !source.claims().is_empty() {
+    if matches!(classes, Classes::None) && !source.claims(world.view).is_empty() {
         // Volumes are left out because nothing can snapshot them. That must be so.
         let name = VolumeSnapshotClass::resource().qualified();
         plan = plan.confirm_absent(&classes::definitions(), Key::new("", name), "");

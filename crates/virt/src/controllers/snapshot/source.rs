@@ -1,5 +1,7 @@
 //! The machine of which a snapshot is taken: what state it is in, whether it is held still, and what is kept of it.
 
+use std::borrow::Cow;
+
 use carrack_engine::{Key, Plan, View};
 use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{
@@ -18,6 +20,7 @@ use serde_json::json;
 
 use crate::controllers::copies;
 use crate::controllers::vm::instance::started_from;
+use crate::identity::{keeps_state, state_volume_name};
 
 use super::classes::{self, Ambiguous, Classes, Way};
 use super::sizes;
@@ -71,23 +74,34 @@ impl<'a> Source<'a> {
         self.holder() == Some(snapshot) && self.vm.has_finalizer(SOURCE_FINALIZER)
     }
 
-    /// Volumes that could be snapshotted, each with its claim.
-    pub fn claims(&self) -> Vec<(&'a str, &'a str)> {
-        let of =
-            |volume: &'a carrack_types::kubevirt::Volume| Some((volume.name.as_str(), classes::snapshottable(volume)?));
-        classes::volumes(self.vm).filter_map(of).collect()
+    /// Names of the claims whose volumes could be snapshotted.
+    pub fn claims<'v>(&self, view: &'v View<'_>) -> Vec<&'v str>
+    where
+        'a: 'v,
+    {
+        classes::on_claims(self.vm, view).map(|found| found.claim).collect()
     }
 
     /// Volumes with claims that have volumes, and how each can be kept.
     pub fn ways<'v>(
         &self,
         view: &'v View<'_>,
-    ) -> impl Iterator<Item = (&'a str, &'v PersistentVolumeClaim, Result<Way, Ambiguous>)> + use<'a, 'v> {
-        let vm = self.vm;
-        classes::volumes(vm).filter_map(move |volume| {
-            let claim = classes::claim(view, vm.namespace(), classes::snapshottable(volume)?)?;
-            let way = Classes::new(view).way(volume, claim, view);
-            is_bound(claim).then_some((volume.name.as_str(), claim, way))
+    ) -> impl Iterator<Item = (Cow<'v, str>, &'v PersistentVolumeClaim, Result<Way, Ambiguous>)>
+    where
+        'a: 'v,
+    {
+        let (vm, vmi) = (self.vm, self.vmi);
+        classes::on_claims(vm, view).filter_map(move |found| {
+            let claim = classes::claim(view, vm.namespace(), found.claim)?;
+            let way = Classes::new(view).way(claim, found.is_dump, view);
+            // What a running guest does not have, since its machine keeps no state any more, it cannot copy.
+            let is_had = |vmi: &VirtualMachineInstance| {
+                keeps_state(&vmi.spec.domain) || found.volume != state_volume_name(vm.name())
+            };
+            if matches!(way, Ok(Way::Copy(_))) && !vmi.is_none_or(is_had) {
+                return None;
+            }
+            classes::is_bound(claim).then_some((found.volume, claim, way))
         })
     }
 
@@ -116,9 +130,9 @@ impl<'a> Source<'a> {
             return Ok(None);
         }
         for (volume, claim, way) in self.ways(view) {
-            if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) && !self.stops_on_errors(volume) {
+            if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) && !self.stops_on_errors(&volume) {
                 let class = classes::storage_class(claim).unwrap_or_default();
-                return Ok(Some(must_stop(volume, class)));
+                return Ok(Some(must_stop(&volume, class)));
             }
         }
         Ok(None)
@@ -127,8 +141,8 @@ impl<'a> Source<'a> {
     /// Why it cannot be locked now, in KubeVirt's words.
     pub fn obstacle(&self, snapshot: &VirtualMachineSnapshot, view: &View<'_>) -> Option<String> {
         let (namespace, name) = (self.vm.namespace(), self.vm.name());
-        let claims = self.claims();
-        for (_, claim) in &claims {
+        let claims = self.claims(view);
+        for claim in &claims {
             if let Some(why) = unfit(classes::claim(view, namespace, claim)) {
                 return Some(format!("source {namespace}/{name} {why}: {claim}"));
             }
@@ -139,8 +153,7 @@ impl<'a> Source<'a> {
         if !self.is_online() {
             let users = users(view, namespace, &claims);
             if users > 0 {
-                let names: Vec<&str> = claims.iter().map(|(_, claim)| *claim).collect();
-                return Some(format!("source is offline but {users} pods using PVCs [{}]", names.join(" ")));
+                return Some(format!("source is offline but {users} pods using PVCs [{}]", claims.join(" ")));
             }
         }
         let status = self.vm.status.as_ref();
@@ -204,11 +217,7 @@ fn unfit(claim: Option<&PersistentVolumeClaim>) -> Option<&'static str> {
     if claim.is_deleting() {
         return Some("volume is being deleted");
     }
-    (!is_bound(claim)).then_some("volume not bound")
-}
-
-fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+    (!classes::is_bound(claim)).then_some("volume not bound")
 }
 
 /// The claims of a pod.
@@ -218,12 +227,12 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
 }
 
 /// How many pods that are not over use some of these claims.
-fn users(view: &View<'_>, namespace: &str, claims: &[(&str, &str)]) -> usize {
+fn users(view: &View<'_>, namespace: &str, claims: &[&str]) -> usize {
     let is_over = |pod: &Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         matches!(phase, Some("Succeeded" | "Failed"))
     };
-    let uses = |pod: &Pod| claims_of(pod).any(|name| claims.iter().any(|(_, claim)| *claim == name));
+    let uses = |pod: &Pod| claims_of(pod).any(|name| claims.contains(&name));
     view.cache::<Pod>().in_namespace(namespace).filter(|pod| !is_over(pod) && uses(pod)).count()
 }
 
@@ -268,12 +277,12 @@ pub(super) fn content(
     let mut backups = Vec::new();
     for (volume, claim, way) in source.ways(view) {
         let child = match way.map_err(|ambiguous| ambiguous.0)? {
-            Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), volume),
-            Way::Copy(_) => copy_name(&name, volume),
+            Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), &volume),
+            Way::Copy(_) => copy_name(&name, &volume),
             Way::Neither => continue,
         };
         backups.push(VolumeBackup {
-            volume_name: volume.to_owned(),
+            volume_name: volume.into_owned(),
             persistent_volume_claim: SourceClaim {
                 metadata: simplified(&claim.metadata),
                 spec: claim.spec.clone().unwrap_or_default(),
@@ -281,7 +290,7 @@ pub(super) fn content(
             volume_snapshot_name: Some(child),
         });
     }
-    let spec = sizes::name(kept(source, view)?, vm, &name);
+    let spec = sizes::name(kept(source, view)?, source, &name);
     Ok(VirtualMachineSnapshotContent {
         metadata: ObjectMeta {
             name: Some(name),

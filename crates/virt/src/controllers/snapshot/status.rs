@@ -1,5 +1,6 @@
 //! What a snapshot says of itself: from its content, its source, and the time.
 
+use carrack_engine::View;
 use carrack_types::kubevirt::VirtualMachineSnapshotContent;
 use carrack_types::kubevirt::snapshot::{
     Error, SnapshotVolumes, SourceIndication, VirtualMachineSnapshotStatus, indication, phase,
@@ -10,7 +11,7 @@ use super::World;
 use super::classes;
 use super::conditions::{failure, progressing, ready};
 use super::source::Source;
-use crate::identity::{STATE_CLAIM_PREFIX, keeps_state};
+use crate::identity::state_volume_name;
 
 /// What a guest's agent says when Windows thaws by itself before it is told to.
 const FREEZE_LIMIT: &str = "fsfreeze is limited";
@@ -57,7 +58,7 @@ pub(super) fn compute(world: &World<'_>, turn: &Turn) -> VirtualMachineSnapshotS
         phase::SUCCEEDED.clone_into(&mut status.phase);
         progressing(conditions, false, "Operation complete", *now);
         if let Some(content) = content {
-            volumes(content, &mut status);
+            volumes(content, source.as_ref(), world.view, &mut status);
         }
     } else if snapshot.is_deleting() {
         phase::DELETING.clone_into(&mut status.phase);
@@ -145,8 +146,17 @@ fn meaning(name: &str) -> &'static str {
     }
 }
 
-/// Which of the machine's volumes are in the snapshot.
-fn volumes(content: &VirtualMachineSnapshotContent, status: &mut VirtualMachineSnapshotStatus) {
+/// Which of the machine's volumes are in the snapshot, what it keeps beside them among them. What was said once stays: what the machine
+/// has afterwards is of no account.
+fn volumes(
+    content: &VirtualMachineSnapshotContent,
+    source: Option<&Source<'_>>,
+    view: &View<'_>,
+    status: &mut VirtualMachineSnapshotStatus,
+) {
+    if status.snapshot_volumes.is_some() {
+        return;
+    }
     let vm = content.spec.source.virtual_machine.as_ref();
     let volumes = vm.and_then(|vm| vm.spec.template.as_ref()).map_or(&[][..], |template| &template.spec.volumes);
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
@@ -154,13 +164,21 @@ fn volumes(content: &VirtualMachineSnapshotContent, status: &mut VirtualMachineS
     let names = |some: &[&carrack_types::kubevirt::Volume]| -> Vec<String> {
         some.iter().map(|volume| volume.name.clone()).collect()
     };
-    // Variables that firmware keeps are not taken along: what is restored starts with them as they come.
-    let keeps = vm.and_then(|vm| vm.spec.template.as_ref()).is_some_and(|template| keeps_state(&template.spec.domain));
-    let mut left_out = names(&excluded);
-    let name = vm.and_then(|vm| vm.metadata.as_ref()?.name.clone()).unwrap_or_default();
-    left_out.extend(keeps.then(|| format!("{STATE_CLAIM_PREFIX}{name}")));
-    status.snapshot_volumes = Some(SnapshotVolumes { included_volumes: names(&included), excluded_volumes: left_out });
-    if keeps || excluded.iter().any(|volume| classes::snapshottable(volume).is_some()) {
+    let (mut included, mut left_out, mut partial) =
+        (names(&included), names(&excluded), excluded.iter().any(|volume| classes::snapshottable(volume).is_some()));
+    let state = state_volume_name(vm.and_then(|vm| vm.metadata.as_ref()?.name.as_deref()).unwrap_or_default());
+    let has_state =
+        || source.is_some_and(|source| classes::state_claim(source.vm, view).is_some_and(classes::is_bound));
+    if !volumes.iter().any(|volume| volume.name == state) {
+        if is_in(&state) {
+            included.push(state);
+        } else if has_state() {
+            left_out.push(state);
+            partial = true;
+        }
+    }
+    status.snapshot_volumes = Some(SnapshotVolumes { included_volumes: included, excluded_volumes: left_out });
+    if partial {
         let mut all = std::mem::take(&mut status.indications);
         all.push(indication::PARTIAL_SNAPSHOT.to_owned());
         set_indications(all, status);

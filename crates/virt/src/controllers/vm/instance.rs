@@ -10,7 +10,7 @@ use carrack_engine::controller_ref;
 use carrack_types::kubevirt::vmi::VirtualMachineInstanceStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::{STARTED_FROM_ANNOTATION, VM_GENERATION_ANNOTATION};
+use carrack_types::well_known::kubevirt::{STARTED_FROM_ANNOTATION, STATE_CLAIM_ANNOTATION, VM_GENERATION_ANNOTATION};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -83,6 +83,10 @@ pub(super) fn build(
     } else {
         annotations.remove(STARTED_FROM_ANNOTATION);
     }
+    match vm.annotation(STATE_CLAIM_ANNOTATION) {
+        Some(claim) => annotations.insert(STATE_CLAIM_ANNOTATION.to_owned(), claim.to_owned()),
+        None => annotations.remove(STATE_CLAIM_ANNOTATION),
+    };
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
     }

@@ -28,7 +28,7 @@ use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::VolumeSnapshotClass;
-use carrack_types::well_known::kubevirt::VM_FINALIZER;
+use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, VM_FINALIZER};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -38,6 +38,7 @@ use super::Planted;
 use super::copies;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
+use super::vmi::state;
 use crate::diff::merge_patch;
 use crate::instancetype::{
     CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
@@ -89,7 +90,10 @@ impl Controller for VmController {
         setup.watch::<VirtualMachineClusterPreference>(|of, view| named(view, CLUSTER_PREFERENCE, of.name(), ""));
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            machines(view, |vm| vm.namespace() == namespace && claims(vm).any(|claim| claim == name))
+            // A machine's state is on a claim of its own.
+            let owner = claim.controller_uid().map(str::to_owned);
+            let has = |vm: &VirtualMachine| claims(vm).any(|claim| claim == name) || owner.as_deref() == Some(vm.uid());
+            machines(view, |vm| vm.namespace() == namespace && has(vm))
         });
         // They say which volumes can be snapshotted.
         setup.watch::<StorageClass>(|_, view| machines(view, |vm| claims(vm).next().is_some()));
@@ -253,9 +257,11 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
     create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
 }
 
-/// What the running instance was started from gets an object of its own once the machine's spec is another one.
+/// What the running instance was started from gets an object of its own once the machine's spec is another one, or a snapshot is
+/// taken: KubeVirt's controller of snapshots, if it is that, reads it there.
 fn keep_start(world: &World<'_>) -> Plan {
-    let Some(vmi) = world.instance.filter(|_| status::restart_required(world)) else { return Plan::none() };
+    let held = world.vm.status.as_ref().is_some_and(|status| status.snapshot_in_progress.is_some());
+    let Some(vmi) = world.instance.filter(|_| held || status::restart_required(world)) else { return Plan::none() };
     if started_revision(world).is_some() {
         return Plan::none();
     }
@@ -294,9 +300,11 @@ fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Optio
 fn drop_old_revisions(world: &World<'_>) -> Plan {
     let started = world.instance.and_then(|vmi| vmi.status.as_ref());
     let started = started.map(|status| status.virtual_machine_revision_name.as_str()).filter(|name| !name.is_empty());
+    // What the running instance was started with is what a snapshot of it needs, whatever the machine names by now.
+    let running = world.instance.iter().flat_map(|vmi| STARTED_WITH_ANNOTATIONS.map(|(_, key)| vmi.annotation(key)));
+    let running: Vec<&str> = running.flatten().collect();
     let sizes: Option<Vec<&str>> = world.size.as_ref().ok().map(|size| {
-        let references = size.references.iter().flatten();
-        references.filter_map(|field| field["controllerRevisionRef"]["name"].as_str()).collect()
+        size.references.iter().filter_map(|field| size::revision_name(field.as_ref())).chain(running).collect()
     });
     let old = world.revisions.iter().filter(|revision| {
         let name = revision.name();

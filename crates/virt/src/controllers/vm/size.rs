@@ -7,6 +7,7 @@ use carrack_types::kubevirt::instancetype::{
 };
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceSpec};
 use carrack_types::resource::{Kind, Object};
+use carrack_types::well_known::kubevirt::STARTED_WITH_ANNOTATIONS;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -46,6 +47,9 @@ impl Sized {
         match self.chosen.apply("spec", &mut spec) {
             Ok(mut annotations) => {
                 annotations.extend(names(vm));
+                let keys = STARTED_WITH_ANNOTATIONS.iter().map(|(_, key)| (*key).to_owned());
+                let revisions = self.references.iter().map(|field| revision_name(field.as_ref()));
+                annotations.extend(keys.zip(revisions).filter_map(|(key, name)| Some((key, name?.to_owned()))));
                 Ok((spec, annotations))
             }
             Err(conflicts) => {
@@ -55,6 +59,11 @@ impl Sized {
             }
         }
     }
+}
+
+/// The revision that a field of a machine's status names.
+pub(super) fn revision_name(field: Option<&Value>) -> Option<&str> {
+    field?["controllerRevisionRef"]["name"].as_str()
 }
 
 /// What an instance says about its size.

@@ -294,7 +294,7 @@ fn a_changed_template_asks_for_a_restart() {
             "data": {"spec": started_from}, "revision": 1}))
         .expect("a revision");
         let running = vmi("Running", json!({"status": {"virtualMachineRevisionName": "rev"}}));
-        let caches = Caches::new().with([machine.clone()]).with([running]).with([revision]);
+        let caches = caches(machine.clone(), Some(running)).with([revision]);
         let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
         status_of(&plan)["conditions"].as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "RestartRequired"))
     };
@@ -321,6 +321,12 @@ fn a_changed_template_asks_for_a_restart() {
     assert_eq!((&object["revision"], &object["data"]["spec"]), (&json!(2), &before));
     let conditions = status_of(&kept)["conditions"].clone();
     assert!(conditions.as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "RestartRequired")));
+    // As it is when a snapshot is taken, for controllers of snapshots that read it there.
+    let held = json!({"snapshotInProgress": "s"});
+    let annotations = json!({"metadata": {"annotations": {"kubevirt.io/started-from": before.to_string(),
+        "kubevirt.io/vm-generation": "3"}}, "status": {"virtualMachineRevisionName": "revision-start-vm-vm-uid-3"}});
+    let held = plan(vm(json!({"runStrategy": "Always"}), held), Some(vmi("Running", annotations)));
+    assert!(acts(&held).starts_with(&["create controllerrevisions".to_owned()]), "{held:?}");
     for unchanged in [told(&json!(machine.spec), "2"), told(&before, "3")] {
         assert!(!acts(&unchanged).iter().any(|act| act.contains("controllerrevisions")), "{unchanged:?}");
     }
@@ -386,6 +392,25 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     for types in [vec![tiny("1Gi")], Vec::new()] {
         let later = with(sized_machine(status.clone()), types, vec![kept.clone()]);
         assert_eq!(created(&later)["spec"]["domain"]["memory"]["guest"], "64Mi");
+    }
+    // Once it runs with it, it is kept until the instance has ended, whatever the machine names by then.
+    assert_eq!(created(&first)["metadata"]["annotations"]["kubevirt.io/instancetype-revision-name"], name);
+    for (started, dropped) in [(name, false), ("another", true)] {
+        let mut other = json!(sized_machine(status.clone()));
+        other["spec"]["instancetype"]["name"] = json!("small");
+        let small = json!({"metadata": {"name": "small", "uid": "s", "generation": 1, "resourceVersion": "1"},
+            "spec": {"cpu": {"guest": 1}, "memory": {"guest": "64Mi"}}});
+        let annotations = json!({"metadata": {"annotations": {"kubevirt.io/instancetype-revision-name": started}}});
+        let owned = {
+            let mut owned = kept.clone();
+            owned.metadata.resource_version = Some("6".into());
+            owned
+        };
+        let caches = caches(serde_json::from_value(other).expect("a machine"), Some(vmi("Running", annotations)))
+            .with([serde_json::from_value::<VirtualMachineClusterInstancetype>(small).expect("a type")])
+            .with([owned]);
+        let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
+        assert_eq!(acts(&plan).iter().any(|act| act == "delete controllerrevisions"), dropped, "{plan:?}");
     }
     // Nothing is known of it: nothing is started, and the status says why.
     let missing = with(sized_machine(json!({})), Vec::new(), Vec::new());

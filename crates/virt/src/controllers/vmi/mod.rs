@@ -20,11 +20,11 @@ mod failover;
 mod overhead;
 pub(crate) mod pod;
 mod progress;
-mod state;
+pub(crate) mod state;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View, Write};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
@@ -175,9 +175,11 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     // The pod comes after the patch: when the finalizer is not there, neither is the pod. When it is, the patch can wait for
     // the pod, which moves the phase on.
     if let progress::Next::CreatePod(pod, state) = &progress {
-        plan = state.iter().fold(plan, |plan, claim| plan.create(claim.as_ref()));
+        let make = state.iter().fold(Plan::none(), |plan, claim| plan.create(claim.as_ref()));
         let message = format!("Created virtual machine pod {}", pod.name());
-        plan = plan.create(pod.as_ref()).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
+        // A request that arrives late makes no pod beside the next instance's.
+        let make = make.create(pod.as_ref()).resting_on(&Premise::present(vmi));
+        plan = plan.then(make).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
     }
     // What is left of one whose node is dead is `node::recovery`'s to clear up.
     let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);

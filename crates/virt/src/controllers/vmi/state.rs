@@ -2,12 +2,14 @@
 //!
 //! They lie on a small claim that belongs to the machine, or to the instance where that has none, and goes with it. Shape and names
 //! are upstream's (`pkg/storage/backend-storage`), whose suffix is drawn; here it follows from the owner's UID, so that asking
-//! twice makes one claim, and a machine that comes again under its name does not find the variables of the one before. The claim is
-//! asked for once, right before the pod that has it: whether its volume is there is the scheduler's concern, as for any claim.
+//! twice makes one claim, and a machine that comes again under its name does not find the variables of the one before. A machine
+//! that was restored names the restored claim in an annotation, which changes in the write that makes it what the snapshot holds. The
+//! claim is asked for once, right before the pod that has it: whether its volume is there is the scheduler's concern, as for any claim.
 
 use carrack_engine::controller_ref;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::{Kind as _, Object};
+use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -15,20 +17,31 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::World;
 use super::progress::Obstacle;
 use crate::controllers::Planted;
-use crate::identity::{keeps_state, label_value, state_claim_name};
+use crate::identity::{keeps_state, label_value, state_claim_name, state_volume_name};
 
 /// The pod's volume, by upstream's name.
-pub(super) const VOLUME: &str = "vm-state";
+pub(crate) const VOLUME: &str = carrack_launcher::board::STATE_VOLUME;
 /// The directory of the claim that holds the firmware's variables.
-pub(super) const NVRAM_SUBDIRECTORY: &str = "nvram";
+pub(crate) const NVRAM_SUBDIRECTORY: &str = carrack_launcher::board::NVRAM_SUBDIRECTORY;
 /// Label of the claim: whose state it is.
-const LABEL: &str = "persistent-state-for";
+pub(crate) const LABEL: &str = "persistent-state-for";
 /// How large it is. Variables take half a mebibyte; what a file system needs beside is more.
 const SIZE: &str = "10Mi";
 
 /// The claim that keeps an instance's state, if it has any to keep.
 pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
-    keeps_state(&vmi.spec.domain).then(|| state_claim_name(vmi.name(), &owner(vmi).uid))
+    keeps_state(&vmi.spec.domain).then(|| name(vmi, &owner(vmi).uid))
+}
+
+/// The claim that keeps a machine's state, if it has ever kept any: whatever its template says by itself, which preferences change.
+pub(crate) fn of_machine(vm: &VirtualMachine) -> String {
+    name(vm, vm.uid())
+}
+
+/// The claim that an object names, or else the one whose name follows from the machine's UID.
+fn name<K: Object>(object: &K, uid: &str) -> String {
+    let named = object.annotation(STATE_CLAIM_ANNOTATION).filter(|name| !name.is_empty());
+    named.map_or_else(|| state_claim_name(object.name(), uid), str::to_owned)
 }
 
 /// Whose it is: the machine's, so that it is there for its next instance.
@@ -47,14 +60,22 @@ fn owner(vmi: &VirtualMachineInstance) -> OwnerReference {
 pub(super) fn missing(world: &World<'_>) -> Result<Option<PersistentVolumeClaim>, Obstacle> {
     let vmi = world.vmi;
     let Some(name) = claim_name(vmi) else { return Ok(None) };
-    if vmi.spec.volumes.iter().any(|volume| volume.name == VOLUME) {
-        return Err(Obstacle::Spec(format!("no volume can be called {VOLUME} where the firmware keeps its variables")));
+    for taken in [VOLUME, &state_volume_name(vmi.name())] {
+        if vmi.spec.volumes.iter().any(|volume| volume.name == taken) {
+            return Err(Obstacle::Spec(format!(
+                "no volume can be called {taken} where the firmware keeps its variables"
+            )));
+        }
     }
     let owner = match world.config.planted {
         Some(Planted::StateOfInstances) => controller_ref(vmi),
         _ => owner(vmi),
     };
     match world.claim(&name) {
+        // What was restored does not come again by itself, and the guest is not to start without it.
+        None if vmi.annotation(STATE_CLAIM_ANNOTATION).is_some_and(|named| named == name) => {
+            Err(Obstacle::ClaimMissing(name))
+        }
         None => Ok(Some(PersistentVolumeClaim {
             metadata: ObjectMeta {
                 name: Some(name),

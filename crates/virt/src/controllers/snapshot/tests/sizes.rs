@@ -39,6 +39,19 @@ fn a_content_names_the_revision_that_it_keeps() {
     // Another one by now, which the machine has never had: it is looked up when it is restored.
     world.vm = Some(with(sized(locked()), json!({"spec": {"instancetype": {"name": "other"}}})));
     assert_eq!(named(&world), json!(null));
+    // One that runs has what it was started with.
+    let started = with(locked(), json!({"spec": {"instancetype": {"name": "tiny", "kind": CLUSTER}}}))["spec"].clone();
+    let from =
+        json!({"kubevirt.io/started-from": started.to_string(), "kubevirt.io/instancetype-revision-name": "vm-tiny"});
+    world.vmi =
+        Some(with(vmi(&[]), json!({"metadata": {"annotations": from}, "status": {"virtualMachineRevisionName": ""}})));
+    assert_eq!(named(&world), KEPT);
+    let named = made(&world.snapshot())["spec"]["source"].clone();
+    world.content = Some(with(content(json!(null)), json!({"spec": {"source": named}})));
+    let key = Key::new("ns", "vmsnapshot-content-s-uid");
+    let caches = world.caches().with([revision("vm-tiny", "vm-uid")]);
+    let keeps = ContentController::default().reconcile(&key, &caches.view(), NOW);
+    check(&keeps, &[&format!("create controllerrevisions/{KEPT}")], "it is the running one's");
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! What a machine keeps beside its volumes goes with its snapshots, and comes with its restores.
+
+use super::*;
+use crate::identity::state_claim_name;
+
+const VOLUME: &str = "persistent-state-for-vm";
+const KEPT: &str = "vmsnapshot-content-s-uid-copy-persistent-state-for-vm";
+const RESTORED: &str = "restore-r-uid-persistent-state-for-vm";
+const NAMES: &str = "kubevirt.io/persistent-state-claim";
+
+/// The claim of the machine.
+fn state(phase: &str) -> Value {
+    claim(
+        &state_claim_name("vm", "vm-uid"),
+        json!({"metadata": {"labels": {"persistent-state-for": "vm"}, "ownerReferences": owner("VirtualMachine", "vm")},
+            "status": {"phase": phase}}),
+    )
+}
+
+/// A content that has it, and nothing else.
+fn keeping() -> World {
+    let mut world = World::new();
+    world.claims = vec![state("Bound")];
+    let metadata = world.claims[0]["metadata"].clone();
+    world.content["spec"]["volumeBackups"] = json!([{"volumeName": VOLUME, "volumeSnapshotName": KEPT,
+        "persistentVolumeClaim": {"metadata": metadata, "spec": {"storageClassName": "plain"}}}]);
+    world
+}
+
+/// What a plan makes of this kind, as a cache shows it.
+fn made(world: &mut World, plan: &Plan) -> Value {
+    let object = with(created(plan), json!({"metadata": {"uid": "new-uid", "resourceVersion": "23"}, "status": {}}));
+    if object["kind"] == "Pod" || object["spec"].get("containers").is_some() {
+        world.pods.push(object.clone());
+    } else {
+        world.claims.push(object.clone());
+    }
+    object
+}
+
+#[test]
+fn it_is_in_a_snapshot_if_there_is_any() {
+    let volumes = |claims: Vec<Value>| {
+        let mut world = World::new();
+        world.claims.extend(claims);
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        let backups = created(&world.snapshot())["spec"]["volumeBackups"].clone();
+        let names = backups.as_array().into_iter().flatten().map(|backup| backup["volumeName"].clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(volumes(vec![]), ["disk"]);
+    assert_eq!(volumes(vec![state("Bound")]), ["disk", VOLUME]);
+    assert_eq!(volumes(vec![state("Pending")]), ["disk"], "a machine that never ran has kept nothing");
+    let another = with(state("Bound"), json!({"metadata": {"ownerReferences": owner("VirtualMachine", "other")}}));
+    assert_eq!(volumes(vec![another]), ["disk"], "it is another machine's");
+    let mut world = World::new();
+    world.vm.as_mut().expect("a machine")["status"] = json!({});
+    world.claims.push(with(state("Bound"), json!({"metadata": {"deletionTimestamp": "1970-01-12T13:46:45Z"}})));
+    let said = words(&world.snapshot()).join("\n");
+    assert!(said.contains("volume is being deleted: persistent-state-for-vm-"), "{said}");
+}
+
+#[test]
+fn it_is_copied_as_a_disk_is() {
+    let mut world = keeping();
+    let plan = world.content();
+    assert_eq!(made(&mut world, &plan)["metadata"]["name"], KEPT);
+    let args = |plan: &Plan| created(plan)["spec"]["containers"][0]["args"].clone();
+    let keep = json!(["copy", "keep", "/disks/source-0/nvram", "/disks/target-0/disk.qcow2"]);
+    assert_eq!(args(&world.content()), keep);
+    // One that runs has its launcher do it.
+    world.vmi = Some(with(vmi(), json!({"status": {"nodeName": "n"}})));
+    let plan = world.content();
+    made(&mut world, &plan);
+    world.pods[0]["status"] = json!({"phase": "Running", "containerStatuses": [{"name": "copy", "ready": true,
+        "restartCount": 0, "image": "", "imageID": "", "containerID": "containerd://abc", "state": {"running": {}}}]});
+    let plan = world.content();
+    let Some(Write::Call { body, .. }) = plan.writes.first() else { panic!("{plan:?}") };
+    assert_eq!(body["volumes"], json!(["vm-state"]));
+    // A volume of the machine's own may be called so, and is a disk.
+    let mut world = keeping();
+    let volumes = json!([{"name": VOLUME, "persistentVolumeClaim": {"claimName": "x"}}]);
+    world.content["spec"]["source"]["virtualMachine"]["spec"]["template"]["spec"]["volumes"] = volumes;
+    let plan = world.content();
+    made(&mut world, &plan);
+    assert_eq!(args(&world.content())[2], "/disks/source-0/disk.img");
+}
+
+/// A restore of it, with the copy.
+fn restoring() -> World {
+    let mut world = keeping();
+    let plan = world.content();
+    made(&mut world, &plan);
+    let base = World::restoring();
+    (world.snapshot, world.vm) = (base.snapshot, base.vm);
+    world.content["status"] = base.content["status"].clone();
+    world.restore["status"]["restores"] =
+        json!([{"volumeName": VOLUME, "volumeSnapshotName": KEPT, "persistentVolumeClaim": RESTORED}]);
+    world
+}
+
+#[test]
+fn a_restored_machine_has_that_of_its_snapshot_and_no_other() {
+    let mut world = restoring();
+    // It is the machine's, whoever is to own the volumes.
+    world.restore["spec"]["volumeOwnershipPolicy"] = json!("None");
+    let plan = world.restore();
+    let claim = made(&mut world, &plan);
+    assert_eq!(
+        (&claim["metadata"]["name"], &claim["metadata"]["labels"]["persistent-state-for"]),
+        (&json!(RESTORED), &json!("vm"))
+    );
+    assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], "vm-uid");
+    let plan = world.restore();
+    let pod = made(&mut world, &plan);
+    let fill = json!(["copy", "restore", "/disks/source-0/disk.qcow2", "/disks/target-0/nvram"]);
+    assert_eq!(pod["spec"]["containers"][0]["args"], fill);
+    world.pods[0]["status"] = json!({"phase": "Succeeded"});
+    // It names it in the write that makes it what it was.
+    let plan = world.restore();
+    let patch = plan.writes.iter().find_map(|write| match write {
+        Write::Patch { patch, key, .. } if key.name == "vm" => Some(patch.clone()),
+        _ => None,
+    });
+    assert_eq!(patch.expect("the machine is changed")["metadata"]["annotations"][NAMES], RESTORED);
+    world.pods.clear();
+
+    let old = format!("delete persistentvolumeclaims/{}", state_claim_name("vm", "vm-uid"));
+    let marks = json!({"restore.kubevirt.io/lastRestoreUID": "r-r-uid", NAMES: RESTORED});
+    world.vm = Some(with(world.vm.take().expect("a machine"), json!({"metadata": {"annotations": marks}})));
+    let plan = world.restore();
+    let said = words(&plan);
+    assert!(said.contains(&old) && said.last().is_some_and(|last| last.contains("complete=true")), "{said:?}");
+    assert!(!said.contains(&format!("delete persistentvolumeclaims/{RESTORED}")), "{said:?}");
+    // Not before the new one is there.
+    world.claims.retain(|claim| claim["metadata"]["name"] != RESTORED);
+    assert!(!words(&world.restore()).contains(&old));
+}
+
+#[test]
+fn another_machine_gets_one_of_its_own() {
+    let mut world = restoring();
+    world.restore["spec"]["target"]["name"] = json!("copy");
+    world.restore["metadata"]["ownerReferences"] = json!([]);
+    // The source was restored once.
+    world.content["spec"]["source"]["virtualMachine"]["metadata"]["annotations"] = json!({NAMES: "the-source's"});
+    let plan = world.restore();
+    let claim = made(&mut world, &plan);
+    assert_eq!(claim["metadata"]["labels"]["persistent-state-for"], "copy");
+    assert_eq!(claim["metadata"]["annotations"]["restore.kubevirt.io/owned-by-vm"], "r");
+    let plan = world.restore();
+    made(&mut world, &plan);
+    world.pods[0]["status"] = json!({"phase": "Succeeded"});
+    assert_eq!(created(&world.restore())["metadata"]["annotations"][NAMES], RESTORED);
+    // Of a snapshot without any it has none.
+    world.content["spec"]["volumeBackups"] = json!([]);
+    world.restore["status"]["restores"] = json!([]);
+    assert_eq!(created(&world.restore())["metadata"]["annotations"][NAMES], Value::Null);
+}
+
+#[test]
+fn in_place_it_makes_room_unless_another_machine_has_it() {
+    let mut world = restoring();
+    let name = state_claim_name("vm", "vm-uid");
+    world.restore["spec"]["volumeRestorePolicy"] = json!("InPlace");
+    world.restore["status"]["restores"][0]["persistentVolumeClaim"] = json!(name);
+    let delete = format!("delete persistentvolumeclaims/{name}");
+    assert!(words(&world.restore()).contains(&delete));
+    world.restore["spec"]["target"]["name"] = json!("copy");
+    world.restore["metadata"]["ownerReferences"] = json!([]);
+    let said = words(&world.restore()).join("\n");
+    assert!(said.contains(&format!("PersistentVolumeClaim {name} is used by VirtualMachine vm")), "{said}");
+}
