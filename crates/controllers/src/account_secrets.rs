@@ -5,12 +5,9 @@
 
 use carrack_engine::{Controller, Key, Plan, Selector, Setup, Source, Time, View};
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::well_known::account_token::{ACCOUNT_NAME, ACCOUNT_UID, TYPE};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-
-const TYPE: &str = "kubernetes.io/service-account-token";
-const NAME: &str = "kubernetes.io/service-account.name";
-const UID: &str = "kubernetes.io/service-account.uid";
 
 /// Fills and deletes Secrets of service accounts.
 pub struct AccountSecrets {
@@ -35,12 +32,12 @@ impl AccountSecrets {
         // Where nobody has told of an authority, what is there stays.
         let own = own.into_iter().filter(|(_, value)| !value.is_empty());
         let lacks: Vec<_> = own.filter(|(key, value)| has(key) != Some(value.as_bytes())).collect();
-        let named = secret.annotation(UID) == Some(account.uid());
+        let named = secret.annotation(ACCOUNT_UID) == Some(account.uid());
         if lacks.is_empty() && named && has("token").is_some_and(|token| !token.is_empty()) {
             return None;
         }
         let mut filled = secret.clone();
-        filled.metadata.annotations.get_or_insert_default().insert(UID.to_owned(), account.uid().to_owned());
+        filled.metadata.annotations.get_or_insert_default().insert(ACCOUNT_UID.to_owned(), account.uid().to_owned());
         let data = filled.data.get_or_insert_default();
         data.extend(lacks.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec()))));
         Some(filled)
@@ -56,7 +53,10 @@ impl Controller for AccountSecrets {
         setup.watch::<ServiceAccount>(|account, view| {
             let secrets = view.cache_of::<Secret>(&source()).into_iter();
             let secrets = secrets.flat_map(|cache| cache.in_namespace(account.namespace()));
-            secrets.filter(|s| s.annotation(NAME) == Some(account.name())).map(|s| Key::of(s.as_ref())).collect()
+            secrets
+                .filter(|s| s.annotation(ACCOUNT_NAME) == Some(account.name()))
+                .map(|s| Key::of(s.as_ref()))
+                .collect()
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
@@ -64,8 +64,8 @@ impl Controller for AccountSecrets {
         let Some(secret) = secret.filter(|s| s.type_.as_deref() == Some(TYPE) && !s.is_deleting()) else {
             return Plan::none();
         };
-        let name = secret.annotation(NAME).unwrap_or_default();
-        let uid = secret.annotation(UID).unwrap_or_default();
+        let name = secret.annotation(ACCOUNT_NAME).unwrap_or_default();
+        let uid = secret.annotation(ACCOUNT_UID).unwrap_or_default();
         match view.get::<ServiceAccount>(&key.namespace, name) {
             Some(account) if account.is_deleting() => Plan::none(),
             Some(account) if uid.is_empty() || uid == account.uid() => {
@@ -91,10 +91,10 @@ mod tests {
     /// What is planned for a Secret with these annotations and this data, beside an account `sa` of UID `1`, if that is there.
     fn plan(there: bool, uid: Value, data: Value) -> Plan {
         let secret = json!({"metadata": {"namespace": "ns", "name": "s", "uid": "s", "resourceVersion": "3",
-            "annotations": {NAME: "sa", UID: uid}}, "type": TYPE, "data": data});
+            "annotations": {ACCOUNT_NAME: "sa", ACCOUNT_UID: uid}}, "type": TYPE, "data": data});
         let mut secret = secret;
-        if secret["metadata"]["annotations"][UID].is_null() {
-            secret["metadata"]["annotations"] = json!({NAME: "sa"});
+        if secret["metadata"]["annotations"][ACCOUNT_UID].is_null() {
+            secret["metadata"]["annotations"] = json!({ACCOUNT_NAME: "sa"});
         }
         let account = json!({"metadata": {"namespace": "ns", "name": "sa", "uid": "1"}});
         let caches = Caches::new()
@@ -114,7 +114,7 @@ mod tests {
         for data in lacking {
             let plan = plan(true, Value::Null, data.clone());
             let [Write::Update { object, .. }] = &plan.writes[..] else { panic!("{plan:?}") };
-            assert_eq!(object["metadata"]["annotations"][UID], "1");
+            assert_eq!(object["metadata"]["annotations"][ACCOUNT_UID], "1");
             assert_eq!(
                 (&object["data"]["ca.crt"], &object["data"]["namespace"]),
                 (&whole["ca.crt"], &whole["namespace"])

@@ -114,3 +114,13 @@ pub mod kubernetes {
     /// Annotation of a pod: container that `kubectl logs` and `exec` take by default.
     pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
 }
+
+/// Names of Secrets that hold the token of a service account (`core/v1` types of k8s.io/api).
+pub mod account_token {
+    /// Their type.
+    pub const TYPE: &str = "kubernetes.io/service-account-token";
+    /// Annotation: the account's name.
+    pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+    /// Annotation: the account's UID.
+    pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+}

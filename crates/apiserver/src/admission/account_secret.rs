@@ -9,16 +9,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use carrack_auth::token::{BoundTo, Issuer, Reference, TokenSpec};
+use carrack_types::well_known::account_token::{ACCOUNT_NAME, ACCOUNT_UID, TYPE};
 use serde_json::Value;
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use crate::env::new_uid;
 use crate::object::{Object, at, child_mut, is_deleting, meta_str, str_at};
 use crate::status::Status;
-
-const TYPE: &str = "kubernetes.io/service-account-token";
-const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
-const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 /// Without an issuer it does nothing.
 pub(super) struct AccountSecrets(pub Option<Arc<Issuer>>);

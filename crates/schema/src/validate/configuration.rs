@@ -1,5 +1,6 @@
 //! ConfigMaps and Secrets.
 
+use carrack_types::well_known::account_token;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
@@ -67,10 +68,11 @@ pub(super) fn secret(object: &Place<'_>, errors: &mut Errors) {
         "kubernetes.io/dockercfg" => needs(&[".dockercfg"]),
         "kubernetes.io/ssh-auth" => needs(&["ssh-privatekey"]),
         "kubernetes.io/basic-auth" if !has("username") && !has("password") => needs(&["username", "password"]),
-        "kubernetes.io/service-account-token" => {
+        account_token::TYPE => {
             let annotations = object.at(&["metadata", "annotations"]);
-            if annotations.text("kubernetes.io/service-account.name").is_empty() {
-                errors.push(FieldError::required("metadata.annotations[kubernetes.io/service-account.name]", ""));
+            if annotations.text(account_token::ACCOUNT_NAME).is_empty() {
+                let field = format!("metadata.annotations[{}]", account_token::ACCOUNT_NAME);
+                errors.push(FieldError::required(field, ""));
             }
         }
         _ => {}
