@@ -183,6 +183,18 @@ impl Setup<'_> {
     pub fn hurry(&mut self, source: Source) {
         self.parts.hurried.push(source);
     }
+    /// Leaves out of each object of a kind that is watched whole what this takes out of it. All who read the kind see it so, and
+    /// none of them may write it back whole.
+    pub fn trim<K: Kind>(&mut self, trim: fn(&mut K)) {
+        self.parts.indexes.push((
+            Source::of::<K>(),
+            Box::new(move |informer| {
+                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
+                    i.trim_by(trim);
+                }
+            }),
+        ));
+    }
     /// Adds an index to the cache of a kind that this controller watches whole.
     pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
         self.parts.indexes.push((

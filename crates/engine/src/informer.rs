@@ -185,6 +185,10 @@ impl<K: Object> Informer<K> {
         self.trim = Some(trim);
         self
     }
+    /// The same of one that has not started.
+    pub(crate) fn trim_by(&mut self, trim: fn(&mut K)) {
+        self.trim = Some(trim);
+    }
     /// Reads object metadata alone.
     #[must_use]
     pub fn metadata_only(mut self) -> Self {

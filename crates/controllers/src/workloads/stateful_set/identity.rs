@@ -4,6 +4,8 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
 
+use serde_json::{Value, json};
+
 use super::super::{pods, revisions};
 use super::{Known, claims};
 
@@ -57,13 +59,9 @@ pub(super) fn pod(known: &Known<'_>, ordinal: i64, revision: &ControllerRevision
     pod
 }
 
-/// Labels that a pod lacks of those that its name gives it.
-pub(super) fn mended(known: &Known<'_>, ordinal: i64, pod: &Pod) -> Option<Pod> {
-    let wanted = [(POD_NAME, name(known.set, ordinal)), (INDEX, ordinal.to_string())];
-    if wanted.iter().all(|(key, value)| pod.label(key) == Some(value)) {
-        return None;
-    }
-    let mut pod = pod.clone();
-    pod.metadata.labels.get_or_insert_default().extend(wanted.map(|(k, v)| (k.to_owned(), v)));
-    Some(pod)
+/// The labels that a pod's name gives it, as a patch, if it lacks one.
+pub(super) fn mended(known: &Known<'_>, ordinal: i64, pod: &Pod) -> Option<Value> {
+    let (name, index) = (name(known.set, ordinal), ordinal.to_string());
+    let whole = pod.label(POD_NAME) == Some(&name) && pod.label(INDEX) == Some(&index);
+    (!whole).then(|| json!({"metadata": {"labels": {POD_NAME: name, INDEX: index}}}))
 }

@@ -123,8 +123,8 @@ fn replica(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> (Plan, bool) {
     }
     let mut plan =
         claims::missing(view, known, ordinal).unwrap_or_default().then(claims::owned(view, known, ordinal, pod));
-    if let Some(mended) = identity::mended(known, ordinal, pod) {
-        plan = plan.update(&mended);
+    if let Some(patch) = identity::mended(known, ordinal, pod) {
+        plan = plan.patch(pod.as_ref(), patch);
     }
     match known.healthy(pod) {
         Ok(()) => (plan, true),
