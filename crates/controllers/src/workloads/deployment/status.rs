@@ -154,12 +154,15 @@ pub(crate) fn write(wanted: Wanted<'_>, sets: &Sets, collisions: Option<i32>, no
         )
     };
     conditions::set(&mut new.conditions, availability);
-    let mut plan = Plan::none();
-    if !wanted.is_paused()
-        && let Some(after) = deadline(wanted)
-    {
-        plan = progress(wanted, sets, &old, &mut new, after, now);
-    }
+    let plan = match deadline(wanted) {
+        _ if wanted.is_paused() => Plan::none(),
+        Some(after) => progress(wanted, sets, &old, &mut new, after, now),
+        // Where no progress is asked for, nothing is said of it (`syncRolloutStatus` in progress.go).
+        None => {
+            conditions::remove(&mut new.conditions, PROGRESSING);
+            Plan::none()
+        }
+    };
     let failure = sets
         .all()
         .into_iter()
