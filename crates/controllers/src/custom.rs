@@ -22,8 +22,7 @@ pub(crate) struct CustomKinds {
     others: BTreeSet<Place>,
     now: BTreeMap<Place, Kind>,
     /// Those that definitions made once, by group and kind: their objects are gone with them, but others may still name them.
-    /// Each with what discovery said of its group then, which may have been told before.
-    former: BTreeMap<(String, String), (Resource, Option<u64>)>,
+    former: BTreeMap<(String, String), Resource>,
     /// Versions of groups whose servers do not answer.
     failing: BTreeSet<String>,
     /// A planted bug: nobody asks what other servers serve.
@@ -75,7 +74,7 @@ impl CustomKinds {
 
     /// The resource of a kind that was there once and is not any more.
     pub(crate) fn former(&self, group: &str, kind: &str) -> Option<&Resource> {
-        self.former.get(&(group.to_owned(), kind.to_owned())).map(|(resource, _)| resource)
+        self.former.get(&(group.to_owned(), kind.to_owned()))
     }
 
     /// Versions of groups (`group/version`) of which it is unknown what they serve.
@@ -87,9 +86,10 @@ impl CustomKinds {
     pub(crate) fn refresh(&mut self, view: &View<'_>, setup: &mut Setup<'_>, watch: impl Fn(&mut Setup<'_>, &Source)) {
         let definitions = view.cache::<CustomResourceDefinition>();
         let discovery = view.cache_of::<GroupDiscovery>(&GroupDiscovery::source());
+        let services = view.cache_of::<APIService>(&Source::of::<APIService>());
         let changes = [
             definitions.changes(),
-            view.cache_of::<APIService>(&Source::of::<APIService>()).map_or(0, |cache| cache.changes()),
+            services.map_or(0, |cache| cache.changes()),
             discovery.map_or(0, |cache| cache.changes()),
         ];
         // This is asked at every change of anything.
@@ -107,8 +107,10 @@ impl CustomKinds {
             .map(|resource| (place(&resource), Kind { source: Source::metadata(resource), defined: true }))
             .collect();
         self.failing.clear();
+        let led: BTreeSet<(&str, &str)> =
+            services.into_iter().flat_map(|cache| cache.iter()).filter_map(|service| leads_to(service)).collect();
         for group in discovery.into_iter().flat_map(|cache| cache.iter()) {
-            self.discovered(group, &mut now);
+            self.discovered(group, &led, &mut now);
         }
         for (place, kind) in &now {
             if self.now.get(place).is_none_or(|known| known.source != kind.source) {
@@ -124,9 +126,8 @@ impl CustomKinds {
                 let gone = !now.contains_key(place) && definitions.get("", &definition).is_none();
                 // What another server keeps may be there still when nobody leads to it any more.
                 if kind.defined && gone {
-                    let told = discovery.and_then(|cache| cache.get("", &resource.group)).map(|group| group.revision());
                     let kind = (resource.group.to_string(), resource.kind.to_string());
-                    self.former.insert(kind, (resource.clone(), told));
+                    self.former.insert(kind, resource.clone());
                 }
                 setup.drop_source(kind.source.clone());
             }
@@ -140,8 +141,8 @@ impl CustomKinds {
         self.changes = None;
     }
 
-    /// Adds what discovery tells of a group that is not known otherwise.
-    fn discovered(&mut self, group: &GroupDiscovery, now: &mut BTreeMap<Place, Kind>) {
+    /// Adds what discovery tells of a group that is not known otherwise. `led` are the groups and versions of other servers.
+    fn discovered(&mut self, group: &GroupDiscovery, led: &BTreeSet<(&str, &str)>, now: &mut BTreeMap<Place, Kind>) {
         for version in group.versions.iter().filter(|_| !self.deaf) {
             if version.is_stale() {
                 self.failing.insert(format!("{}/{}", group.name(), version.version));
@@ -158,11 +159,11 @@ impl CustomKinds {
             for found in &version.resources {
                 let Some(resource) = found.resource_of(group.name(), &version.version) else { continue };
                 let place = place(&resource);
-                // What a definition has made goes with that; discovery may have told of it before.
+                // What a definition has made goes with that; discovery may have told of it before, and may still.
                 let defined = self.now.get(&place).is_some_and(|kind| kind.defined);
-                let former = self.former.get(&(resource.group.to_string(), resource.kind.to_string()));
-                let told_before = former.is_some_and(|(_, told)| *told == Some(group.revision()));
-                if self.others.contains(&place) || defined || told_before {
+                let was_defined = self.former(&resource.group, &resource.kind).is_some();
+                let is_theirs = led.contains(&(group.name(), version.version.as_str()));
+                if self.others.contains(&place) || (defined || was_defined) && !is_theirs {
                     continue;
                 }
                 let every = (!found.can("watch")).then_some(GroupDiscovery::source().every).flatten();
@@ -171,6 +172,12 @@ impl CustomKinds {
             }
         }
     }
+}
+
+/// The group and version for which another server is asked, if it is one of those.
+fn leads_to(service: &APIService) -> Option<(&str, &str)> {
+    let spec = service.spec.as_ref().filter(|spec| spec.service.is_some())?;
+    Some((spec.group.as_deref().unwrap_or_default(), spec.version.as_deref().unwrap_or_default()))
 }
 
 /// Whether the API server serves the definition's objects by now.
@@ -249,9 +256,17 @@ mod tests {
 
     impl Looks {
         fn at(&mut self, definitions: Vec<CustomResourceDefinition>, groups: Vec<GroupDiscovery>) -> Vec<String> {
+            self.beside(vec![], definitions, groups)
+        }
+        fn beside(
+            &mut self,
+            services: Vec<APIService>,
+            definitions: Vec<CustomResourceDefinition>,
+            groups: Vec<GroupDiscovery>,
+        ) -> Vec<String> {
             let caches = Caches::new()
                 .with::<CustomResourceDefinition>(definitions)
-                .with::<APIService>([])
+                .with::<APIService>(services)
                 .with_source(GroupDiscovery::source(), groups);
             self.0.forget_changes();
             caches.refresh(self);
@@ -315,8 +330,16 @@ mod tests {
         assert_eq!(looks.at(vec![], vec![told(1)]), Vec::<String>::new());
         assert!(looks.0.former("example.com", "Thing").is_some());
         assert_eq!(looks.at(vec![], vec![told(1)]), Vec::<String>::new());
-        // Said anew, it is somebody else's.
-        assert_eq!(looks.at(vec![], vec![told(2)]), ["things.example.com/v2"]);
+        // What else is new in its group makes it no other kind: another definition of the group went a moment before.
+        assert_eq!(looks.at(vec![], vec![told(2)]), Vec::<String>::new());
+        assert!(looks.0.former("example.com", "Thing").is_some());
+        // Where an APIService leads to another server, it is that one's.
+        let service = |spec: Value| vec![of(json!({"metadata": {"name": "v2.example.com", "uid": "s"}, "spec": spec}))];
+        let ours = json!({"group": "example.com", "version": "v2", "groupPriorityMinimum": 1, "versionPriority": 1});
+        assert_eq!(looks.beside(service(ours.clone()), vec![], vec![told(3)]), Vec::<String>::new());
+        let mut theirs = ours;
+        theirs["service"] = json!({"namespace": "ns", "name": "theirs"});
+        assert_eq!(looks.beside(service(theirs), vec![], vec![told(4)]), ["things.example.com/v2"]);
         assert_eq!(looks.0.former("example.com", "Thing"), None);
     }
 }

@@ -112,6 +112,8 @@ impl Controller for NamespaceController {
                 plan = plan.delete_with(&source.resource, object.as_ref(), options);
             }
         }
+        // What refuses to go keeps nothing else.
+        plan = plan.each_apart();
         left.failing.extend(self.custom.failing().iter().cloned());
         let discovery = GroupDiscovery::source();
         if let Some(digest) = view.digest_of(&discovery).filter(|_| left.is_nothing()) {
@@ -135,10 +137,9 @@ impl Controller for NamespaceController {
         }
         *written = Some(now);
         match left.conditions(ns, now) {
-            // Told first: what refuses to go ends the plan.
             Some(conditions) => {
                 let told = Plan::none().patch_status(ns.as_ref(), json!({"status": {"conditions": conditions}}));
-                told.then(plan)
+                told.each_apart().then(plan)
             }
             None => plan.requeue_after(MOMENT),
         }

@@ -4,8 +4,8 @@
 //! controller may write a whole pod back as it was read; they patch.
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
-use carrack_types::pod::forget_local_volumes;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use carrack_types::pod::forget_what_nodes_do;
+use k8s_openapi::api::core::v1::Pod;
 
 /// Leaves out of pods what no controller looks at, and does nothing else.
 pub struct TrimmedPods;
@@ -16,28 +16,10 @@ impl Controller for TrimmedPods {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.read::<Pod>();
-        setup.trim::<Pod>(trim);
+        setup.trim::<Pod>(forget_what_nodes_do);
     }
     fn reconcile(&mut self, _: &Key, _: &View<'_>, _: Time) -> Plan {
         Plan::none()
-    }
-}
-
-fn trim(pod: &mut Pod) {
-    forget_local_volumes(pod);
-    let Some(spec) = &mut pod.spec else { return };
-    if spec.volumes.as_ref().is_some_and(Vec::is_empty) {
-        spec.volumes = None;
-    }
-    spec.ephemeral_containers = None;
-    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-        *container = Container {
-            name: std::mem::take(&mut container.name),
-            ports: container.ports.take(),
-            resources: container.resources.take(),
-            restart_policy: container.restart_policy.take(),
-            ..Container::default()
-        };
     }
 }
 
@@ -64,10 +46,10 @@ mod tests {
         let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
         let volumes = json!([{"name": "e", "emptyDir": {}}, claim, {"name": "t", "projected": {"sources": []}}]);
         let mut pod = whole(container.clone(), volumes);
-        trim(&mut pod);
+        forget_what_nodes_do(&mut pod);
         assert_eq!(pod, whole(kept.clone(), json!([claim])));
         let mut pod = whole(container, json!([{"name": "e", "emptyDir": {}}]));
-        trim(&mut pod);
+        forget_what_nodes_do(&mut pod);
         assert_eq!(pod, whole(kept, serde_json::Value::Null));
     }
 }

@@ -121,6 +121,8 @@ pub struct Informer<K> {
     metadata_only: bool,
     /// How often it is listed, when it is not watched.
     every: Option<Duration>,
+    /// It is to be listed once more when the list that is under way has come.
+    hurried: bool,
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
     trim: Option<fn(&mut K)>,
@@ -175,6 +177,7 @@ impl<K: Object> Informer<K> {
             rng,
             metadata_only: false,
             every: None,
+            hurried: false,
             digest: None,
             trim: None,
         }
@@ -201,10 +204,12 @@ impl<K: Object> Informer<K> {
         self.every = Some(every);
         self
     }
-    /// Lists it now, if it waits to be listed.
+    /// Lists it now, if it is not watched. A list that is under way may tell of what was before: it is followed by another one.
     pub fn hurry<F>(&mut self, fx: &mut Effects<F>) {
-        if let State::Backoff { relist: true, .. } = self.state {
-            self.list(fx, "", Page::default());
+        match self.state {
+            State::Backoff { relist: true, .. } => self.list(fx, "", Page::default()),
+            State::Listing { .. } => self.hurried = self.every.is_some(),
+            _ => {}
         }
     }
     /// Adds an index to the cache.
@@ -370,6 +375,7 @@ impl<K: Object> Informer<K> {
             self.list(fx, &list.metadata.continue_token, page);
             return deltas;
         }
+        let again = std::mem::take(&mut self.hurried);
         // An object that could not be read is unknown, not absent: then nothing is taken out.
         if page.failed == 0 {
             let gone: Vec<Key> = self.cache.keys().filter(|k| !page.seen.contains(*k)).cloned().collect();
@@ -384,8 +390,12 @@ impl<K: Object> Informer<K> {
             Some(every) => {
                 self.digest = Some(page.digest);
                 self.steady.get_or_insert(now);
-                let delay = self.rng.jitter(every, 10);
-                self.state = State::Backoff { timer: fx.timer(now + delay), relist: true };
+                if again {
+                    self.list(fx, "", Page::default());
+                } else {
+                    let delay = self.rng.jitter(every, 10);
+                    self.state = State::Backoff { timer: fx.timer(now + delay), relist: true };
+                }
             }
         }
         deltas
@@ -393,6 +403,7 @@ impl<K: Object> Informer<K> {
 
     fn failed<F>(&mut self, now: Time, why: String, fx: &mut Effects<F>) {
         self.failure = Some(why);
+        self.hurried = false;
         self.steady = None;
         self.back_off(now, true, fx);
     }

@@ -96,6 +96,9 @@ struct Run {
     pending: usize,
     requeue_after: Option<Duration>,
     failed: bool,
+    /// Writes without which the others are made all the same, and whether there was one.
+    apart: BTreeSet<usize>,
+    left_out: bool,
     /// It stepped back before somebody else's write, and looks again.
     again: bool,
 }
@@ -268,6 +271,11 @@ impl Manager {
                 informer.stop(fx);
             }
             self.maps.remove(&source);
+            // What was written there is shown to nobody any more.
+            let (group, plural) = (&source.resource.group, &source.resource.plural);
+            if !self.informers.keys().any(|s| s.selector.is_all() && is_of(s, group, plural)) {
+                self.unseen.shown(group, plural, u64::MAX);
+            }
             for hosted in &mut self.hosted {
                 hosted.required.remove(&source);
             }
@@ -277,6 +285,18 @@ impl Manager {
 
     /// Lists a source that is not watched, if it is read and waits for its time.
     fn hurry(&mut self, source: &Source, fx: &mut Effects<Never>) {
+        self.with_informer(source, |informer| informer.hurry(fx));
+    }
+
+    /// Lists those of some sources that are not watched.
+    fn hurry_all<'a>(&mut self, sources: impl Iterator<Item = &'a Source>, fx: &mut Effects<Never>) {
+        for source in sources.filter(|source| source.every.is_some()).collect::<BTreeSet<_>>() {
+            self.hurry(source, fx);
+        }
+    }
+
+    /// Does something to an informer after which it may wait for something else.
+    fn with_informer(&mut self, source: &Source, act: impl FnOnce(&mut dyn AnyInformer)) {
         if let Some(informer) = self.informers.get_mut(source) {
             if let Some(awaited) = informer.awaits() {
                 self.awaited.remove(&awaited);
@@ -322,7 +342,7 @@ impl Manager {
     fn release(&mut self, now: Time, source: &Source) {
         let (group, plural) = (&source.resource.group, &source.resource.plural);
         if self.unseen.has_written(group, plural) {
-            let of = |s: &Source| s.resource.group == *group && s.resource.plural == *plural && s.selector.is_all();
+            let of = |s: &Source| s.selector.is_all() && is_of(s, group, plural);
             let all = self.informers.iter().filter(|(s, _)| of(s)).map(|(_, informer)| informer.revision());
             self.unseen.shown(group, plural, all.min().unwrap_or(u64::MAX));
         }
@@ -359,7 +379,7 @@ impl Manager {
         }
         let hosted = &mut self.hosted[i];
         let Some(run) = hosted.runs.remove(key) else { return };
-        if run.failed {
+        if run.failed || run.left_out {
             hosted.queue.add_failed(key.clone(), now, &mut self.rng);
         } else {
             hosted.queue.succeeded(key);
@@ -413,10 +433,12 @@ impl Manager {
             pending: 0,
             requeue_after: plan.requeue_after,
             failed: plan.error.is_some(),
+            apart: plan.apart,
+            left_out: false,
             again: false,
         };
         self.hosted[i].runs.insert(key.clone(), run);
-        if self.steps_back(i, &key) {
+        if self.steps_back(i, &key, fx) {
             return self.try_finish(now, i, &key);
         }
         for event in plan.events.into_iter().chain(at_once.into_iter().map(|(_, event)| event)) {
@@ -435,7 +457,7 @@ impl Manager {
             self.fail(now, i, key);
             return;
         }
-        if self.steps_back(i, key) {
+        if self.steps_back(i, key, fx) {
             return self.try_finish(now, i, key);
         }
         let run = self.hosted[i].runs.get(key);
@@ -451,7 +473,7 @@ impl Manager {
 
     /// Drops what is left of a plan when its next write rests on what another controller writes, or wrote a moment ago; the key
     /// looks again when the caches show that. What a refusal leads to is sent as it is: its key comes back with backoff.
-    fn steps_back(&mut self, i: usize, key: &Key) -> bool {
+    fn steps_back(&mut self, i: usize, key: &Key, fx: &mut Effects<Never>) -> bool {
         let Some(run) = self.hosted[i].runs.get(key).filter(|run| self.barrier && !run.failed) else { return false };
         let Some(write) = run.writes.front() else { return false };
         let by = (i, key.clone());
@@ -470,6 +492,7 @@ impl Manager {
                 }
             };
             let waits = barriers.is_empty();
+            self.hurry_all(barriers.iter().map(Barrier::source), fx);
             if waits {
                 self.unseen.wait(&need.target, by);
             }
@@ -493,11 +516,17 @@ impl Manager {
     }
 
     /// A write has come back: those who waited for it look again, once they can see it.
-    fn tell_waiting(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) {
+    fn tell_waiting(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<Never>) {
         let revision = result.as_ref().ok().map_or(0, revision_of);
-        let Some((target, waited)) = self.unseen.answered(id, (revision > 0).then_some(revision)) else { return };
+        let informers = &self.informers;
+        let is_read =
+            |target: &Target| informers.keys().any(|s| s.selector.is_all() && is_of(s, &target.group, &target.plural));
+        let Some((target, waited)) = self.unseen.answered(id, (revision > 0).then_some(revision), is_read) else {
+            return;
+        };
         for (i, key) in waited {
             let barriers = self.unseen_barriers(i, &target, revision);
+            self.hurry_all(barriers.iter().map(Barrier::source), fx);
             if let Some(run) = self.hosted[i].runs.get_mut(&key) {
                 run.barriers.extend(barriers);
             }
@@ -529,7 +558,7 @@ impl Manager {
     fn sources_in(&self, i: usize, group: &str, plural: &str) -> Vec<Source> {
         self.maps
             .iter()
-            .filter(|(s, _)| s.resource.group == group && s.resource.plural == plural)
+            .filter(|(s, _)| is_of(s, group, plural))
             .filter(|(_, maps)| maps.iter().any(|(of, _)| *of == i))
             .map(|(s, _)| s.clone())
             .collect()
@@ -554,9 +583,7 @@ impl Manager {
                 Ok(false) => {
                     tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
                     self.wait_for_what_was_read(i, &key, &write, &result);
-                    for source in self.sources_of(i, &write).into_iter().filter(|source| source.every.is_some()) {
-                        self.hurry(&source, fx);
-                    }
+                    self.hurry_all(self.sources_of(i, &write).iter(), fx);
                     self.fail(now, i, &key);
                 }
                 Err(error) => {
@@ -604,6 +631,9 @@ impl Manager {
                     self.probe(i, key.clone(), &write, fx);
                 }
                 match &error {
+                    ApiError::Status(status) if is_of_the_object(status.code) && self.stands_apart(i, &key) => {
+                        self.leave_out(now, i, &key, fx);
+                    }
                     ApiError::Status(status)
                         if matches!(write, Write::Call { .. }) || !error.is_unknown() && !error.is_conflict() =>
                     {
@@ -641,11 +671,7 @@ impl Manager {
             }
         }
         // What is not watched tells of the write when it is listed.
-        for source in barriers.iter().map(|b: &Barrier| b.source().clone()).collect::<BTreeSet<_>>() {
-            if source.every.is_some() {
-                self.hurry(&source, fx);
-            }
-        }
+        self.hurry_all(barriers.iter().map(Barrier::source), fx);
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.barriers.extend(barriers);
         }
@@ -664,6 +690,23 @@ impl Manager {
         }
         for event in told {
             self.tell(now, i, event, fx);
+        }
+        self.next_write(now, i, key, fx);
+    }
+
+    /// Whether the first write that is not done stands for itself alone.
+    fn stands_apart(&self, i: usize, key: &Key) -> bool {
+        self.hosted[i].runs.get(key).is_some_and(|run| !run.failed && run.apart.contains(&run.done))
+    }
+
+    /// The first write was refused, and the others do not rest on it.
+    fn leave_out(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
+        if let Some(run) = self.hosted[i].runs.get_mut(key) {
+            run.writes.pop_front();
+            run.done += 1;
+            run.left_out = true;
+            let done = run.done;
+            run.told.retain(|(after, _)| *after > done);
         }
         self.next_write(now, i, key, fx);
     }
@@ -807,7 +850,7 @@ impl Core for Manager {
             && let Some(call) = self.calls.remove(&id)
         {
             self.one_less(call.0, &call.1);
-            self.tell_waiting(now, id, &result);
+            self.tell_waiting(now, id, &result, fx);
             self.answered(now, call, result, fx);
         }
         self.dispatch(now, fx);
@@ -822,6 +865,16 @@ impl Core for Manager {
     fn ended(&self) -> bool {
         self.elector.as_ref().is_none_or(LeaderElector::ended)
     }
+}
+
+/// Whether a refusal is about the object, and not about who asks or when: another write may fare better.
+fn is_of_the_object(code: u16) -> bool {
+    matches!(code, 400 | 403 | 404 | 405 | 409 | 413 | 422)
+}
+
+/// Whether a source is of a resource, in whatever version.
+fn is_of(source: &Source, group: &str, plural: &str) -> bool {
+    source.resource.group == group && source.resource.plural == plural
 }
 
 /// The revision of the object in a reply; 0 when it has none.

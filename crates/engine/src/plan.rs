@@ -223,7 +223,7 @@ fn put(resource: &Resource, key: &Key, sub: &str, body: &Value) -> ApiRequest {
     request
 }
 
-/// What a reconcile decided. Writes run in order; the first that fails ends the plan, and the key is
+/// What a reconcile decided. Writes run in order; the first that fails ends the plan, unless it stands apart, and the key is
 /// reconciled again, later.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
@@ -234,6 +234,8 @@ pub struct Plan {
     pub premises: Vec<(usize, Premise)>,
     /// Writes that may wait, each with its number and how long.
     pub patient: Vec<(usize, Duration)>,
+    /// Writes without which the others are made all the same, by their numbers.
+    pub apart: BTreeSet<usize>,
     /// Events to record.
     pub events: Vec<EventRecord>,
     /// Events to record once so many of the writes are done; in the order of these numbers.
@@ -381,6 +383,12 @@ impl Plan {
         self.premises.extend((0..self.writes.len()).map(|number| (number, premise.clone())));
         self
     }
+    /// The writes so far stand each for itself: where the server refuses one, those behind it are made all the same, and the key
+    /// comes back with backoff for what is left.
+    pub fn each_apart(mut self) -> Self {
+        self.apart.extend(0..self.writes.len());
+        self
+    }
     /// The writes so far only tell what there is, and nothing rests on them: they may wait so long for what else happens, so that
     /// many changes become one write. A plan that has other writes, too, is carried out without them, and they are decided about
     /// again afterwards: what a later decision of the same controller rests on must not be among them. The events so far are
@@ -406,6 +414,7 @@ impl Plan {
         self.told.iter_mut().for_each(|(after, _)| *after = moved(*after));
         self.premises.retain(|(number, _)| !left_out.contains(number));
         self.premises.iter_mut().for_each(|(number, _)| *number = moved(*number));
+        self.apart = self.apart.difference(&left_out).map(|number| moved(*number)).collect();
         let writes = self.writes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
         self.writes = writes.map(|(_, write)| write).collect();
         self
@@ -435,6 +444,7 @@ impl Plan {
         let before = self.writes.len();
         self.told.extend(other.told.into_iter().map(|(after, event)| (before + after, event)));
         self.premises.extend(other.premises.into_iter().map(|(number, premise)| (before + number, premise)));
+        self.apart.extend(other.apart.into_iter().map(|number| before + number));
         self.patient.extend(other.patient.into_iter().map(|(number, wait)| (before + number, wait)));
         self.writes.extend(other.writes);
         self.events.extend(other.events);

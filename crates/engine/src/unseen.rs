@@ -110,10 +110,16 @@ impl Unseen {
         }
     }
 
-    /// What became of a write: the revision that it made, if it is known to have made one. Returns who waited for it, if
-    /// nothing else is in their way now.
-    pub(crate) fn answered(&mut self, id: CallId, revision: Option<u64>) -> Option<(Target, BTreeSet<Writer>)> {
+    /// What became of a write: the revision that it made, if it is known to have made one. What no cache will show is not kept.
+    /// Returns who waited for it, if nothing else is in their way now.
+    pub(crate) fn answered(
+        &mut self,
+        id: CallId,
+        revision: Option<u64>,
+        is_read: impl FnOnce(&Target) -> bool,
+    ) -> Option<(Target, BTreeSet<Writer>)> {
         let target = self.flights.remove(&id)?;
+        let revision = revision.filter(|_| is_read(&target));
         let made = self.made.get_mut(&target)?;
         let (_, spec) = made.flights.remove(&id)?;
         if let Some(revision) = revision {
@@ -238,7 +244,7 @@ mod tests {
         let mut unseen = Unseen::default();
         unseen.sent(CallId(1), by(0), &status.writes[0]);
         unseen.wait(&need(true).target, by(1));
-        let (_, waited) = unseen.answered(CallId(1), Some(9)).unwrap_or_else(|| panic!("it was sent"));
+        let (_, waited) = unseen.answered(CallId(1), Some(9), |_| true).unwrap_or_else(|| panic!("it was sent"));
         assert_eq!(waited.into_iter().collect::<Vec<_>>(), [by(1)]);
         assert_eq!(unseen.before(&by(1), &need(true)), Way::Written(9));
         assert_eq!(unseen.before(&by(1), &need(false)), Way::Free);
@@ -246,14 +252,21 @@ mod tests {
         unseen.sent(CallId(2), by(0), &status.writes[0]);
         unseen.shown("", &Pod::resource().plural, 9);
         assert_eq!(unseen.before(&by(1), &need(true)), Way::Busy);
-        assert!(unseen.answered(CallId(2), Some(11)).is_some());
+        assert!(unseen.answered(CallId(2), Some(11), |_| true).is_some());
         unseen.shown("", "pods", 10);
         assert_eq!(unseen.before(&by(1), &need(true)), Way::Written(11));
         unseen.shown("", "pods", 11);
         assert!(unseen.is_empty());
         // One that was refused is over.
         unseen.sent(CallId(3), by(0), &status.writes[0]);
-        assert!(unseen.answered(CallId(3), None).is_some() && unseen.is_empty());
-        assert!(unseen.answered(CallId(3), None).is_none());
+        assert!(unseen.answered(CallId(3), None, |_| true).is_some() && unseen.is_empty());
+        assert!(unseen.answered(CallId(3), None, |_| true).is_none());
+        // One of what no cache shows, or shows no more.
+        unseen.sent(CallId(4), by(0), &status.writes[0]);
+        assert!(unseen.answered(CallId(4), Some(12), |_| false).is_some() && unseen.is_empty());
+        unseen.sent(CallId(5), by(0), &status.writes[0]);
+        assert!(unseen.answered(CallId(5), Some(13), |_| true).is_some() && !unseen.is_empty());
+        unseen.shown("", "pods", u64::MAX);
+        assert!(unseen.is_empty());
     }
 }

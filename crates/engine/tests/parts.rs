@@ -312,3 +312,25 @@ fn an_informer_keeps_what_it_knows_while_reads_fail() {
 fn unreachable_effect<T>(effect: &Option<Effect<Never>>) -> T {
     panic!("unexpected effect {effect:?}")
 }
+
+/// A list that is under way when something has changed may tell of what was before.
+#[test]
+fn who_is_hurried_while_it_lists_lists_once_more() {
+    let (now, mut fx) = (Time::from_unix_s(1000), Effects::<Never>::new());
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    pods = pods.listed_every(Duration::from_secs(30));
+    let answer = |pods: &mut Informer<Pod>, fx: &mut Effects<Never>| {
+        let Some(Effect::Api(id, _)) = fx.pop() else { return false };
+        let result = Ok(reply(&json!({"metadata": {"resourceVersion": "1"}, "items": []})));
+        pods.step::<Never, _>(now, &Input::Api { id, result }, fx);
+        true
+    };
+    pods.start(&mut fx);
+    pods.hurry(&mut fx);
+    pods.hurry(&mut fx);
+    assert!(answer(&mut pods, &mut fx), "the first");
+    assert!(answer(&mut pods, &mut fx), "once more");
+    assert!(matches!(fx.pop(), Some(Effect::Timer(..))), "and no more");
+    pods.hurry(&mut fx);
+    assert!(answer(&mut pods, &mut fx), "at once");
+}

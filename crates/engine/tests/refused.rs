@@ -13,7 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 /// Makes two pods for a config map, and tells.
-struct Two;
+struct Two {
+    /// Each whatever becomes of the other.
+    apart: bool,
+}
 
 impl Controller for Two {
     fn name(&self) -> &'static str {
@@ -31,7 +34,7 @@ impl Controller for Two {
         if view.cache::<Pod>().by_owner(parent.uid()).next().is_some() {
             return Plan::none();
         }
-        ["a", "b"].into_iter().fold(Plan::none(), |plan, name| {
+        let plan = ["a", "b"].into_iter().fold(Plan::none(), |plan, name| {
             let metadata = ObjectMeta {
                 namespace: Some(key.namespace.clone()),
                 name: Some(name.into()),
@@ -40,7 +43,8 @@ impl Controller for Two {
             };
             let told = EventRecord::normal(parent.as_ref(), "Made", name);
             plan.create(&Pod { metadata, ..Pod::default() }).told(told)
-        })
+        });
+        if self.apart { plan.each_apart() } else { plan }
     }
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
         let Some(parent) = view.get::<ConfigMap>(&key.namespace, &key.name) else { return Plan::none() };
@@ -50,9 +54,9 @@ impl Controller for Two {
     }
 }
 
-/// What is written when pods are refused from this one on, for this cause, in order. Returns whether the key comes back by itself.
-fn check(refused_from: usize, cause: &str, expected: &[&str]) -> bool {
-    let mut core = Manager::new("test", Rng::new(1)).with(Two);
+/// What is written when these pods are refused, for this cause, in order. Returns whether the key comes back by itself.
+fn check(apart: bool, refused: std::ops::Range<usize>, cause: &str, expected: &[&str]) -> bool {
+    let mut core = Manager::new("test", Rng::new(1)).with(Two { apart });
     let (mut fx, now) = (Effects::<Never>::new(), Time::from_unix_s(1));
     let (mut pods, mut words) = (0, Vec::new());
     core.step(now, Input::Start, &mut fx);
@@ -76,7 +80,7 @@ fn check(refused_from: usize, cause: &str, expected: &[&str]) -> bool {
             ok(body)
         } else if request.path.ends_with("pods") {
             pods += 1;
-            if pods >= refused_from {
+            if refused.contains(&pods) {
                 let status = StatusError {
                     code: 403,
                     reason: "Forbidden".into(),
@@ -94,19 +98,26 @@ fn check(refused_from: usize, cause: &str, expected: &[&str]) -> bool {
         };
         core.step(now, Input::Api { id, result }, &mut fx);
     }
-    assert_eq!(words, expected, "refused from {refused_from}: {cause}");
+    assert_eq!(words, expected, "{refused:?} are refused: {cause}");
     timers > 0
 }
 
 #[test]
 fn a_refusal_is_told_and_what_was_done_before_it() {
-    check(9, "", &["pod a", "Made a", "pod b", "Made b"]);
-    check(2, "", &["pod a", "Made a", "NotMade no", "data {\"refused\":\"b\"}"]);
-    check(1, "FieldValueInvalid", &["NotMade no", "data {\"refused\":\"a\"}"]);
+    check(false, 9..9, "", &["pod a", "Made a", "pod b", "Made b"]);
+    check(false, 2..9, "", &["pod a", "Made a", "NotMade no", "data {\"refused\":\"b\"}"]);
+    check(false, 1..9, "FieldValueInvalid", &["NotMade no", "data {\"refused\":\"a\"}"]);
 }
 
 #[test]
 fn what_a_namespace_that_goes_refuses_is_neither_told_nor_tried_again() {
-    check(2, NAMESPACE_TERMINATING, &["pod a", "Made a"]);
-    assert!(!check(1, NAMESPACE_TERMINATING, &[]), "it comes back");
+    check(false, 2..9, NAMESPACE_TERMINATING, &["pod a", "Made a"]);
+    assert!(!check(false, 1..9, NAMESPACE_TERMINATING, &[]), "it comes back");
+}
+
+#[test]
+fn what_stands_apart_is_written_whatever_else_is_refused() {
+    check(true, 1..2, "", &["pod b", "Made b"]);
+    check(true, 2..9, "", &["pod a", "Made a"]);
+    assert!(check(true, 1..9, "", &[]), "it comes back for what is left");
 }

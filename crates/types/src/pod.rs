@@ -106,6 +106,27 @@ pub fn forget_local_volumes(pod: &mut Pod) {
     volumes.shrink_to_fit();
 }
 
+/// Leaves out of a pod what its node alone acts on: volumes of its own, and of containers all but their names, images, ports,
+/// resources and restart policies. It cannot be written back whole.
+pub fn forget_what_nodes_do(pod: &mut Pod) {
+    forget_local_volumes(pod);
+    let Some(spec) = &mut pod.spec else { return };
+    if spec.volumes.as_ref().is_some_and(Vec::is_empty) {
+        spec.volumes = None;
+    }
+    spec.ephemeral_containers = None;
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        *container = Container {
+            name: std::mem::take(&mut container.name),
+            image: container.image.take(),
+            ports: container.ports.take(),
+            resources: container.resources.take(),
+            restart_policy: container.restart_policy.take(),
+            ..Container::default()
+        };
+    }
+}
+
 /// Whether a pod has ended for good.
 #[must_use]
 pub fn is_terminal(pod: &Pod) -> bool {

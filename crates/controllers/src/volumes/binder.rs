@@ -62,7 +62,11 @@ fn lost(claim: &PersistentVolumeClaim, before: Plan, reason: &str, why: &str) ->
     }
     // What the claim had is not there any more, and says so by having no capacity.
     before
-        .patch_status(claim, json!({"status": {"phase": "Lost", "capacity": null, "accessModes": null}}))
+        .patch_status(
+            claim,
+            json!({"status": {"phase": "Lost", "capacity": null, "accessModes": null,
+                "currentVolumeAttributesClassName": null}}),
+        )
         .told(EventRecord::warning(claim, reason, why))
 }
 
@@ -104,7 +108,11 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> 
         return Plan::none();
     }
     let spec = volume.spec.clone().unwrap_or_default();
-    let status = json!({"phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity});
+    let mut status = json!({"phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity});
+    // From here on who modifies volumes says which class it has (`updateClaimStatus` in pv_controller.go).
+    if let Some(class) = spec.volume_attributes_class_name.filter(|class| !class.is_empty()) {
+        status["currentVolumeAttributesClassName"] = class.into();
+    }
     Plan::none().patch_status(claim, json!({ "status": status }))
 }
 

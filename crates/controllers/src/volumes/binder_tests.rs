@@ -68,7 +68,11 @@ fn claims_come_to_volumes() {
     let call = "patch ns/c annotations={\"volume.beta.kubernetes.io/storage-provisioner\":\"x.example.com\",\
                 \"volume.kubernetes.io/storage-provisioner\":\"x.example.com\"}";
     let status = "patch ns/c/status accessModes=[\"ReadWriteOnce\"] capacity={\"storage\":\"1Gi\"} phase=Bound";
-    let gone = "patch ns/c/status accessModes=null capacity=null phase=Lost";
+    let gone = "patch ns/c/status accessModes=null capacity=null currentVolumeAttributesClassName=null phase=Lost";
+    let (mut gold, mut of_gold) = (claim("u", "v", "Pending", true, "c"), mine("Bound"));
+    gold["spec"]["volumeAttributesClassName"] = "gold".into();
+    of_gold["spec"]["volumeAttributesClassName"] = "gold".into();
+    let classed = status.replace(" phase", " currentVolumeAttributesClassName=gold phase");
     for (claim, volumes, classes, expected, events) in [
         // Step by step: the volume names the claim, is bound, the claim names the volume, is bound.
         (claim("u", "", "Pending", false, "c"), vec![free()], at_once(), vec![take], vec![]),
@@ -81,6 +85,7 @@ fn claims_come_to_volumes() {
         ),
         (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], at_once(), vec![name], vec![]),
         (claim("u", "v", "Pending", true, "c"), vec![mine("Bound")], at_once(), vec![status], vec![]),
+        (gold, vec![of_gold], at_once(), vec![&classed], vec![]),
         (claim("u", "v", "Bound", true, "c"), vec![mine("Bound")], at_once(), vec![], vec![]),
         // Nothing there: the provisioner is called, now or once a pod has a node.
         (claim("u", "", "Pending", false, "c"), vec![], at_once(), vec![call], vec!["ExternalProvisioning"]),

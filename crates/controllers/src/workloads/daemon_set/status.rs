@@ -27,13 +27,17 @@ pub(super) fn write(known: &Known<'_>) -> Plan {
     let (mut updated, mut available) = (0, 0);
     let mut plan = Plan::none();
     for (node, runs, _) in &known.nodes {
-        let mut here: Vec<_> = known.on(node.name()).iter().collect();
+        // One that has ended and only waits to be removed is none any more.
+        let mut here: Vec<_> =
+            known.on(node.name()).iter().filter(|p| !(p.is_deleting() && pods::terminal(p))).collect();
         if !*runs {
             new.number_misscheduled += i32::from(!here.is_empty());
             continue;
         }
-        // The oldest speaks for its node.
-        here.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), p.name().to_owned()));
+        // The oldest speaks for its node, of those that were bound to it (`podByCreationTimestampAndPhase`).
+        here.sort_by_key(|p| {
+            (pods::node(p).is_empty(), p.metadata.creation_timestamp.as_ref().map(|t| t.0), p.name().to_owned())
+        });
         let Some(first) = here.first() else { continue };
         new.current_number_scheduled += 1;
         new.number_ready += i32::from(pods::ready(first));

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase};
+use carrack_types::pod::forget_what_nodes_do;
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
@@ -100,6 +101,8 @@ impl Controller for VmiController {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<Pod, VirtualMachineInstance>();
+        // All of these controllers share the cache, and none of them writes a whole pod back.
+        setup.trim::<Pod>(forget_what_nodes_do);
         setup.watch::<Node>(|_, view| waiting(view, |_| true));
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
