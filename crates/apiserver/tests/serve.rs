@@ -165,11 +165,15 @@ impl Running {
         tls::client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("tls")
     }
 
-    async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
+    async fn secure(&self, identity: Option<Identity>) -> tokio_rustls::client::TlsStream<TcpStream> {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(self.client_tls(identity)));
         let stream = TcpStream::connect(self.address).await.expect("connect");
         let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
-        let stream = connector.connect(name, stream).await.expect("handshake");
+        connector.connect(name, stream).await.expect("handshake")
+    }
+
+    async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
+        let stream = self.secure(identity).await;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("http");
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
         sender
@@ -267,17 +271,16 @@ async fn who_is_not_known_is_noted() {
     assert!(!event.to_string().contains("forged"), "{event}");
 }
 
+/// A request of which no more comes than the first byte of its body.
+const HALF_A_POST: &str = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+
 #[tokio::test]
 async fn a_body_that_comes_by_drops_is_not_waited_for() {
     let settings = Settings { body: Duration::from_millis(300), ..Settings::default() };
     let running = Running::start(settings).await;
     for (half_closed, wanted) in [(false, "400 Bad Request"), (true, "")] {
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(running.client_tls(Some(Identity::Admin))));
-        let stream = TcpStream::connect(running.address).await.expect("connect");
-        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
-        let mut stream = connector.connect(name, stream).await.expect("handshake");
-        let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
-        stream.write_all(head.as_bytes()).await.expect("write");
+        let mut stream = running.secure(Some(Identity::Admin)).await;
+        stream.write_all(HALF_A_POST.as_bytes()).await.expect("write");
         if half_closed {
             stream.shutdown().await.expect("half closed");
         }
@@ -453,7 +456,8 @@ async fn the_engine_reaches_it_over_http2() {
 
 #[tokio::test]
 async fn a_flood_does_not_drown_a_heartbeat() {
-    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_millis(200), ..Settings::default() };
+    let quick = Duration::from_millis(200);
+    let settings = Settings { max_in_flight: 6, max_wait: quick, body: quick, ..Settings::default() };
     let running = Running::start(settings).await;
     running.pod_on("n1").await;
     // A level without a seat of its own, where all others are kept: as if a flood had taken them.
@@ -470,6 +474,15 @@ async fn a_flood_does_not_drown_a_heartbeat() {
     admin.send(patch).await.expect("changed");
     let refused = running.connect(None).await.send_request(get("/version")).await.expect("reply");
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().ok()), (429, Some("1")));
+    // What is long, too; and a body is not read that nobody has a seat for.
+    for path in ["/api/v1/pods?watch=1", "/api/v1/namespaces/default/pods/n1/exec"] {
+        assert_eq!(running.send(None, get(path)).await.0, 429, "{path}");
+    }
+    let mut stream = running.secure(None).await;
+    stream.write_all(HALF_A_POST.as_bytes()).await.expect("write");
+    let mut reply = Vec::new();
+    within("a body for which there is no room", stream.read_to_end(&mut reply)).await.ok();
+    assert!(reply.starts_with(b"HTTP/1.1 429"), "{}", String::from_utf8_lossy(&reply));
     let node = || Some(Identity::Node { node: "n1".to_owned() });
     let response = running.connect(node()).await.send_request(get("/api/v1/nodes/n1")).await.expect("reply");
     assert_eq!(response.status(), 200);

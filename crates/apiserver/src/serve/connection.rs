@@ -116,7 +116,7 @@ async fn secure(mut stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result
 
 /// How much of a refused request is read all the same.
 const DISCARD_BYTES: usize = 64 << 20;
-/// And for how long.
+/// And for how long at the most.
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 type Peer = Result<Option<Caller>, ()>;
@@ -126,7 +126,7 @@ async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -
         Ok(response) => response,
         Err((status, None)) => to_reply(shared, body::Response::from(status), false),
         Err((status, Some(mut unread))) => {
-            discard(&mut unread).await;
+            discard(&mut unread, DISCARD_TIME.min(shared.settings.body)).await;
             reply::early(status, unread)
         }
     }
@@ -134,7 +134,7 @@ async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -
 
 /// Lets a client send on for a while what nobody will read. By HTTP/2's letter it could be answered at once and told to
 /// stop, but clients are there (curl 7.88 among them) that then lose the answer.
-async fn discard(unread: &mut Incoming) {
+async fn discard(unread: &mut Incoming, limit: Duration) {
     let mut left = DISCARD_BYTES;
     let reading = async {
         while let Some(Ok(frame)) = unread.frame().await {
@@ -144,7 +144,7 @@ async fn discard(unread: &mut Incoming) {
             }
         }
     };
-    if tokio::time::timeout(DISCARD_TIME, reading).await.is_err() {
+    if tokio::time::timeout(limit, reading).await.is_err() {
         tracing::debug!("a client takes its time to send what is not wanted");
     }
 }
@@ -172,10 +172,13 @@ async fn exchange(
             return Err((status, Some(incoming)));
         }
     };
-    let body = read(shared, incoming).await?;
     let zip = gzip::accepted(&parts.headers);
-    let seat = Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await;
-    let seat = seat.map_err(|status| (status, None))?;
+    // Before the body is read: what is held of bodies is bounded by the seats.
+    let seat = match Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await {
+        Ok(seat) => seat,
+        Err(status) => return Err((status, Some(incoming))),
+    };
+    let body = read(shared, incoming).await?;
     // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, body.clone(), caller);
     let response = match tokio::time::timeout(shared.settings.request, handling).await {
