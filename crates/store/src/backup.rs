@@ -47,10 +47,9 @@ pub fn stream(store: Arc<dyn Store>) -> impl Stream<Item = Result<Bytes, StoreEr
             Ok(page) => (Ok(embedded::backup_head(page.revision, page.entries.len()).into()), page.entries),
             Err(error) => (Err(error), Vec::new()),
         };
-        stream::once(std::future::ready(head)).chain(stream::unfold(entries, |mut entries| async move {
-            let rest = entries.split_off(entries.len().min(PART));
+        stream::once(std::future::ready(head)).chain(stream::unfold(entries.into_iter(), |mut rest| async move {
             let mut bytes = Vec::new();
-            entries.iter().for_each(|entry| embedded::backup_entry(&mut bytes, entry));
+            rest.by_ref().take(PART).for_each(|entry| embedded::backup_entry(&mut bytes, &entry));
             (!bytes.is_empty()).then(|| (Ok(Bytes::from(bytes)), rest))
         }))
     };
