@@ -3,6 +3,9 @@
 //! Rust's differs where it matters: there `\w`, `\d`, `\s` and `\b` are of all of Unicode (so that more matches, and a counted
 //! repetition of them is huge), a `[` within brackets opens a set of its own, and `&&`, `--` and `~~` within brackets are
 //! operators. A pattern is rewritten to mean what it means in Go. <https://github.com/google/re2/wiki/Syntax>
+//!
+//! Not taken over: a `{` that begins no repetition is an error here and a letter in Go, `\B` is of all of Unicode, and octal
+//! escapes are refused.
 
 use std::iter::Peekable;
 use std::str::Chars;

@@ -253,7 +253,7 @@ pub(crate) async fn take(
     } else {
         convert::between(asked.cx.server, row, asked_version, changed).await?
     };
-    // It is stored under the name that it came with.
+    // It is stored under the name that it came with. Upstream lets a webhook name what is created.
     for field in ["name", "namespace"] {
         let (before, after) = (meta_str(&attributes.object, field), meta_str(&object, field));
         if before != after {

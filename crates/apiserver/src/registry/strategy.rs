@@ -275,7 +275,8 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
 
 const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
 
-/// Who signs does not approve: what was decided is that of the other subresource, as upstream has it.
+/// Who signs does not approve: what was decided is that of the other subresource. Upstream refuses a write that adds or removes
+/// a decision here; this one keeps what was.
 fn keep_approval(new: &mut Object, old: &Object) {
     let is_decision = |condition: &Value| matches!(condition["type"].as_str(), Some("Approved" | "Denied"));
     let conditions = |object: &Object| -> Vec<Value> {

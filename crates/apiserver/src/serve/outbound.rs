@@ -114,7 +114,8 @@ impl Shared {
                     self.keep(peer, sender);
                     return Ok(answer);
                 }
-                // It may have been closed meanwhile; a request that was not sent can be sent again.
+                // It may have been closed meanwhile, and it cannot always be told whether the request was read: it is sent
+                // again, once. Webhooks and discovery stand that; Go's client repeats no POST whose reply is missing.
                 Err(Unsent::Closed) => self.forget(&peer),
                 Err(Unsent::Failed(error)) => return Err(error),
             }
