@@ -1,7 +1,7 @@
 //! Custom resources whose versions differ: their definition names a webhook that converts between them.
 //!
 //! ```text
-//!   read:  stored ─► in the version that is asked for (a whole list in one review)
+//!   read:  stored ─► in the version that is asked for (many of a list in one review)
 //!   write: in the request's version ─► admission, validation ─► in the version that is stored
 //! ```
 //!
@@ -24,6 +24,27 @@ use crate::stored;
 
 /// How long a conversion may take, in milliseconds.
 const TIMEOUT_MS: u64 = 30_000;
+
+/// How much is converted at a time, in bytes: webhooks take no more than a few megabytes, and of their answers no more is read.
+const BATCH_BYTES: usize = 2 << 20;
+
+/// Objects in as few reviews as they have room in.
+fn batches(objects: Vec<Value>) -> Vec<Vec<Value>> {
+    let mut all: Vec<Vec<Value>> = Vec::new();
+    let mut bytes = 0;
+    for object in objects {
+        let own = object.to_string().len();
+        bytes += own;
+        match all.last_mut() {
+            Some(last) if bytes <= BATCH_BYTES => last.push(object),
+            _ => {
+                bytes = own;
+                all.push(vec![object]);
+            }
+        }
+    }
+    all
+}
 
 /// Converts objects of one resource. It holds what it needs, so that a watch can keep it.
 #[derive(Clone)]
@@ -49,7 +70,11 @@ impl Converter {
         if others.is_empty() {
             return Ok(objects);
         }
-        let mut converted = self.ask(config, others, &api_version).await?.into_iter();
+        let mut all = Vec::with_capacity(others.len());
+        for some in batches(others) {
+            all.extend(self.ask(config, some, &api_version).await?);
+        }
+        let mut converted = all.into_iter();
         let mut out = Vec::with_capacity(objects.len());
         for object in objects {
             if is_there(&object) {
@@ -165,5 +190,27 @@ impl Converter {
         }
         after.insert("metadata".to_owned(), metadata.into());
         Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_converted_in_batches() {
+        let of = |bytes: usize| json!("x".repeat(bytes));
+        for (sizes, wanted) in [
+            (vec![], vec![]),
+            (vec![1, 1, 1], vec![3]),
+            (vec![BATCH_BYTES, 1, 1], vec![1, 2]),
+            (vec![BATCH_BYTES / 2, BATCH_BYTES / 3, BATCH_BYTES / 3], vec![2, 1]),
+            (vec![3 * BATCH_BYTES, 3 * BATCH_BYTES], vec![1, 1]),
+        ] {
+            let objects: Vec<Value> = sizes.iter().copied().map(of).collect();
+            let found = batches(objects.clone());
+            assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), wanted, "{sizes:?}");
+            assert_eq!(found.concat(), objects);
+        }
     }
 }

@@ -146,7 +146,11 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         return Ok(refused("no tokens are accepted here".to_owned()));
     };
     let now_unix_s = cx.server.env.now().as_second();
+    let audiences = texts(at(review, &["spec", "audiences"]));
+    let for_us = audiences.is_empty() || audiences.iter().any(|one| authenticator.api_audiences().contains(one));
     match cx.server.bootstrap_caller(&Secret::new(token)).await {
+        // It is good for this server alone.
+        Ok(Some(_)) if !for_us => return Ok(refused("the token is for other audiences".to_owned())),
         Ok(Some(caller)) => {
             return Ok(json!({
                 "authenticated": true, "user": user_info(&caller), "audiences": authenticator.api_audiences(),
@@ -155,7 +159,6 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         Ok(None) => {}
         Err(status) => return Ok(refused(status.message)),
     }
-    let audiences = texts(at(review, &["spec", "audiences"]));
     let presented = match authenticator.present_token(&Secret::new(token), &audiences, now_unix_s) {
         Ok(presented) => presented,
         Err(error) => return Ok(refused(error.to_string())),

@@ -449,7 +449,7 @@ impl Request<'_> {
         let mut response = result.unwrap_or_else(Response::from);
         audited.annotations = std::mem::take(&mut *cx.annotations.lock().unwrap_or_else(PoisonError::into_inner));
         let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
-        for warning in cx.warnings.iter().chain(&notes) {
+        for warning in bounded(cx.warnings.iter().chain(&notes)) {
             let text: String =
                 warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -459,6 +459,27 @@ impl Request<'_> {
         }
         Ok(response)
     }
+}
+
+/// Characters of all warnings of a reply, and those of one when there are more in all
+/// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+const WARNINGS_CHARS: usize = 4096;
+const WARNING_CHARS: usize = 256;
+
+/// The warnings as they are told: each once, and no more than headers have room for.
+fn bounded<'a>(warnings: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut told = std::collections::BTreeSet::new();
+    let all: Vec<&String> = warnings.filter(|text| told.insert(text.as_str())).collect();
+    let is_too_much = all.iter().map(|text| text.chars().count()).sum::<usize>() > WARNINGS_CHARS;
+    let most = if is_too_much { WARNING_CHARS } else { WARNINGS_CHARS };
+    let cut = all.into_iter().map(|text| text.chars().take(most).collect::<String>());
+    let mut left = WARNINGS_CHARS;
+    cut.take_while(|text| {
+        let fits = text.chars().count() <= left;
+        left = left.saturating_sub(text.chars().count());
+        fits
+    })
+    .collect()
 }
 
 impl Inner {
@@ -495,5 +516,23 @@ impl Inner {
     /// The group served by code, if it is one.
     pub(crate) fn local_api(&self, group: &str, version: &str) -> Option<&Arc<dyn LocalApi>> {
         self.apis.iter().find(|api| api.group_versions().iter().any(|gv| gv.group == group && gv.version == version))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WARNING_CHARS, WARNINGS_CHARS, bounded};
+
+    #[test]
+    fn warnings_fit_in_headers() {
+        let long = |letter: char, length: usize| letter.to_string().repeat(length);
+        // What fits is told as it is, once.
+        let few = [long('a', 1000), long('b', 1000), long('a', 1000)];
+        assert_eq!(bounded(few.iter()), few[..2]);
+        // Of too much, each is cut; then as many as fit are told.
+        let many: Vec<String> = ('a'..='z').map(|letter| long(letter, 5000)).collect();
+        let told = bounded(many.iter());
+        assert_eq!(told.len(), WARNINGS_CHARS / WARNING_CHARS);
+        assert!(told.iter().all(|text| text.len() == WARNING_CHARS), "{told:?}");
     }
 }

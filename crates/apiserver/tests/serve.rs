@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,9 +36,20 @@ impl Env for TestEnv {
         jiff::Timestamp::now()
     }
     fn random(&self) -> u64 {
-        use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}
+
+/// The clock of a server that is so many seconds ahead.
+struct Ahead(Arc<AtomicI64>);
+
+impl Env for Ahead {
+    fn now(&self) -> jiff::Timestamp {
+        TestEnv.now() + jiff::SignedDuration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+    fn random(&self) -> u64 {
+        TestEnv.random()
     }
 }
 
@@ -165,11 +177,15 @@ impl Running {
         tls::client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("tls")
     }
 
-    async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
+    async fn secure(&self, identity: Option<Identity>) -> tokio_rustls::client::TlsStream<TcpStream> {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(self.client_tls(identity)));
         let stream = TcpStream::connect(self.address).await.expect("connect");
         let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
-        let stream = connector.connect(name, stream).await.expect("handshake");
+        connector.connect(name, stream).await.expect("handshake")
+    }
+
+    async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
+        let stream = self.secure(identity).await;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("http");
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
         sender
@@ -181,6 +197,19 @@ impl Running {
         let body = response.into_body().collect().await.expect("body").to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
         (code, serde_json::from_slice(&body).unwrap_or_else(|_| text()))
+    }
+
+    /// Makes a level one without a seat of its own, where all others are kept: as if a flood had taken them.
+    async fn without_seats(&self, level: &str, response: Value) {
+        let admin = self.api.client_as("admin", ["system:masters"]);
+        let path = format!("/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/{level}");
+        let mut patch = ApiRequest::new(carrack_engine::Method::Get, &path);
+        let reply = admin.send(patch.clone()).await.expect("the level");
+        let mut level: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        level["spec"]["limited"] = json!({"nominalConcurrencyShares": 0, "limitResponse": response});
+        patch.method = carrack_engine::Method::Put;
+        patch.body = level.to_string().into();
+        admin.send(patch).await.expect("changed");
     }
 
     async fn pod_on(&self, node: &str) {
@@ -267,17 +296,16 @@ async fn who_is_not_known_is_noted() {
     assert!(!event.to_string().contains("forged"), "{event}");
 }
 
+/// A request of which no more comes than the first byte of its body.
+const HALF_A_POST: &str = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+
 #[tokio::test]
 async fn a_body_that_comes_by_drops_is_not_waited_for() {
     let settings = Settings { body: Duration::from_millis(300), ..Settings::default() };
     let running = Running::start(settings).await;
     for (half_closed, wanted) in [(false, "400 Bad Request"), (true, "")] {
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(running.client_tls(Some(Identity::Admin))));
-        let stream = TcpStream::connect(running.address).await.expect("connect");
-        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
-        let mut stream = connector.connect(name, stream).await.expect("handshake");
-        let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
-        stream.write_all(head.as_bytes()).await.expect("write");
+        let mut stream = running.secure(Some(Identity::Admin)).await;
+        stream.write_all(HALF_A_POST.as_bytes()).await.expect("write");
         if half_closed {
             stream.shutdown().await.expect("half closed");
         }
@@ -288,6 +316,26 @@ async fn a_body_that_comes_by_drops_is_not_waited_for() {
         assert!(text.contains(wanted), "half closed: {half_closed}: {text}");
     }
     assert_eq!(running.send(None, get("/readyz")).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_connection_does_not_outlive_its_certificate() {
+    let ahead = Arc::new(AtomicI64::new(0));
+    let clock = Arc::clone(&ahead);
+    let running = Running::start_with(Settings::default(), |config| config.env = Arc::new(Ahead(clock))).await;
+    let mut admin = running.connect(Some(Identity::Admin)).await;
+    let mut nobody = running.connect(None).await;
+    for client in [&mut admin, &mut nobody] {
+        let reply = client.send_request(get("/readyz")).await.expect("reply");
+        assert_eq!(reply.status(), StatusCode::OK);
+        reply.into_body().collect().await.expect("body");
+        client.ready().await.expect("the connection stays");
+    }
+    ahead.store(20 * 365 * 24 * 3600, Ordering::Relaxed);
+    let late = within("a late request", admin.send_request(get("/readyz"))).await;
+    assert!(late.is_err(), "{late:?}");
+    let reply = nobody.send_request(get("/readyz")).await.expect("reply");
+    assert_eq!(reply.status(), StatusCode::OK);
 }
 
 #[tokio::test]
@@ -453,28 +501,60 @@ async fn the_engine_reaches_it_over_http2() {
 
 #[tokio::test]
 async fn a_flood_does_not_drown_a_heartbeat() {
-    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_millis(200), ..Settings::default() };
+    let quick = Duration::from_millis(200);
+    let settings = Settings { max_in_flight: 6, max_wait: quick, body: quick, ..Settings::default() };
     let running = Running::start(settings).await;
     running.pod_on("n1").await;
-    // A level without a seat of its own, where all others are kept: as if a flood had taken them.
-    let admin = running.api.client_as("admin", ["system:masters"]);
-    let mut patch = ApiRequest::new(
-        carrack_engine::Method::Get,
-        "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/global-default",
-    );
-    let reply = admin.send(patch.clone()).await.expect("the level");
-    let mut level: Value = serde_json::from_slice(&reply.body).expect("JSON");
-    level["spec"]["limited"] = json!({"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}});
-    patch.method = carrack_engine::Method::Put;
-    patch.body = level.to_string().into();
-    admin.send(patch).await.expect("changed");
+    running.without_seats("global-default", json!({"type": "Reject"})).await;
     let refused = running.connect(None).await.send_request(get("/version")).await.expect("reply");
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().ok()), (429, Some("1")));
+    // What is long, too; and a large body is not read that nobody has a seat for.
+    for path in ["/api/v1/pods?watch=1", "/api/v1/namespaces/default/pods/n1/exec"] {
+        assert_eq!(running.send(None, get(path)).await.0, 429, "{path}");
+    }
+    let mut stream = running.secure(None).await;
+    let large = HALF_A_POST.replace("Length: 1000", "Length: 100000");
+    stream.write_all(large.as_bytes()).await.expect("write");
+    let mut reply = Vec::new();
+    within("a body for which there is no room", stream.read_to_end(&mut reply)).await.ok();
+    assert!(reply.starts_with(b"HTTP/1.1 429"), "{}", String::from_utf8_lossy(&reply));
     let node = || Some(Identity::Node { node: "n1".to_owned() });
     let response = running.connect(node()).await.send_request(get("/api/v1/nodes/n1")).await.expect("reply");
     assert_eq!(response.status(), 200);
     assert!(response.headers()["x-kubernetes-pf-prioritylevel-uid"].len() > 10);
     assert_eq!(running.send(None, get("/readyz")).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_waits_keeps_back_no_other_of_its_connection() {
+    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_secs(60), ..Settings::default() };
+    let running = Running::start(settings).await;
+    running.pod_on("n1").await;
+    let queue = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 10});
+    running.without_seats("system", json!({"type": "Queue", "queuing": queue})).await;
+    let mut config = running.client_tls(Some(Identity::Node { node: "n1".to_owned() }));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(running.address).await.expect("connect");
+    let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("handshake");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("http");
+    tokio::spawn(async move { drop(connection.await) });
+    // Of another level, and larger than what is read before there is a seat.
+    let body: Full<Bytes> = Full::from("x".repeat(2 << 20));
+    let events = request("POST", "/api/v1/namespaces/default/events").body(body).expect("request");
+    let mut other = sender.clone();
+    let waits = tokio::spawn(async move { other.send_request(events).await });
+    // As many as it takes until all of it was sent that may be.
+    for _ in 0..100 {
+        let lease = json!({"metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}}).to_string();
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+        let heartbeat = request("POST", leases).body(Full::from(lease)).expect("request");
+        let reply = within("a heartbeat", sender.send_request(heartbeat)).await.expect("reply");
+        assert!(reply.status().as_u16() < 429, "{reply:?}");
+    }
+    assert!(!waits.is_finished(), "there is no seat for it");
+    waits.abort();
 }
 
 #[tokio::test]

@@ -51,6 +51,15 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
                 "details": {"causes": [{"reason": "FieldValueInvalid", "message": "why", "field": "data.x"}]}}})
         }
         "/annotate" => json!({"uid": uid, "allowed": true, "auditAnnotations": {"why": "it looked well"}}),
+        "/rename" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
+        // Nobody is answered before there are two who ask.
+        "/together" => {
+            let two = || seen.lock().expect("lock").iter().filter(|(path, _)| path == "/together").count() >= 2;
+            while !two() {
+                tokio::task::yield_now().await;
+            }
+            json!({"uid": uid, "allowed": true})
+        }
         "/deny-silently" => json!({"uid": uid, "allowed": false}),
         "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "webhook"}}])),
         "/color" => {
@@ -112,6 +121,10 @@ impl World {
         World::with(|_| {}).await
     }
     async fn with(adjust: impl FnOnce(&mut Config)) -> World {
+        World::speaking(&[b"h2", b"http/1.1"], adjust).await
+    }
+    /// One whose webhooks speak these versions of HTTP.
+    async fn speaking(versions: &[&[u8]], adjust: impl FnOnce(&mut Config)) -> World {
         let directory = tempfile::tempdir().expect("temporary directory");
         #[expect(clippy::disallowed_methods, reason = "certificates are valid now, and only now")]
         let now_s = jiff::Timestamp::now().as_second();
@@ -119,7 +132,7 @@ impl World {
         let sans = Sans::loopback().with_name("hook.default.svc");
         let pair = pki.server(&Server::Apiserver, &sans, now_s).expect("certificate");
         let mut tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls");
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        tls.alpn_protocols = versions.iter().map(|version| version.to_vec()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let seen: Seen = Arc::default();
@@ -369,6 +382,32 @@ async fn webhooks_behind_services() {
     assert!(said.contains("denied the request: not today"), "{said}");
 }
 
+/// Whatever version of HTTP a webhook speaks, one call does not wait for another.
+#[tokio::test]
+async fn calls_do_not_wait_for_each_other() {
+    for versions in [&[&b"http/1.1"[..]][..], &[b"h2"]] {
+        let world = World::speaking(versions, |_| {}).await;
+        world.install("Validating", &[world.hook("/allow")]).await;
+        // Now there is a connection that both could want.
+        assert_eq!(world.post(CONFIG_MAPS, &config_map("first")).await.0, 201);
+        let mut hook = world.hook("/together");
+        hook["timeoutSeconds"] = 10.into();
+        world.install("Validating", &[hook]).await;
+        let (a, b) = (config_map("a"), config_map("b"));
+        let (a, b) = tokio::join!(world.post(CONFIG_MAPS, &a), world.post(CONFIG_MAPS, &b));
+        assert_eq!((a.0, b.0), (201, 201), "{versions:?}: {} {}", a.1, b.1);
+    }
+}
+
+/// An object is stored under the name that it came with.
+#[tokio::test]
+async fn a_webhook_does_not_move_an_object() {
+    let world = World::new().await;
+    world.install("Mutating", &[world.hook("/rename")]).await;
+    let (code, status) = world.post(CONFIG_MAPS, &config_map("m")).await;
+    assert_eq!((code, status["reason"].as_str()), (400, Some("BadRequest")), "{status}");
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_trusted_is_not_asked() {
     let world = World::new().await;
@@ -488,9 +527,8 @@ impl AuditSink for Lines {
     }
 }
 
-/// What webhooks say for the audit log, and what became of them, is in the event of the request.
-#[tokio::test]
-async fn webhooks_annotate_the_audit_event() {
+/// A world in which everything is noted.
+async fn audited() -> (World, Arc<Lines>) {
     let lines = Arc::new(Lines::default());
     let policy =
         Policy::parse(b"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]").expect("a policy");
@@ -498,6 +536,29 @@ async fn webhooks_annotate_the_audit_event() {
         config.audit = Some(Audit { policy: Arc::new(policy), sink: lines.clone() });
     })
     .await;
+    (world, lines)
+}
+
+/// Who goes away before there is an answer may have changed something, and is noted.
+#[tokio::test]
+async fn requests_that_are_given_up_are_noted() {
+    let (world, lines) = audited().await;
+    world.install("Validating", &[world.hook("/hang")]).await;
+    lines.0.lock().expect("lock").clear();
+    let object = config_map("m");
+    let mut request = Box::pin(world.post(CONFIG_MAPS, &object));
+    assert!(futures::poll!(&mut request).is_pending());
+    drop(request);
+    let lines = lines.0.lock().expect("lock");
+    let event = lines.last().expect("an event");
+    assert_eq!((&event["stage"], &event["objectRef"]["name"]), (&json!("ResponseComplete"), &json!("m")));
+    assert_eq!(event["responseStatus"]["code"], 504);
+}
+
+/// What webhooks say for the audit log, and what became of them, is in the event of the request.
+#[tokio::test]
+async fn webhooks_annotate_the_audit_event() {
+    let (world, lines) = audited().await;
     let careless = |path: &str| {
         let mut hook = world.hook(path);
         hook["failurePolicy"] = "Ignore".into();

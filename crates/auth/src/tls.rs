@@ -15,7 +15,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-use crate::authn::{CertificateError, caller_of_certificate};
+use crate::authn::{CertificateError, caller_of_certificate, until_unix_s};
 use crate::caller::Caller;
 use crate::pki::KeyPairPem;
 
@@ -164,6 +164,9 @@ fn server(certificate: Arc<Reloadable>, client_ca_pem: &str, mandatory: bool) ->
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier.build()?)
         .with_cert_resolver(certificate);
+    // Who takes up an earlier session again shows no certificate anew: it may have expired since, or been replaced.
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -200,6 +203,12 @@ pub fn client_config(trust: Trust<'_>, certificate: Option<Arc<Reloadable>>) -> 
 /// When the certificate names nobody.
 pub fn peer_caller(certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Caller>, CertificateError> {
     certificates.and_then(|c| c.first()).map(caller_of_certificate).transpose()
+}
+
+/// Until when the peer's certificate is valid, in seconds since 1970: none when the peer showed none.
+#[must_use]
+pub fn peer_until_unix_s(certificates: Option<&[CertificateDer<'_>]>) -> Option<i64> {
+    until_unix_s(certificates?.first()?).ok()
 }
 
 /// Accepts any server certificate; the handshake's signatures are still checked.

@@ -11,7 +11,7 @@ use carrack_auth::Caller;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
 use carrack_auth::tls::{Reloadable, Trust, client_config, mutual_server_config, peer_caller, server_config};
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -57,6 +57,8 @@ struct Met {
     alpn: Option<Vec<u8>>,
     /// The certificate that the client saw.
     served: Vec<u8>,
+    /// Whether the handshake was a whole one.
+    kind: Option<HandshakeKind>,
 }
 
 /// Connects the two over a socket pair and exchanges a byte each way.
@@ -83,10 +85,11 @@ fn meet(server: ServerConfig, mut client: ClientConfig, name: &str) -> Result<Me
         let mut byte = [42];
         let exchanged = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
         let served = stream.conn.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
+        let kind = stream.conn.handshake_kind();
         drop(stream);
         let (caller, alpn) = server.join().expect("no panic")?;
         exchanged.map_err(|e| e.to_string())?;
-        Ok(Met { caller, alpn, served: served.unwrap_or_default() })
+        Ok(Met { caller, alpn, served: served.unwrap_or_default(), kind })
     })
 }
 
@@ -113,6 +116,16 @@ fn the_certificate_says_who_it_is() {
         "kubevirt.io:virt-handler:n1",
         &["kubevirt.io:virt-handlers", "system:authenticated"],
     );
+}
+
+#[test]
+fn who_comes_again_shows_its_certificate_again() {
+    let c = cluster(now_unix_s());
+    let (server, client) = (c.apiserver(), c.client(Some(&c.identity(&Identity::Admin))));
+    for time in ["first", "second"] {
+        let met = meet(server.clone(), client.clone(), "localhost").expect("they meet");
+        assert_eq!(met.kind, Some(HandshakeKind::Full), "the {time} time");
+    }
 }
 
 #[test]

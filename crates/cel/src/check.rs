@@ -293,7 +293,7 @@ impl Checker<'_> {
         if matches!(&**function, "matches" | "find" | "findAll")
             && let Some(Expr { kind: Kind::Literal(Value::String(pattern)), at }) = args.get(1)
         {
-            let compiled = crate::library::strings::pattern(pattern)
+            let compiled = crate::pattern(pattern)
                 .map_err(|error| Fault::new(*at, format!("invalid matches argument: {error}")))?;
             *regex = Some(Box::new(compiled));
         }

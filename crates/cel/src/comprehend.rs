@@ -44,17 +44,18 @@ fn truth(value: Value) -> Result<bool, EvalError> {
     }
 }
 
-/// The variables of each round.
-fn rounds(range: &Value, two: bool) -> Result<Vec<Vec<Value>>, EvalError> {
-    match range {
+/// The variables of each round. They are made when the round comes: it may be decided long before the last one, and what
+/// does not come is not paid for.
+fn rounds<'v>(range: &'v Value, two: bool) -> Result<Box<dyn Iterator<Item = Vec<Value>> + 'v>, EvalError> {
+    Ok(match range {
         Value::List(list) if two => {
-            Ok((0_i64..).zip(&list.items).map(|(index, item)| vec![Value::Int(index), item.clone()]).collect())
+            Box::new((0_i64..).zip(&list.items).map(|(index, item)| vec![Value::Int(index), item.clone()]))
         }
-        Value::List(list) => Ok(list.items.iter().map(|item| vec![item.clone()]).collect()),
-        Value::Map(map) if two => Ok(map.iter().map(|(key, value)| vec![key.value(), value.clone()]).collect()),
-        Value::Map(map) => Ok(map.keys().map(|key| vec![key.value()]).collect()),
-        _ => Err(EvalError::new("no such overload")),
-    }
+        Value::List(list) => Box::new(list.items.iter().map(|item| vec![item.clone()])),
+        Value::Map(map) if two => Box::new(map.iter().map(|(key, value)| vec![key.value(), value.clone()])),
+        Value::Map(map) => Box::new(map.keys().map(|key| vec![key.value()])),
+        _ => return Err(EvalError::new("no such overload")),
+    })
 }
 
 fn over(evaluator: &mut Evaluator<'_>, it: &Comprehension, range: &Value) -> Evaluated {

@@ -210,7 +210,7 @@ fn units(function: &str, values: &[Value]) -> u64 {
     let found = signatures::of(function).iter().filter(count).find(fits);
     match found.map_or(Cost::One, |signature| signature.cost) {
         // Comparing looks into what is compared.
-        Cost::Least => values.iter().map(Value::weight).min().unwrap_or(1),
+        Cost::Least => least(values),
         Cost::Search | Cost::Pairs | Cost::Items => {
             let cost = found.map_or(Cost::One, |signature| signature.cost);
             let sizes: Vec<u64> = values.iter().map(Value::weight).collect();
@@ -218,8 +218,29 @@ fn units(function: &str, values: &[Value]) -> u64 {
         }
         cost => {
             let sizes: Vec<u64> = values.iter().map(Value::size).collect();
-            cost.units(&sizes)
+            // Characters are counted each time, though an estimate has that for one.
+            let counted = match (function, values) {
+                ("size", [Value::String(text)]) => text.len() as u64 / COUNTED_BYTES,
+                _ => 0,
+            };
+            cost.units(&sizes).saturating_add(counted)
         }
+    }
+}
+
+/// How many bytes of a text are counted for a unit.
+const COUNTED_BYTES: u64 = 1024;
+
+/// The weight of the lightest value. Heavier ones are looked at no further than that: what is told apart at once does not cost
+/// what the larger side is.
+fn least(values: &[Value]) -> u64 {
+    let mut most = 64;
+    loop {
+        let least = values.iter().map(|value| value.weight_up_to(most)).min().unwrap_or(1);
+        if least < most {
+            return least;
+        }
+        most = most.saturating_mul(8);
     }
 }
 

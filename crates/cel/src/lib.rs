@@ -20,6 +20,7 @@ mod eval;
 mod lexer;
 mod library;
 mod parser;
+mod pattern;
 mod signatures;
 mod types;
 mod value;
@@ -30,6 +31,7 @@ pub use budget::{Budget, EvalError};
 pub use eval::{Bindings, Decision, Variables};
 pub use library::authz::Check;
 pub use library::time::parse_duration;
+pub use pattern::pattern;
 pub use types::{Env, Field, ListKind, ListOf, MapOf, ObjectOf, Type, UNBOUNDED, escape};
 pub use value::{List, Value};
 

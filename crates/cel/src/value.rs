@@ -230,6 +230,25 @@ impl Value {
         }
     }
 
+    /// The same, but not looked at further than to this weight.
+    pub(crate) fn weight_up_to(&self, most: u64) -> u64 {
+        let items: Box<dyn Iterator<Item = &Value>> = match self {
+            Value::List(list) => Box::new(list.items.iter()),
+            Value::Map(map) => Box::new(map.values()),
+            Value::Optional(Some(inner)) => Box::new(std::iter::once(&**inner)),
+            other => return other.weight(),
+        };
+        let entry = u64::from(matches!(self, Value::Map(_)));
+        let mut weight: u64 = 1;
+        for item in items {
+            if weight >= most {
+                break;
+            }
+            weight = weight.saturating_add(item.weight_up_to(most - weight)).saturating_add(entry);
+        }
+        weight
+    }
+
     /// The name of its type.
     pub fn type_name(&self) -> &str {
         match self {
@@ -299,24 +318,28 @@ fn lists_equal(a: &List, b: &List) -> bool {
     if a.items.len() != b.items.len() {
         return false;
     }
-    match &a.kind {
-        ListKind::Atomic => a.items == b.items,
-        ListKind::Set => a.items.iter().all(|item| b.items.contains(item)),
-        ListKind::Map(keys) => a.items.iter().all(|item| {
-            let id = identity(item, keys);
-            b.items.iter().any(|other| identity(other, keys) == id && other == item)
-        }),
+    // Mostly they are in the same order.
+    if a.kind == ListKind::Atomic || a.items == b.items {
+        return a.items == b.items;
     }
+    let mut others: BTreeMap<String, &Value> = BTreeMap::new();
+    for item in &b.items {
+        others.entry(identity(item, &a.kind)).or_insert(item);
+    }
+    a.items.iter().all(|item| others.get(&identity(item, &a.kind)).is_some_and(|other| *other == item))
 }
 
-/// The values of an item's keys.
-pub(crate) fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Vec<Option<&'a Value>> {
-    keys.iter()
-        .map(|key| match item {
-            Value::Map(map) => map.get(&Key::String(Arc::clone(key))),
-            _ => None,
-        })
-        .collect()
+/// What an item of a set or of a keyed list is told from others by, as text: lists may be as long as a request, so that it is
+/// looked up.
+pub(crate) fn identity(item: &Value, kind: &ListKind) -> String {
+    let text = |value: Option<&Value>| value.and_then(Value::to_json).unwrap_or_default().to_string();
+    match (kind, item) {
+        (ListKind::Map(keys), Value::Map(map)) => {
+            let texts = keys.iter().map(|key| text(map.get(&Key::String(Arc::clone(key)))));
+            texts.collect::<Vec<_>>().join(",")
+        }
+        _ => text(Some(item)),
+    }
 }
 
 fn number(number: &Number) -> Value {

@@ -1,7 +1,12 @@
 //! Expressions and what becomes of them.
 #![expect(clippy::panic, reason = "a test that cannot go on has failed")]
 
-use carrack_cel::{Bindings, Budget, Check, Decision, Env, EvalError, Program, Type, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use carrack_cel::{
+    Bindings, Budget, Check, Decision, Env, EvalError, ListKind, ListOf, Program, Type, Value, Variables,
+};
 use serde_json::json;
 
 struct World(serde_json::Value);
@@ -232,6 +237,74 @@ fn depth_is_bounded() {
     assert_eq!(run(&chain), Ok(json!(111)));
     let nested = format!("{}true{}", "[1].all(x, ".repeat(45), ")".repeat(45));
     assert_eq!(run(&nested), Ok(json!(true)));
+}
+
+/// A list of this kind as long as a request may have it, the numbers up to it in this order.
+fn long(kind: ListKind, numbers: impl Iterator<Item = u64>) -> (Type, Value) {
+    let item = if kind == ListKind::Atomic { Type::Int } else { Type::Dyn };
+    let keyed = matches!(kind, ListKind::Map(_));
+    let type_ = Type::List(Arc::new(ListOf { item, max: 1 << 20, kind }));
+    let items = numbers.map(|number| if keyed { json!({"name": number, "x": 1}) } else { json!(number) });
+    let value = Value::from_json(&items.collect(), &type_);
+    (type_, value)
+}
+
+/// Each of these would take minutes, were all of the lists looked at each time.
+#[test]
+fn what_is_long_is_looked_at_as_far_as_it_is_paid_for() {
+    const MANY: u64 = 100_000;
+    let keyed = || ListKind::Map(Arc::from([Arc::from("name")]));
+    for (kind, source) in [
+        (ListKind::Atomic, "a.all(x, a.exists(y, true))"),
+        (ListKind::Atomic, "a.all(x, a != [x])"),
+        (ListKind::Set, "a == b && (a + b).size() == a.size()"),
+        (keyed(), "a == b && (a + b).size() == a.size()"),
+    ] {
+        let (type_, a) = long(kind.clone(), 0..MANY);
+        let (_, b) = long(kind, (0..MANY).rev());
+        let env = Env::new().with("a", type_.clone()).with("b", type_);
+        let program = Program::compile(source, &env).expect(source);
+        let variables = Variables(BTreeMap::from([("a", a), ("b", b)]));
+        let value = program.eval(&variables, &mut Budget::new(10_000_000)).expect(source);
+        assert_eq!(value.to_json(), Some(json!(true)), "{source}");
+    }
+}
+
+#[test]
+fn sets_and_keyed_lists_are_equal_in_any_order() {
+    let keyed = || ListKind::Map(Arc::from([Arc::from("name")]));
+    for (kind, a, b, equal, both) in [
+        (ListKind::Set, json!([1, 2]), json!([2, 1]), true, json!([1, 2])),
+        (ListKind::Set, json!([1, 2]), json!([2, 3]), false, json!([1, 2, 3])),
+        (ListKind::Set, json!([1, "1"]), json!(["1", 1]), true, json!([1, "1"])),
+        (ListKind::Set, json!([1.0]), json!([1]), true, json!([1])),
+        (
+            keyed(),
+            json!([{"name": "a", "x": 1}, {"name": "b", "x": 1}]),
+            json!([{"name": "b", "x": 1}, {"name": "a", "x": 1}]),
+            true,
+            json!([{"name": "a", "x": 1}, {"name": "b", "x": 1}]),
+        ),
+        (
+            keyed(),
+            json!([{"name": "a", "x": 1}]),
+            json!([{"name": "a", "x": 2}]),
+            false,
+            json!([{"name": "a", "x": 2}]),
+        ),
+        (ListKind::Atomic, json!([1, 2]), json!([2, 1]), false, json!([1, 2, 2, 1])),
+    ] {
+        let type_ = Type::List(Arc::new(ListOf { item: Type::Dyn, max: 9, kind }));
+        let env = Env::new().with("a", type_.clone()).with("b", type_.clone());
+        let variables =
+            Variables(BTreeMap::from([("a", Value::from_json(&a, &type_)), ("b", Value::from_json(&b, &type_))]));
+        let value = |source: &str| {
+            let program = Program::compile(source, &env).expect(source);
+            program.eval(&variables, &mut Budget::new(1000)).expect(source).to_json()
+        };
+        assert_eq!(value("a == b"), Some(json!(equal)), "{a} {b}");
+        assert_eq!(value("a + b"), Some(both), "{a} {b}");
+    }
 }
 
 mod hostile {

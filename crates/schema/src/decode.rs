@@ -48,6 +48,27 @@ pub enum Finding {
     Duplicate(String),
 }
 
+/// A path is cut here, in bytes: keys are the client's, and may be as long as a request.
+const MAX_PATH: usize = 1024;
+
+/// The beginning of a text that may be long.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_PATH)]
+}
+
+/// Cuts a path that has grown too long.
+pub(crate) fn shorten(path: &mut String) {
+    path.truncate(beginning(path).len());
+}
+
+impl Finding {
+    /// A field below a path that is not known.
+    pub(crate) fn unknown(path: &str, field: &str) -> Finding {
+        let dot = if path.is_empty() { "" } else { "." };
+        Finding::Unknown(format!("{}{dot}{}", beginning(path), beginning(field)))
+    }
+}
+
 impl std::fmt::Display for Finding {
     /// The text of a warning, and a part of the text of the error.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

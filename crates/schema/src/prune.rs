@@ -38,8 +38,7 @@ impl Walk {
                         let known =
                             node.property(key).is_some() || (is_object && OBJECT_FIELDS.contains(&key.as_str()));
                         if !known && self.findings.len() < MAX_FINDINGS {
-                            let dot = if self.path.is_empty() { "" } else { "." };
-                            self.findings.push(Finding::Unknown(format!("{}{dot}{key}", self.path)));
+                            self.findings.push(Finding::unknown(&self.path, key));
                         }
                         known
                     });

@@ -404,7 +404,7 @@ fn parse_node(value: &Value, path: &mut String, depth: usize) -> Result<Schema, 
             "uniqueItems" => rare.unique_items = flag()?,
             "pattern" => {
                 let text = text()?;
-                let regex = regex::RegexBuilder::new(text).size_limit(1 << 20).build();
+                let regex = carrack_cel::pattern(text);
                 rare.pattern = Some(Pattern { text: text.into(), regex: regex.ok().map(Box::new) });
             }
             "allOf" => rare.all_of = parse_list(value, path, key, depth)?,

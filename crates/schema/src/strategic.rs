@@ -15,7 +15,7 @@
 //!
 //! <https://github.com/kubernetes/community/blob/main/contributors/devel/sig-api-machinery/strategic-merge-patch.md>
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -134,7 +134,7 @@ fn rule_of<'a>(schema: &'a Schema, field: &str) -> Option<&'a PatchRule> {
 fn retain_keys(original: &mut Object, patch: &Object, kept: &Value) -> Done<()> {
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let kept = kept.as_array().ok_or_else(malformed)?;
-    let names: Vec<&str> = kept.iter().map(|name| name.as_str().ok_or_else(malformed)).collect::<Done<_>>()?;
+    let names: BTreeSet<&str> = kept.iter().map(|name| name.as_str().ok_or_else(malformed)).collect::<Done<_>>()?;
     let named = |key: &String| names.contains(&key.as_str());
     if patch.iter().any(|(key, value)| !value.is_null() && !key.starts_with('$') && !named(key)) {
         return Err(PatchError::RetainKeys);

@@ -1,7 +1,7 @@
 //! Backups: all entries at one revision, in one file, and back.
 //!
 //! ```text
-//!   running store (any) ──range at a revision, page by page──► head, entries ──► file
+//!   running store (any) ──one range of all──► head, entries, part by part ──► file
 //!   file ──verified, record by record──► directory of an embedded store, at a revision far ahead
 //! ```
 //!
@@ -17,13 +17,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt as _, stream};
 
 use crate::embedded::{self, OpenError};
 use crate::model::{Range, Revision, Store, StoreError};
 
-/// How many entries are read at a time.
-const PAGE: usize = 500;
+/// How many entries are written at a time.
+const PART: usize = 500;
 /// How far a restored store jumps ahead: more changes than there can have been since the backup.
 pub const JUMP: u64 = 1_000_000_000;
 
@@ -38,33 +38,22 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-/// The bytes of a backup of a running store, consistent at the newest revision. Changes go on meanwhile.
+/// The bytes of a backup of a running store, consistent at the newest revision. Changes go on meanwhile, however fast they are
+/// forgotten and however slowly the backup is taken: the entries are held, not looked up again.
 pub fn stream(store: Arc<dyn Store>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
-    enum Next {
-        Head,
-        Page { at: Revision, after: Option<String> },
-        Nothing,
-    }
-    futures::stream::try_unfold((store, Next::Head), |(store, next)| async move {
-        let range = |after, limit, at| Range { prefix: String::new(), after, limit, at };
-        let (bytes, next) = match next {
-            Next::Nothing => return Ok(None),
-            Next::Head => {
-                let page = store.range(range(None, 1, None)).await?;
-                let entries = page.entries.len() + page.remaining;
-                (embedded::backup_head(page.revision, entries), Next::Page { at: page.revision, after: None })
-            }
-            Next::Page { at, after } => {
-                let page = store.range(range(after, PAGE, Some(at))).await?;
-                let mut bytes = Vec::new();
-                page.entries.iter().for_each(|entry| embedded::backup_entry(&mut bytes, entry));
-                let after = page.entries.last().map(|entry| entry.key.to_string());
-                let next = if page.remaining == 0 { Next::Nothing } else { Next::Page { at, after } };
-                (bytes, next)
-            }
+    let all = Range { prefix: String::new(), after: None, limit: 0, at: None };
+    let parts = async move {
+        let (head, entries) = match store.range(all).await {
+            Ok(page) => (Ok(embedded::backup_head(page.revision, page.entries.len()).into()), page.entries),
+            Err(error) => (Err(error), Vec::new()),
         };
-        Ok(Some((Bytes::from(bytes), (store, next))))
-    })
+        stream::once(std::future::ready(head)).chain(stream::unfold(entries.into_iter(), |mut rest| async move {
+            let mut bytes = Vec::new();
+            rest.by_ref().take(PART).for_each(|entry| embedded::backup_entry(&mut bytes, &entry));
+            (!bytes.is_empty()).then(|| (Ok(Bytes::from(bytes)), rest))
+        }))
+    };
+    stream::once(parts).flatten()
 }
 
 /// Reads a backup to its end.

@@ -16,7 +16,7 @@ use crate::context::Cx;
 use crate::convert;
 use crate::env::new_uid;
 use crate::kinds;
-use crate::object::Object;
+use crate::object::{Object, meta_str};
 use crate::registry::managers;
 use crate::status::Status;
 use crate::stored;
@@ -253,6 +253,14 @@ pub(crate) async fn take(
     } else {
         convert::between(asked.cx.server, row, asked_version, changed).await?
     };
+    // It is stored under the name that it came with. Upstream lets a webhook name what is created.
+    for field in ["name", "namespace"] {
+        let (before, after) = (meta_str(&attributes.object, field), meta_str(&object, field));
+        if before != after {
+            let why = format!("admission made metadata.{field} {after:?} of {before:?}, which cannot be changed");
+            return Err(Status::bad_request(why));
+        }
+    }
     convert::set_type(&mut object, &row.api_version(attributes.version), &row.kind);
     kinds::conform(row, &row.versions[asked_version], &mut object).map_err(Status::internal)?;
     kinds::default(row, &row.versions[asked_version], &mut object);

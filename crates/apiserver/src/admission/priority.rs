@@ -52,12 +52,18 @@ impl AdmissionPlugin for Priority {
                 given.unwrap_or_default()
             )));
         }
+        let given = str_at(&attributes.object, &["spec", "preemptionPolicy"]);
+        if !given.is_empty() && given != policy {
+            return Err(attributes.forbidden(&format!(
+                "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+            )));
+        }
         let spec = child_mut(&mut attributes.object, "spec");
         if let Some(class_name) = class_name {
             spec.insert("priorityClassName".to_owned(), class_name.into());
         }
         spec.insert("priority".to_owned(), value.into());
-        spec.entry("preemptionPolicy").or_insert_with(|| policy.into());
+        spec.insert("preemptionPolicy".to_owned(), policy.into());
         Ok(())
     }
 }

@@ -65,6 +65,21 @@ pub(crate) struct Record {
     env: Arc<dyn Env>,
     decision: Decision,
     event: Map<String, Value>,
+    /// What became of it has been noted, or will be by somebody else.
+    ended: bool,
+}
+
+/// Who goes away before there is an answer, or takes too long, may have changed something all the same.
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.ended {
+            let message = "the request was given up before it was answered";
+            let status = json!({
+                "metadata": {}, "status": "Failure", "message": message, "reason": "Timeout", "code": 504,
+            });
+            self.stage(Stage::ResponseComplete, Some(status));
+        }
+    }
 }
 
 /// The lines of a watch, whose end is noted, however it comes.
@@ -122,7 +137,7 @@ impl Audit {
             put("objectRef", reference);
         }
         put("requestReceivedTimestamp", micros(&**env).into());
-        let mut record = Record { audit: self.clone(), env: Arc::clone(env), decision, event };
+        let mut record = Record { audit: self.clone(), env: Arc::clone(env), decision, event, ended: false };
         record.stage(Stage::RequestReceived, None);
         if record.decision.level >= Level::Request && !matches!(info.verb, "get" | "list" | "watch") {
             record.body("requestObject", body);
@@ -144,6 +159,7 @@ fn attempted(headers: &HeaderMap) -> String {
 impl Record {
     /// Ends with the refusal of a request of which nobody knows whose it is.
     pub(crate) fn end_unauthenticated(mut self, headers: &HeaderMap) {
+        self.ended = true;
         let message = format!("Authentication failed, {}", attempted(headers));
         self.event.insert("user".to_owned(), json!({}));
         let status = json!({
@@ -154,6 +170,7 @@ impl Record {
 
     /// Ends with a reply, which names the event; that of a watch ends later.
     pub(crate) fn end(mut self, notes: &Notes, mut response: Response) -> Response {
+        self.ended = true;
         if let Some(id) = self.event.get("auditID").and_then(Value::as_str).and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(AUDIT_ID, id);
         }

@@ -3,7 +3,8 @@
 //! FlowSchemas say which priority level a request has, PriorityLevelConfigurations what the level is
 //! given; both are objects that are followed, and there from the start with upstream's values. The
 //! deciding part is [`seats`]; requests wait in the HTTPS shell. Requests of roles in the same process
-//! do not pass here. <https://kubernetes.io/docs/concepts/cluster-administration/flow-control/>
+//! do not pass here. Every other one has a seat while its body is read and its answer is made; what goes on after that (a
+//! watch's events, a stream) has none. <https://kubernetes.io/docs/concepts/cluster-administration/flow-control/>
 
 mod objects;
 pub mod seats;
@@ -29,6 +30,8 @@ use seats::LevelConfig;
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
+/// The level of what no schema is for.
+const LAST: &str = "catch-all";
 
 /// What becomes of a request: its class, and the levels if they have changed since they were last told.
 pub struct Classified {
@@ -54,9 +57,6 @@ impl ApiServer {
     ) -> Result<Option<Classified>, Status> {
         let query = Query::parse(uri.query().unwrap_or_default());
         let info = RequestInfo::parse(method, uri.path(), &query);
-        if is_long_running(&info, &query) {
-            return Ok(None);
-        }
         self.inner
             .with_flow(|fold| {
                 let levels = (fold.generation != seen).then(|| (fold.generation, fold.levels(total)));
@@ -95,18 +95,28 @@ impl FlowFold {
         vec![keys::of(GROUP, SCHEMAS, None), keys::of(GROUP, LEVELS, None)]
     }
 
-    /// Which schema and level a request has; none while the objects are not there.
+    /// Which schema and level a request has. A schema whose level is not there is passed over, and what nothing else is for
+    /// belongs to the last level of all; none while that is not there either.
     pub(crate) fn classify(&self, caller: &Caller, info: &RequestInfo) -> Option<Class> {
-        let schema = self.order.iter().filter_map(|key| self.schemas.get(key)).find(|s| matches(s, caller, info))?;
-        let level_name = str_at(schema, &["spec", "priorityLevelConfiguration", "name"]);
-        let level = self.levels.values().find(|level| name(level) == level_name)?;
+        let level = |level_name: &str| self.levels.values().find(|level| name(level) == level_name);
+        let with_level =
+            |schema| Some((schema, level(str_at(schema, &["spec", "priorityLevelConfiguration", "name"]))?));
+        let mut schemas = self.order.iter().filter_map(|key| with_level(self.schemas.get(key)?));
+        let Some((schema, level)) = schemas.find(|(schema, _)| matches(schema, caller, info)) else {
+            return level(LAST).map(|level| Class {
+                level: LAST.to_owned(),
+                schema_uid: String::new(),
+                level_uid: meta_str(level, "uid").to_owned(),
+                flow: hash(&[LAST]),
+            });
+        };
         let whose = match str_at(schema, &["spec", "distinguisherMethod", "type"]) {
             "ByUser" => caller.user.as_str(),
             "ByNamespace" => info.resource.as_ref().and_then(|r| r.namespace.as_deref()).unwrap_or_default(),
             _ => "",
         };
         Some(Class {
-            level: level_name.to_owned(),
+            level: name(level).to_owned(),
             schema_uid: meta_str(schema, "uid").to_owned(),
             level_uid: meta_str(level, "uid").to_owned(),
             flow: hash(&[name(schema), whose]),
@@ -233,14 +243,6 @@ fn matches_path(rule: &Value, info: &RequestInfo) -> bool {
     names(rule, "verbs", info.verb) && items(rule, "nonResourceURLs").filter_map(Value::as_str).any(fits)
 }
 
-/// Whether a request asks for a reply that goes on: it takes no seat for that.
-pub(crate) fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
-    let subresource = info.resource.as_ref().and_then(|r| r.subresource.as_deref()).unwrap_or_default();
-    info.verb == "watch"
-        || matches!(subresource, "exec" | "attach" | "portforward" | "proxy")
-        || (subresource == "log" && query.flag("follow"))
-}
-
 #[cfg(test)]
 mod tests {
     use http::Method;
@@ -283,6 +285,15 @@ mod tests {
             let class = fold.classify(&caller, &info).expect("a class");
             assert_eq!(class.level, want, "{} {method} {path}", caller.user);
         }
+        // A schema without its level is as good as none, and the last resort needs no schema.
+        let jane = || Caller::new("jane", [""; 0]);
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", &Query::parse("watch=1"));
+        let mut fewer = FlowFold { order: fold.order.clone(), ..FlowFold::default() };
+        (fewer.schemas, fewer.levels) = (fold.schemas.clone(), fold.levels.clone());
+        fewer.levels.retain(|_, level| name(level) != "global-default");
+        assert_eq!(fewer.classify(&jane(), &info).map(|class| class.level).as_deref(), Some("catch-all"));
+        fewer.order.clear();
+        assert_eq!(fewer.classify(&jane(), &info).map(|class| class.level).as_deref(), Some("catch-all"));
         let levels = fold.levels(600);
         assert!(levels["exempt"].exempt);
         let nominal: usize = levels.values().map(|level| level.nominal).sum();

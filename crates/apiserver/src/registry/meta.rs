@@ -1,5 +1,7 @@
 //! What writes may do to an object's metadata.
 
+use std::collections::BTreeSet;
+
 use carrack_schema::error::FieldError;
 use serde_json::{Map, Value};
 
@@ -155,7 +157,7 @@ pub(crate) fn check_finalizers(new: &Object, old: &Object) -> Option<FieldError>
     if !is_deleting(old) {
         return None;
     }
-    let known = finalizers(old);
+    let known: BTreeSet<String> = finalizers(old).into_iter().collect();
     let added: Vec<String> = finalizers(new).into_iter().filter(|f| !known.contains(f)).collect();
     (!added.is_empty()).then(|| {
         FieldError::forbidden(

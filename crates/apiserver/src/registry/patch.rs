@@ -129,7 +129,7 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
 pub(crate) fn refused(cx: &Cx<'_>, fault: &Fault) -> Status {
     match fault {
         Fault::TooLarge { limit } => Status::too_large(*limit),
-        Fault::TooMany { limit, .. } => {
+        Fault::TooMany { limit, .. } | Fault::TooMuch { limit } => {
             let mut status = Status::too_large(*limit);
             status.message = format!("Request entity too large: {fault}");
             status

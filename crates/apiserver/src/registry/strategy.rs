@@ -89,7 +89,7 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
         ("", "services") => {
             object.insert("status".to_owned(), json!({"loadBalancer": {}}));
         }
-        ("certificates.k8s.io", "certificatesigningrequests") => {
+        CERTIFICATE_REQUESTS => {
             let caller = cx.caller;
             let spec = child_mut(object, "spec");
             spec.insert("username".to_owned(), caller.user.clone().into());
@@ -243,6 +243,9 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
                     child_mut(new, "status").entry("qosClass").or_insert(class);
                 }
             }
+            if (&*cx.row.group, &*cx.row.plural) == CERTIFICATE_REQUESTS {
+                keep_approval(new, old);
+            }
             if cx.row.is_custom {
                 keep_metadata(new, old);
             } else {
@@ -267,6 +270,23 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             let finalizers = finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
             put(child_mut(new, "spec"), "finalizers", finalizers);
         }
+    }
+}
+
+const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");
+
+/// Who signs does not approve: what was decided is that of the other subresource. Upstream refuses a write that adds or removes
+/// a decision here; this one keeps what was.
+fn keep_approval(new: &mut Object, old: &Object) {
+    let is_decision = |condition: &Value| matches!(condition["type"].as_str(), Some("Approved" | "Denied"));
+    let conditions = |object: &Object| -> Vec<Value> {
+        let all = object.get("status").and_then(|status| status.get("conditions")).and_then(Value::as_array);
+        all.cloned().unwrap_or_default()
+    };
+    let mut kept: Vec<Value> = conditions(old).into_iter().filter(is_decision).collect();
+    kept.extend(conditions(new).into_iter().filter(|condition| !is_decision(condition)));
+    if !kept.is_empty() || new.get("status").is_some_and(|status| status.get("conditions").is_some()) {
+        child_mut(new, "status").insert("conditions".to_owned(), kept.into());
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_auth::{Caller, tls};
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,13 +21,18 @@ use tokio_rustls::server::TlsStream;
 
 use super::flow::Gate;
 use super::reply::{self, Reply, to_reply};
-use super::{Shared, gzip, proxy};
+use super::{Settings, Shared, gzip, proxy};
 use crate::audit::Source;
 use crate::body::{self, Body};
 use crate::status::Status;
 
 /// What a client is told that speaks HTTP where HTTPS is spoken; Go's servers say the same.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+
+/// How much of one request's body, and of those of all requests of a connection, a client sends before anything of it was read.
+/// What waits unread, since its request waits for a seat, must not keep back the others of its connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
 pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAcceptor, graceful: Watcher) {
@@ -50,6 +55,7 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
         }
     };
     let source = stream.get_ref().0.peer_addr().map(|address| Source(address.ip())).ok();
+    let until_unix_s = tls::peer_until_unix_s(stream.get_ref().1.peer_certificates());
     let peer = match tls::peer_caller(stream.get_ref().1.peer_certificates()) {
         Ok(peer) => Ok(peer),
         Err(error) => {
@@ -70,16 +76,29 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
         .timer(TokioTimer::new())
         .keep_alive_interval(settings.keep_alive)
         .max_concurrent_streams(settings.max_streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX));
     let spoken = Arc::new(Notify::new());
     let heard = Arc::clone(&spoken);
+    // Certificates are checked at the handshake alone, and a connection may last for months.
+    let expired = Arc::new(Notify::new());
+    let ends = Arc::clone(&expired);
     let service = service_fn(move |mut request: Request<Incoming>| {
         if let Some(source) = source {
             request.extensions_mut().insert(source);
         }
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
         heard.notify_one();
-        async move { Ok::<_, Infallible>(answer(&shared, &peer, request).await) }
+        let is_over = until_unix_s.is_some_and(|until| shared.server.inner.env.now().as_second() > until);
+        let ends = Arc::clone(&ends);
+        async move {
+            if is_over {
+                ends.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(answer(&shared, &peer, request).await)
+        }
     });
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     // Until it is known which HTTP a client speaks, there is no other bound on how long it may be silent.
@@ -95,6 +114,8 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
             }
         }
         () = silent => tracing::debug!("a client made no request in time"),
+        // It comes again with the certificate that it has now.
+        () = expired.notified() => tracing::debug!("a client's certificate has expired"),
     }
 }
 
@@ -116,7 +137,7 @@ async fn secure(mut stream: TcpStream, acceptor: TlsAcceptor) -> std::io::Result
 
 /// How much of a refused request is read all the same.
 const DISCARD_BYTES: usize = 64 << 20;
-/// And for how long.
+/// And for how long at the most.
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 type Peer = Result<Option<Caller>, ()>;
@@ -126,7 +147,7 @@ async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -
         Ok(response) => response,
         Err((status, None)) => to_reply(shared, body::Response::from(status), false),
         Err((status, Some(mut unread))) => {
-            discard(&mut unread).await;
+            discard(&mut unread, DISCARD_TIME.min(shared.settings.body)).await;
             reply::early(status, unread)
         }
     }
@@ -134,7 +155,7 @@ async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -
 
 /// Lets a client send on for a while what nobody will read. By HTTP/2's letter it could be answered at once and told to
 /// stop, but clients are there (curl 7.88 among them) that then lose the answer.
-async fn discard(unread: &mut Incoming) {
+async fn discard(unread: &mut Incoming, limit: Duration) {
     let mut left = DISCARD_BYTES;
     let reading = async {
         while let Some(Ok(frame)) = unread.frame().await {
@@ -144,7 +165,7 @@ async fn discard(unread: &mut Incoming) {
             }
         }
     };
-    if tokio::time::timeout(DISCARD_TIME, reading).await.is_err() {
+    if tokio::time::timeout(limit, reading).await.is_err() {
         tracing::debug!("a client takes its time to send what is not wanted");
     }
 }
@@ -172,10 +193,20 @@ async fn exchange(
             return Err((status, Some(incoming)));
         }
     };
-    let body = read(shared, incoming).await?;
     let zip = gzip::accepted(&parts.headers);
-    let seat = Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await;
-    let seat = seat.map_err(|status| (status, None))?;
+    let mut arriving = Arriving::new(incoming);
+    let room = shared.small.try_acquire().ok().filter(|_| arriving.is_small());
+    if room.is_some()
+        && let Err(status) = arriving.within(SMALL_TIME.min(shared.settings.body), SMALL_BYTES).await
+    {
+        return Err((status, Some(arriving.incoming)));
+    }
+    let seat = match Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await {
+        Ok(seat) => seat,
+        Err(status) => return Err((status, Some(arriving.incoming))),
+    };
+    drop(room);
+    let body = arriving.whole(&shared.settings).await?;
     // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, body.clone(), caller);
     let response = match tokio::time::timeout(shared.settings.request, handling).await {
@@ -207,21 +238,60 @@ async fn exchange(
     }
 }
 
-/// The whole body of a request, within the bounds.
-async fn read(shared: &Shared, mut incoming: Incoming) -> Result<Bytes, Refused> {
-    if incoming.is_end_stream() {
-        return Ok(Bytes::new());
+/// Bodies up to this size are read before their request waits for a seat, which is then held for no slow client.
+const SMALL_BYTES: usize = 64 << 10;
+/// In so much time at the most.
+const SMALL_TIME: Duration = Duration::from_secs(10);
+/// So many at a time; others are read with a seat.
+pub(super) const SMALL_BODIES: usize = 4096;
+/// How long a seat is held for a body that comes slowly.
+const HELD_TIME: Duration = Duration::from_secs(15);
+
+/// A body, as far as it has come.
+struct Arriving {
+    incoming: Incoming,
+    held: Vec<u8>,
+}
+
+impl Arriving {
+    fn new(incoming: Incoming) -> Arriving {
+        Arriving { incoming, held: Vec::new() }
     }
-    let limit = shared.settings.max_body_bytes;
-    if incoming.size_hint().lower() > limit as u64 {
-        return Err((Status::too_large(limit), Some(incoming)));
+
+    /// Whether the client says that no more than a little is to come.
+    fn is_small(&self) -> bool {
+        !self.incoming.is_end_stream()
+            && self.incoming.size_hint().upper().is_some_and(|most| most <= SMALL_BYTES as u64)
     }
-    let whole = Limited::new(&mut incoming, limit).collect();
-    let status = match tokio::time::timeout(shared.settings.body, whole).await {
-        Ok(Ok(body)) => return Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Status::too_large(limit),
-        Ok(Err(error)) => Status::bad_request(format!("the body broke off: {error}")),
-        Err(_) => Status::bad_request("the body did not come in time"),
-    };
-    Err((status, Some(incoming)))
+
+    /// Reads to the end, if that is neither too far nor too long.
+    async fn within(&mut self, time: Duration, limit: usize) -> Result<(), Status> {
+        let late = |_| Err(Status::bad_request("the body did not come in time"));
+        tokio::time::timeout(time, self.rest(limit)).await.unwrap_or_else(late)
+    }
+
+    async fn rest(&mut self, limit: usize) -> Result<(), Status> {
+        while !self.incoming.is_end_stream() {
+            let Some(frame) = self.incoming.frame().await else { break };
+            let frame = frame.map_err(|error| Status::bad_request(format!("the body broke off: {error}")))?;
+            let Some(data) = frame.data_ref() else { continue };
+            if self.held.len() + data.len() > limit {
+                return Err(Status::too_large(limit));
+            }
+            self.held.extend_from_slice(data);
+        }
+        Ok(())
+    }
+
+    /// The whole of it, within the bounds.
+    async fn whole(mut self, settings: &Settings) -> Result<Bytes, Refused> {
+        let limit = settings.max_body_bytes;
+        if self.incoming.size_hint().lower() > limit as u64 {
+            return Err((Status::too_large(limit), Some(self.incoming)));
+        }
+        match self.within(HELD_TIME.min(settings.body), limit).await {
+            Ok(()) => Ok(self.held.into()),
+            Err(status) => Err((status, Some(self.incoming))),
+        }
+    }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub settings: Settings,
     /// Where requests wait for their turn.
     gate: Arc<flow::Gate>,
+    /// Room for bodies that are read before their requests have a seat.
+    small: Semaphore,
     /// Becomes true at shutdown.
     pub ending: watch::Receiver<bool>,
 }
@@ -64,7 +66,8 @@ pub async fn serve(
     let connections = Arc::new(Semaphore::new(settings.max_connections));
     let drain = settings.drain;
     let gate = Arc::new(flow::Gate::new(settings.max_in_flight, settings.max_wait));
-    let shared = Arc::new(Shared { server, nodes, settings, gate, ending });
+    let shared =
+        Arc::new(Shared { server, nodes, settings, gate, small: Semaphore::new(connection::SMALL_BODIES), ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let graceful = GracefulShutdown::new();
     let delay = shared.settings.shutdown_delay;

@@ -1,7 +1,8 @@
 //! Calls of other servers: webhooks and aggregated APIs, over HTTPS.
 //!
-//! Connections are kept, one for each server and what it is trusted by, and used again; HTTP/2 carries many
-//! calls on one. A call is bounded in time and in the size of its reply.
+//! Connections are kept for each server and what it is trusted by, and used again. HTTP/2 carries many calls on one; with
+//! HTTP/1.1 each call has one of its own, so that a slow answer keeps nobody waiting. A call is bounded in time and in the
+//! size of its reply.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,16 +25,17 @@ use tokio_rustls::client::TlsStream;
 use super::NodeIo;
 use crate::call::{Answer, Call, CallError, Calling, Dialing, Trust};
 
-/// Most idle connections that are kept.
+/// Most servers that connections are kept to.
 const MAX_KEPT: usize = 256;
+/// Most idle connections to one server.
+const MAX_IDLE: usize = 16;
 
 /// Whom to call: name, address and port, and by which authorities it is trusted.
 type Peer = (String, String, Trust);
 
-/// A connection on which requests can be sent.
-#[derive(Clone)]
+/// A connection on which requests can be sent: one at a time, or many.
 enum Sender {
-    One(Arc<tokio::sync::Mutex<http1::SendRequest<Full<Bytes>>>>),
+    One(http1::SendRequest<Full<Bytes>>),
     Many(http2::SendRequest<Full<Bytes>>),
 }
 
@@ -48,7 +50,7 @@ struct Shared {
     authorities: String,
     /// The client certificate that is shown.
     identity: Option<Arc<Reloadable>>,
-    kept: Mutex<BTreeMap<Peer, Sender>>,
+    kept: Mutex<BTreeMap<Peer, Vec<Sender>>>,
     trusted: Mutex<BTreeMap<Trust, Arc<ClientConfig>>>,
 }
 
@@ -67,7 +69,12 @@ impl Outbound {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let timeout = Duration::from_millis(call.timeout_ms);
-            tokio::time::timeout(timeout, shared.exchange(&call)).await.unwrap_or(Err(CallError::Timeout))
+            let answered = tokio::time::timeout(timeout, shared.exchange(&call)).await;
+            answered.unwrap_or_else(|_| {
+                // Nobody may be there any more: the next call finds out with a connection of its own.
+                shared.forget(&peer(&call));
+                Err(CallError::Timeout)
+            })
         })
     }
 }
@@ -89,38 +96,66 @@ impl Outbound {
     }
 }
 
+fn peer(call: &Call) -> Peer {
+    let address = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
+    (call.server_name.clone(), format!("{address} {}", call.port), call.trust.clone())
+}
+
 fn failed(error: impl std::error::Error) -> CallError {
     CallError::Failed(carrack_engine::causes(&error))
 }
 
 impl Shared {
     async fn exchange(&self, call: &Call) -> Result<Answer, CallError> {
-        let address = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
-        let peer = (call.server_name.clone(), format!("{address} {}", call.port), call.trust.clone());
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned();
-        if let Some(sender) = kept {
-            match send(&sender, call).await {
-                Ok(answer) => return Ok(answer),
-                // It may have been closed meanwhile; a request that was not sent can be sent again.
-                Err(Unsent::Closed) => {
-                    self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+        let peer = peer(call);
+        while let Some(mut sender) = self.take(&peer) {
+            match send(&mut sender, call).await {
+                Ok(answer) => {
+                    self.keep(peer, sender);
+                    return Ok(answer);
                 }
+                // It may have been closed meanwhile, and it cannot always be told whether the request was read: it is sent
+                // again, once. Webhooks and discovery stand that; Go's client repeats no POST whose reply is missing.
+                Err(Unsent::Closed) => self.forget(&peer),
                 Err(Unsent::Failed(error)) => return Err(error),
             }
         }
-        let sender = self.connect(call).await?;
-        let result = send(&sender, call).await;
+        let mut sender = self.connect(call).await?;
+        let result = send(&mut sender, call).await;
         if result.is_ok() {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() >= MAX_KEPT {
-                kept.clear();
-            }
-            kept.insert(peer, sender);
+            self.keep(peer, sender);
         }
         result.map_err(|error| match error {
             Unsent::Closed => CallError::Failed("the connection was closed".to_owned()),
             Unsent::Failed(error) => error,
         })
+    }
+
+    /// A connection that is kept. One that carries one request at a time is nobody else's from now on.
+    fn take(&self, peer: &Peer) -> Option<Sender> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = kept.get_mut(peer)?;
+        match idle.last()? {
+            Sender::Many(sender) => Some(Sender::Many(sender.clone())),
+            Sender::One(_) => idle.pop(),
+        }
+    }
+
+    fn keep(&self, peer: Peer, sender: Sender) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MAX_KEPT && !kept.contains_key(&peer) {
+            kept.clear();
+        }
+        let idle = kept.entry(peer).or_default();
+        match sender {
+            Sender::Many(_) => *idle = vec![sender],
+            Sender::One(_) if idle.len() < MAX_IDLE => idle.push(sender),
+            Sender::One(_) => {}
+        }
+    }
+
+    fn forget(&self, peer: &Peer) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
     }
 
     fn tls(&self, trust: &Trust) -> Result<Arc<ClientConfig>, CallError> {
@@ -179,31 +214,28 @@ impl Shared {
                 tracing::debug!(%error, "connection to another server");
             }
         });
-        Ok(Sender::One(Arc::new(tokio::sync::Mutex::new(sender))))
+        Ok(Sender::One(sender))
     }
 }
 
 /// Why there is no answer.
 enum Unsent {
-    /// The connection had ended before the request was sent.
+    /// The connection had ended before the request was sent, or before anything was answered.
     Closed,
     Failed(CallError),
 }
 
-async fn send(sender: &Sender, call: &Call) -> Result<Answer, Unsent> {
+async fn send(sender: &mut Sender, call: &Call) -> Result<Answer, Unsent> {
     let error = |error: hyper::Error| {
-        if error.is_canceled() || error.is_closed() { Unsent::Closed } else { Unsent::Failed(failed(error)) }
+        let is_over = error.is_canceled() || error.is_closed() || error.is_incomplete_message();
+        if is_over { Unsent::Closed } else { Unsent::Failed(failed(error)) }
     };
     let response = match sender {
         Sender::One(sender) => {
-            let mut sender = sender.lock().await;
             sender.ready().await.map_err(|_| Unsent::Closed)?;
-            // Until the body is read, nobody else may use the connection.
-            let response = sender.send_request(request(call, false)?).await.map_err(error)?;
-            return read(response, call).await;
+            sender.send_request(request(call, false)?).await.map_err(error)?
         }
         Sender::Many(sender) => {
-            let mut sender = sender.clone();
             sender.ready().await.map_err(|_| Unsent::Closed)?;
             sender.send_request(request(call, true)?).await.map_err(error)?
         }

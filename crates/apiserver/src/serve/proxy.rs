@@ -13,7 +13,7 @@ use carrack_engine::{ApiError, EventStream, causes, lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, LOCATION, SEC_WEBSOCKET_PROTOCOL,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
@@ -32,6 +32,7 @@ use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
 use crate::env::Env;
 use crate::query::Query;
+use crate::route::RequestInfo;
 use crate::status::Status;
 
 /// Longest error text that is taken from a kubelet, in bytes.
@@ -114,6 +115,8 @@ pub(super) struct Forwarded {
     is_log: bool,
     /// The first byte of the reply may be long in coming: nothing has been said yet.
     follows: bool,
+    /// The path up to `proxy`, below which the client sees what it is carried to.
+    below: Option<String>,
 }
 
 impl Forwarded {
@@ -141,10 +144,37 @@ impl Forwarded {
             headers,
             body: body.clone(),
             upgrades,
-            is_log: parts.uri.path().ends_with("/log"),
+            is_log: false,
             follows,
+            below: proxied_below(&parts.method, &parts.uri),
         }
     }
+}
+
+/// The path of a request to a `proxy` subresource, without what comes behind that.
+fn proxied_below(method: &Method, uri: &http::Uri) -> Option<String> {
+    let info = RequestInfo::parse(method, uri.path(), &Query::default());
+    let resource = info.resource.filter(|resource| resource.subresource.as_deref() == Some("proxy"))?;
+    let mut path = uri.path().trim_end_matches('/');
+    for _ in &resource.rest {
+        path = path.rsplit_once('/')?.0.trim_end_matches('/');
+    }
+    Some(path.to_owned())
+}
+
+/// Where a redirect leads from the client's side: what names a place on the same server is below the proxy, too. None for what
+/// leads elsewhere, or is relative already. Upstream: `k8s.io/apimachinery/pkg/util/proxy`.
+fn relocated(location: &str, host: &str, below: &str) -> Option<String> {
+    let path = match location.split_once("://") {
+        Some((_, rest)) => {
+            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            (rest[..end] == *host).then_some(&rest[end..])?
+        }
+        None if location.starts_with('/') && !location.starts_with("//") => location,
+        None => return None,
+    };
+    let is_below = path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']));
+    if is_below { Some(path.to_owned()) } else { Some(format!("{below}{path}")) }
 }
 
 /// A browser's bearer token comes as a WebSocket subprotocol; it is the API server's to see, and nobody's behind it.
@@ -172,7 +202,7 @@ fn without_tokens(headers: &mut HeaderMap) {
 pub(super) async fn forward(
     shared: &Arc<Shared>,
     target: NodeTarget,
-    forwarded: Forwarded,
+    mut forwarded: Forwarded,
     client: OnUpgrade,
 ) -> Result<Response<Reply>, Status> {
     let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
@@ -182,6 +212,7 @@ pub(super) async fn forward(
         .map_err(|_| dial_failed(format!("{}:{}: timed out", target.host, target.port)))?
         .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
     let host = format!("{}:{}", bracketed(&target.host), target.port);
+    forwarded.is_log = target.scheme == Scheme::Agent && target.path_and_query.starts_with("/containerLogs/");
     carry(shared, io, &host, &target.path_and_query, forwarded, client).await
 }
 
@@ -200,7 +231,7 @@ pub(super) async fn forward_remote(
         .map_err(|error| failed(error.to_string()))?;
     // Whom the caller says they are is this server's to say.
     forwarded.headers.extend(call.headers);
-    forwarded.is_log = false;
+    forwarded.below = None;
     let host = format!("{}:{}", bracketed(&call.server_name), call.port);
     carry(shared, io, &host, &call.path_and_query, forwarded, client).await
 }
@@ -305,6 +336,12 @@ async fn carry(
     for name in [CONNECTION, TRANSFER_ENCODING] {
         head.headers.remove(name);
     }
+    if let (Some(below), Some(location)) = (&forwarded.below, head.headers.get(LOCATION)) {
+        let moved = location.to_str().ok().and_then(|location| relocated(location, host, below));
+        if let Some(moved) = moved.and_then(|moved| HeaderValue::from_str(&moved).ok()) {
+            head.headers.insert(LOCATION, moved);
+        }
+    }
     head.version = http::Version::default();
     let mut ending = shared.ending.clone();
     let ended = Box::pin(async move {
@@ -359,6 +396,33 @@ async fn join(client: OnUpgrade, kubelet: OnUpgrade) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redirects_lead_below_the_proxy() {
+        let pod = "/api/v1/namespaces/a/pods/p:80/proxy";
+        for (path, below) in [
+            ("/api/v1/namespaces/a/pods/p:80/proxy/x/y/", Some(pod)),
+            ("/api/v1/namespaces/a/pods/p:80/proxy", Some(pod)),
+            ("/api/v1/namespaces/a/services/proxy/proxy/proxy", Some("/api/v1/namespaces/a/services/proxy/proxy")),
+            ("/api/v1/nodes/n/proxy/logs/", Some("/api/v1/nodes/n/proxy")),
+            ("/api/v1/namespaces/a/pods/p/log", None),
+            ("/apis/metrics.k8s.io/v1beta1/proxy", None),
+        ] {
+            assert_eq!(proxied_below(&Method::GET, &path.parse().expect("a path")).as_deref(), below, "{path}");
+        }
+        for (location, moved) in [
+            ("/login?to=/", Some(format!("{pod}/login?to=/"))),
+            ("http://10.0.0.1:80/a", Some(format!("{pod}/a"))),
+            ("http://10.0.0.1:80", Some(pod.to_owned())),
+            (&format!("{pod}/a"), Some(format!("{pod}/a"))),
+            (&format!("{pod}a"), Some(format!("{pod}{pod}a"))),
+            ("https://elsewhere/a", None),
+            ("//elsewhere/a", None),
+            ("next", None),
+        ] {
+            assert_eq!(relocated(location, "10.0.0.1:80", pod), moved, "{location}");
+        }
+    }
 
     #[test]
     fn nothing_that_authenticates_goes_on() {

@@ -14,7 +14,7 @@ pub struct Settings {
     /// Most requests at a time on one HTTP/2 connection.
     pub max_streams: u32,
     /// Most requests that are worked on at a time, divided among the priority levels; watches and other
-    /// long-lived ones are not counted.
+    /// long-lived ones are counted until their answer begins.
     pub max_in_flight: usize,
     /// How long a request may wait for its turn.
     pub max_wait: Duration,

@@ -63,6 +63,9 @@ fn options(cx: &Cx<'_>, subresource: &str) -> Object {
     let kind = cx.version().subresource(subresource).map(|sub| sub.kind.to_string()).unwrap_or_default();
     let mut options = Object::new();
     crate::convert::set_type(&mut options, "v1", &kind);
+    if subresource == "proxy" {
+        return options;
+    }
     for name in ["stdin", "stdout", "stderr", "tty"] {
         if cx.query.flag(name) {
             options.insert(name.to_owned(), true.into());
@@ -83,9 +86,19 @@ fn options(cx: &Cx<'_>, subresource: &str) -> Object {
     options
 }
 
+/// Whether those who were added by users let the caller connect to what the path below `proxy` names.
+pub(super) async fn may_proxy(cx: &Cx<'_>) -> Result<(), Status> {
+    let mut options = options(cx, "proxy");
+    if !cx.request.rest.is_empty() || cx.request.ends_in_slash {
+        options.insert("path".to_owned(), path_of(cx.request).into());
+    }
+    admission::connect(cx, "proxy", options).await
+}
+
 /// Forwards a request below nodes/proxy.
 pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let node = cx.name().to_owned();
+    may_proxy(cx).await?;
     read::fetch(cx).await?;
     let path = rest(cx);
     target(cx, &node, path).await

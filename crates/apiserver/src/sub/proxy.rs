@@ -39,6 +39,7 @@ fn named(text: &str) -> Option<Named<'_>> {
 pub(crate) async fn pod(cx: &Cx<'_>) -> Result<Response, Status> {
     let given = cx.name().to_owned();
     let wanted = named(&given).ok_or_else(|| Status::bad_request(format!("invalid pod request {given:?}")))?;
+    super::connect::may_proxy(cx).await?;
     let pod = object(cx, "pods", wanted.name).await?;
     let declared = || -> Option<u16> {
         let containers = at(&pod, &["spec", "containers"])?.as_array()?;
@@ -61,6 +62,7 @@ pub(crate) async fn pod(cx: &Cx<'_>) -> Result<Response, Status> {
 pub(crate) async fn service(cx: &Cx<'_>) -> Result<Response, Status> {
     let given = cx.name().to_owned();
     let wanted = named(&given).ok_or_else(|| Status::bad_request(format!("invalid service request {given:?}")))?;
+    super::connect::may_proxy(cx).await?;
     let service = object(cx, "services", wanted.name).await?;
     let none = || Status::unavailable(format!("no endpoints available for service {given:?}"));
     if str_at(&service, &["spec", "type"]) == "ExternalName" {

@@ -56,6 +56,15 @@ fn priorities() {
     let mut unknown = pod("r");
     unknown["spec"]["priorityClassName"] = "none".into();
     cluster.post(PODS, &unknown).refused(403, "Forbidden", "no PriorityClass with name none was found");
+    // The class says whether others make room, not the pod.
+    let class = json!({"metadata": {"name": "patient"}, "value": 100, "preemptionPolicy": "Never"});
+    cluster.post("/apis/scheduling.k8s.io/v1/priorityclasses", &class).expect(201);
+    let mut patient = pod("s");
+    patient["spec"]["priorityClassName"] = "patient".into();
+    patient["spec"]["preemptionPolicy"] = "PreemptLowerPriority".into();
+    cluster.post(PODS, &patient).refused(403, "Forbidden", "computed Never from the given PriorityClass name");
+    patient["spec"]["preemptionPolicy"] = "Never".into();
+    assert_eq!(cluster.post(PODS, &patient).expect(201)["spec"]["preemptionPolicy"], "Never");
 }
 
 #[test]

@@ -97,6 +97,26 @@ fn warnings_do_not_refuse() {
     );
 }
 
+/// What cannot be evaluated is as good as what does not hold: the binding says what becomes of it, and the rest is asked.
+#[test]
+fn faults_of_expressions_are_what_the_binding_makes_of_them() {
+    let faulty = json!({"validations": [{"expression": "object.spec.x"}, {"expression": "false", "message": "mind"}]});
+    for (actions, code, warnings) in [(json!(["Warn"]), 201, 2), (json!(["Audit"]), 201, 0), (json!(["Deny"]), 422, 0)]
+    {
+        let cluster = Cluster::new();
+        install(&cluster, faulty.clone(), json!({"validationActions": actions}));
+        let reply = cluster.post(CONFIG_MAPS, &config_map(&json!({})));
+        let told: Vec<_> = reply.headers.get_all("warning").iter().collect();
+        assert_eq!((reply.code, told.len()), (code, warnings), "{actions}: {told:?}");
+    }
+    let condition = json!({
+        "matchConditions": [{"name": "odd", "expression": "object.spec.x"}], "validations": [{"expression": "false"}],
+    });
+    let cluster = Cluster::new();
+    install(&cluster, condition, json!({"validationActions": ["Audit"]}));
+    cluster.post(CONFIG_MAPS, &config_map(&json!({}))).expect(201);
+}
+
 #[test]
 fn parameters() {
     let spec = json!({
@@ -170,8 +190,11 @@ fn mutating_policies() {
 fn connections_can_be_refused() {
     let cluster = Cluster::new();
     let spec = json!({
-        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"], "resources": ["pods/exec"]}]},
-        "validations": [{"expression": "!('sh' in object.command)", "message": "no shells", "reason": "Forbidden"}],
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"], "resources": ["pods/exec", "*/proxy"]}]},
+        "validations": [
+            {"expression": "!has(object.command) || !('sh' in object.command)", "message": "no shells", "reason": "Forbidden"},
+            {"expression": "!has(object.path) || !object.path.startsWith('/admin')", "messageExpression": "'not with ' + object.kind", "reason": "Forbidden"},
+        ],
     });
     cluster
         .post(&format!("{GROUP}/validatingadmissionpolicies"), &json!({"metadata": {"name": "p"}, "spec": spec}))
@@ -188,4 +211,13 @@ fn connections_can_be_refused() {
         |command: &str| cluster.get(&format!("/api/v1/namespaces/default/pods/x/exec?command={command}&stdout=true"));
     exec("sh").refused(403, "Forbidden", "no shells");
     assert_eq!(exec("ls").code, 200);
+    for (place, kind) in [
+        ("/api/v1/nodes/n", "NodeProxyOptions"),
+        ("/api/v1/namespaces/default/pods/x:80", "PodProxyOptions"),
+        ("/api/v1/namespaces/default/services/https:x:web", "ServiceProxyOptions"),
+    ] {
+        let refused = format!("not with {kind}");
+        cluster.get(&format!("{place}/proxy/admin/x")).refused(403, "Forbidden", &refused);
+        assert_ne!(cluster.get(&format!("{place}/proxy/other")).code, 403, "{place}");
+    }
 }

@@ -109,6 +109,19 @@ fn a_node_introduces_itself() {
     let other =
         cluster.post(REQUESTS, &request("other", OF_JANE, "kubernetes.io/kube-apiserver-client-kubelet")).expect(201);
     assert!(certificate(&other).is_none() && other["status"]["conditions"].is_null(), "{other}");
+    // Who writes the status signs, and does not approve.
+    let now = "2027-01-15T08:00:00Z";
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "x", "lastUpdateTime": now});
+    let conditions = json!({"status": {"conditions": [condition("Approved"), condition("Failed")]}});
+    let other = cluster.merge(&format!("{REQUESTS}/other/status"), &conditions).expect(200);
+    assert_eq!(other["status"]["conditions"].as_array().map(Vec::len), Some(1), "{other}");
+    assert!(certificate(&other).is_none() && other["status"]["conditions"][0]["type"] == "Failed", "{other}");
+    // A node's token is good for this server alone.
+    for (audiences, good) in [(json!([]), true), (json!(["vault"]), false)] {
+        let review = json!({"spec": {"token": "abcdef.0123456789abcdef", "audiences": audiences}});
+        let review = cluster.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).expect(201);
+        assert_eq!(review["status"]["authenticated"], good, "{review}");
+    }
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn a_long_list_costs_no_more_than_its_length() {
     let properties = json!({
         "numbers": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
         "keyed": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": key},
+        "sail": {"type": "string"},
     });
     cluster.post(CRDS, &definition(&properties)).expect(201);
     let numbers: Vec<u32> = (0..60_000).collect();

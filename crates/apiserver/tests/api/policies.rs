@@ -89,6 +89,12 @@ fn pods_keep_to_the_level_of_their_namespace() {
     hardened["spec"]["containers"][0]["securityContext"] =
         json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     cluster.post(PODS, &hardened).expect(201);
+    // The level as it was before it had checks of its own has those of the lower one.
+    label(&cluster, json!({"pod-security.kubernetes.io/enforce-version": "v1.18"}));
+    hardened["metadata"]["name"] = "adds".into();
+    hardened["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] = json!(["SYS_ADMIN"]);
+    cluster.post(PODS, &hardened).refused(403, "Forbidden", "non-default capabilities");
+    label(&cluster, json!({"pod-security.kubernetes.io/enforce-version": null}));
 
     label(
         &cluster,

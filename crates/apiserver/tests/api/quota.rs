@@ -56,6 +56,20 @@ fn a_namespace_holds_no_more_than_its_quota() {
     assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
 }
 
+/// A quota of nothing but what containers ask for holds for those that ask for nothing, too.
+#[test]
+fn who_says_nothing_does_not_slip_past() {
+    for (hard, missing) in [
+        (json!({"requests.cpu": "1"}), "requests.cpu for: c"),
+        (json!({"limits.memory": "1Gi"}), "limits.memory for: c"),
+        (json!({"memory": "1Gi"}), "memory for: c"),
+    ] {
+        let cluster = Cluster::new();
+        quota(&cluster, "q", json!({"hard": hard}));
+        cluster.post(PODS, &pod("p")).refused(403, "Forbidden", &format!("failed quota: q: must specify {missing}"));
+    }
+}
+
 #[test]
 fn what_ends_is_given_back_and_scopes_choose() {
     let cluster = Cluster::new();

@@ -18,6 +18,7 @@ use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
 pub use impersonation::{ImpersonationError, impersonate, strip_impersonation};
 pub use static_tokens::{StaticTokens, StaticTokensError};
+pub(crate) use x509::until_unix_s;
 pub use x509::{CertificateError, caller_of_certificate};
 
 use crate::caller::{Caller, GROUP_AUTHENTICATED};

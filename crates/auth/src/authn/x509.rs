@@ -25,8 +25,7 @@ pub enum CertificateError {
 /// # Errors
 /// [`CertificateError`].
 pub fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<Caller, CertificateError> {
-    let (_, parsed) =
-        X509Certificate::from_der(certificate).map_err(|error| CertificateError::Parse(error.to_string()))?;
+    let parsed = parse(certificate)?;
     let subject = parsed.subject();
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().map(str::to_owned).ok();
     let user =
@@ -36,4 +35,15 @@ pub fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<Caller,
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     caller.extra.insert(BoundNames::CREDENTIAL_ID.into(), vec![format!("X509SHA256={hex}")]);
     Ok(caller)
+}
+
+/// Until when a certificate is valid, in seconds since 1970.
+pub(crate) fn until_unix_s(certificate: &CertificateDer<'_>) -> Result<i64, CertificateError> {
+    Ok(parse(certificate)?.validity().not_after.timestamp())
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, CertificateError> {
+    X509Certificate::from_der(certificate)
+        .map(|(_, parsed)| parsed)
+        .map_err(|error| CertificateError::Parse(error.to_string()))
 }

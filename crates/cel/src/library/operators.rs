@@ -1,6 +1,7 @@
 //! Operators, and functions that the language itself has.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -113,23 +114,19 @@ fn timestamp(value: Result<Timestamp, jiff::Error>) -> Result<Value, EvalError> 
 /// the first's.
 fn both(a: &List, b: &List) -> List {
     let mut items = a.items.clone();
-    match &a.kind {
-        ListKind::Atomic => items.extend(b.items.iter().cloned()),
-        ListKind::Set => {
-            for item in &b.items {
-                if !items.contains(item) {
-                    items.push(item.clone());
-                }
-            }
-        }
-        ListKind::Map(keys) => {
-            for item in &b.items {
-                let id = identity(item, keys);
-                match items.iter().position(|known| identity(known, keys) == id) {
-                    Some(place) => items[place] = item.clone(),
-                    None => items.push(item.clone()),
-                }
-            }
+    if a.kind == ListKind::Atomic {
+        items.extend(b.items.iter().cloned());
+        return List { items, kind: ListKind::Atomic };
+    }
+    let mut places = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        places.entry(identity(item, &a.kind)).or_insert(place);
+    }
+    for item in &b.items {
+        let next = items.len();
+        match places.entry(identity(item, &a.kind)).or_insert(next) {
+            place if *place < next => items[*place] = item.clone(),
+            _ => items.push(item.clone()),
         }
     }
     List { items, kind: a.kind.clone() }

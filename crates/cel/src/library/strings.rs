@@ -2,23 +2,13 @@
 
 use std::fmt::Write as _;
 
-use regex::{Regex, RegexBuilder};
-
 use super::{Cx, Found, convert, fail, text, truth};
 use crate::budget::EvalError;
+use crate::pattern;
 use crate::value::Value;
 
-/// Bytes that a compiled pattern may take.
-const MAX_REGEX_BYTES: usize = 1 << 20;
-
-/// Compiles a pattern.
-pub(crate) fn pattern(text: &str) -> Result<Regex, String> {
-    RegexBuilder::new(text)
-        .size_limit(MAX_REGEX_BYTES)
-        .dfa_size_limit(MAX_REGEX_BYTES)
-        .build()
-        .map_err(|error| error.to_string())
-}
+/// Units that it costs to compile a pattern, besides one for each byte of it: far more than to use it.
+const COMPILING: u64 = 100;
 
 pub(super) fn call(function: &str, args: &[Value], cx: &mut Cx<'_>) -> Found {
     use Value::{Int, List, String as Text};
@@ -117,11 +107,11 @@ pub(super) fn call(function: &str, args: &[Value], cx: &mut Cx<'_>) -> Found {
 fn regex(function: &str, a: &str, given: &str, rest: &[Value], cx: &mut Cx<'_>) -> Result<Value, EvalError> {
     let made;
     let regex = match cx.regex {
-        Some(regex) if regex.as_str() == given => regex,
-        _ => {
-            // Making it costs more than using it.
-            cx.budget.spend(given.len() as u64 + 10)?;
-            made = pattern(given).map_err(|error| EvalError::new(format!("error parsing regexp: {error}")))?;
+        Some(regex) => regex,
+        None => {
+            cx.budget.spend(given.len() as u64 + COMPILING)?;
+            made = pattern::bounded(given, pattern::MAX_BYTES_OF_VALUE)
+                .map_err(|error| EvalError::new(format!("error parsing regexp: {error}")))?;
             &made
         }
     };

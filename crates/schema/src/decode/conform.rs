@@ -188,8 +188,7 @@ impl Walk {
                 || node.preserve_unknown
                 || node.property(key).is_some();
             if !known && self.findings.len() < MAX_FINDINGS {
-                let dot = if self.path.is_empty() { "" } else { "." };
-                self.findings.push(Finding::Unknown(format!("{}{dot}{key}", self.path)));
+                self.findings.push(Finding::unknown(&self.path, key));
             }
             known
         });

@@ -7,12 +7,10 @@ use std::rc::Rc;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{DecodeError, Finding, Parsed};
+use super::{DecodeError, Finding, MAX_PATH, Parsed, shorten};
 
 /// Upstream names no more than so many findings; more help nobody.
 const MAX_FINDINGS: usize = 100;
-/// A path in a finding is cut here: keys are the client's and may be long.
-const MAX_PATH: usize = 1024;
 
 pub(super) fn parse(bytes: &[u8], max_depth: usize) -> Result<Parsed, DecodeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
@@ -57,6 +55,7 @@ impl Seed {
             use fmt::Write as _;
             let written = self.path.borrow_mut().write_fmt(step);
             debug_assert!(written.is_ok(), "writing to a string does not fail");
+            shorten(&mut self.path.borrow_mut());
         }
         let result = run();
         self.path.borrow_mut().truncate(length);

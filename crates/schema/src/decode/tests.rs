@@ -34,6 +34,19 @@ fn names_duplicate_fields() {
     }
 }
 
+/// What names a fault costs no more than the fault: this would take minutes, were the whole path kept for each of them.
+#[test]
+fn long_keys_are_cut() {
+    let key = "k".repeat(1 << 20);
+    let body = format!("{{\"spec\":{{\"{key}\":{{{}\"b\":1,\"b\":1}}}}}}", "\"a\":1,".repeat(150_000));
+    let parsed = parse(body.as_bytes(), Format::Json, Limits::default()).expect("an object");
+    let long = |finding: &Finding| finding.to_string().len() > 3000;
+    assert!(!parsed.findings.is_empty() && !parsed.findings.iter().any(long));
+    let mut object = serde_json::json!({"kind": "Pod", "spec": {key.as_str(): 1, "containers": [{key.as_str(): 1}]}});
+    let findings = conform(&mut object, schema("io.k8s.api.core.v1.Pod")).expect("a pod");
+    assert!(findings.len() == 2 && !findings.iter().any(long));
+}
+
 #[test]
 fn refuses_what_is_no_object() {
     let deep = |open: &str, close: &str| format!("{}{}", open.repeat(200), close.repeat(200)).into_bytes();

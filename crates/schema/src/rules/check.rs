@@ -6,6 +6,7 @@ use carrack_cel::{Budget, EvalError, Program, Type, Value as Cel, Variables};
 use serde_json::Value;
 
 use super::{MAX_CALL_COST, MAX_OBJECT_COST, Rule, Rules, type_text};
+use crate::decode::shorten;
 use crate::error::{FieldError, FieldErrorKind};
 use crate::schema::{Additional, ListType, Schema};
 
@@ -15,15 +16,21 @@ use crate::schema::{Additional, ListType, Schema};
 /// value: a rule that came later does not hold up changes elsewhere in the object.
 #[must_use]
 pub fn check(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Rules) -> Vec<FieldError> {
-    let mut walk = Walk { errors: Vec::new(), budget: MAX_OBJECT_COST, spent: false };
-    walk.node(value, old, schema, rules, "");
+    let mut walk = Walk { errors: Vec::new(), path: String::new(), budget: MAX_OBJECT_COST, spent: false };
+    walk.node(value, old, schema, rules);
     walk.errors
 }
 
+/// Longest message that an expression may make.
+const MAX_MESSAGE_BYTES: usize = 5 << 10;
+/// More errors than this help nobody; a list may have as many as it has items.
+const MAX_ERRORS: usize = 50;
+
 struct Walk {
     errors: Vec<FieldError>,
+    path: String,
     budget: u64,
-    /// The budget is spent: no more rules.
+    /// The budget is spent, or enough has been found: no more rules.
     spent: bool,
 }
 
@@ -62,13 +69,24 @@ fn joined(path: &str, step: &str) -> String {
 }
 
 impl Walk {
-    fn node(&mut self, value: &Value, old: Option<&Value>, schema: &Schema, rules: &Rules, path: &str) {
+    /// Goes on with a step added to the path.
+    fn inside(&mut self, step: std::fmt::Arguments<'_>, run: impl FnOnce(&mut Self)) {
+        use std::fmt::Write as _;
+        let length = self.path.len();
+        let written = self.path.write_fmt(step);
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+        shorten(&mut self.path);
+        run(self);
+        self.path.truncate(length);
+    }
+
+    fn node(&mut self, value: &Value, old: Option<&Value>, schema: &Schema, rules: &Rules) {
         // An absent value and null are not asked about: that is for the schema to say.
         if value.is_null() || self.spent {
             return;
         }
         let node = schema.resolve();
-        self.own(value, old, node, rules, path);
+        self.own(value, old, node, rules);
         match value {
             Value::Object(map) => {
                 for (name, child) in map {
@@ -82,7 +100,8 @@ impl Walk {
                     };
                     if let Some((schema, rules)) = declared.or_else(of_map) {
                         let old = old.and_then(|old| old.get(name));
-                        self.node(child, old, schema, rules, &joined(path, name));
+                        let dot = if self.path.is_empty() { "" } else { "." };
+                        self.inside(format_args!("{dot}{name}"), |walk| walk.node(child, old, schema, rules));
                     }
                 }
             }
@@ -90,14 +109,14 @@ impl Walk {
                 let Some((schema, rules)) = node.items.as_deref().zip(rules.items.as_deref()) else { return };
                 let former = Former::new(old, &node.list);
                 for (index, item) in items.iter().enumerate() {
-                    self.node(item, former.of(item), schema, rules, &format!("{path}[{index}]"));
+                    self.inside(format_args!("[{index}]"), |walk| walk.node(item, former.of(item), schema, rules));
                 }
             }
             _ => {}
         }
     }
 
-    fn own(&mut self, value: &Value, old: Option<&Value>, node: &Schema, rules: &Rules, path: &str) {
+    fn own(&mut self, value: &Value, old: Option<&Value>, node: &Schema, rules: &Rules) {
         let Some(type_) = &rules.type_ else { return };
         let unchanged = old == Some(value);
         let mut variables: Option<Variables> = None;
@@ -111,7 +130,8 @@ impl Walk {
             if transition {
                 variables.0.insert("oldSelf", old_self(old, type_, rule.optional_old_self));
             }
-            self.ask(rule, variables, node, path);
+            self.ask(rule, variables, node);
+            self.spent |= self.errors.len() >= MAX_ERRORS;
             if self.spent {
                 return;
             }
@@ -126,8 +146,9 @@ impl Walk {
         result
     }
 
-    fn ask(&mut self, rule: &Rule, variables: &Variables, node: &Schema, path: &str) {
+    fn ask(&mut self, rule: &Rule, variables: &Variables, node: &Schema) {
         let kind = type_text(node);
+        let path = self.path.clone();
         let program = match &rule.program {
             Ok(program) => program,
             Err(why) => {
@@ -139,7 +160,7 @@ impl Walk {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => {
                 let detail = self.message(rule, variables);
-                let path = rule.field_path.iter().fold(path.to_owned(), |path, step| {
+                let path = rule.field_path.iter().fold(path, |path, step| {
                     if step.contains('.') { format!("{path}[{step}]") } else { joined(&path, step) }
                 });
                 let value = match rule.reason {
@@ -174,8 +195,8 @@ impl Walk {
     fn message(&mut self, rule: &Rule, variables: &Variables) -> String {
         let written = rule.message_expression.as_ref().and_then(|program| self.eval(program, variables).ok());
         let written = written.as_ref().and_then(Cel::as_str).map(str::trim);
-        // A message that is empty or of several lines is as good as none, as upstream has it.
-        match written.filter(|text| !text.is_empty() && !text.contains('\n')) {
+        // A message that is empty, of several lines or very long is as good as none, as upstream has it.
+        match written.filter(|text| !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE_BYTES) {
             Some(text) => text.to_owned(),
             None if rule.message.is_empty() => format!("failed rule: {}", rule.source.trim()),
             None => rule.message.clone(),

@@ -41,6 +41,19 @@ fn rules_hold_or_say_why() {
 }
 
 #[test]
+fn errors_are_bounded_in_number_and_length() {
+    let spec = json!({"type": "object", "maxProperties": 2, "additionalProperties": {"type": "array", "items": {"type": "integer", "x-kubernetes-validations": [
+        {"rule": "self > 0", "messageExpression": "'x'.replace('x', '0123456789') + string(self)"},
+    ]}}});
+    let schema = Schema::parse(&json!({"type": "object", "properties": {"spec": spec}})).expect("a schema");
+    let (rules, _) = compile(&schema, "schema");
+    let value = json!({"spec": {"k".repeat(1 << 20): vec![0; 100_000]}});
+    let errors = check(&value, None, &schema, &rules);
+    assert_eq!(errors.len(), 50);
+    assert!(errors.iter().all(|error| error.path.len() <= 1024 && error.to_string().contains("01234567890")));
+}
+
+#[test]
 fn unchanged_values_are_not_asked_again() {
     let bad = json!({"min": 3, "max": 2});
     check_errors(&bounds(), Some(bad.clone()), bad, &[]);

@@ -1,5 +1,7 @@
 //! CustomResourceDefinitions.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::access::{Errors, Place, unchanged};
@@ -132,9 +134,7 @@ fn version(version: &Place<'_>, errors: &mut Errors) {
         column.one_of("type", &TYPES, errors);
         json_path(&column, "jsonPath", false, errors);
     }
-    for field in version.items("selectableFields") {
-        json_path(&field, "jsonPath", true, errors);
-    }
+    selectable(version, &schema, errors);
     let scale = version.at(&["subresources", "scale"]);
     if scale.exists() {
         for (field, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
@@ -144,6 +144,36 @@ fn version(version: &Place<'_>, errors: &mut Errors) {
                 errors.push(FieldError::invalid(scale.path_of(field), scale.text(field), text));
             }
         }
+    }
+}
+
+/// Fields that lists can be selected by: few, scalar, each once, and none of the metadata.
+fn selectable(version: &Place<'_>, schema: &Place<'_>, errors: &mut Errors) {
+    const MOST: usize = 8;
+    let mut seen = BTreeSet::new();
+    for field in version.items("selectableFields") {
+        let before = errors.len();
+        json_path(&field, "jsonPath", true, errors);
+        let text = field.text("jsonPath");
+        let path = JsonPath::parse(text).ok();
+        let Some(steps) = path.as_ref().and_then(JsonPath::plain_fields).filter(|_| errors.len() == before) else {
+            continue;
+        };
+        let found = steps.iter().fold(schema.clone(), |place, step| place.field("properties").field(step));
+        if steps.first() == Some(&"metadata") {
+            field.invalid("jsonPath", "must not point to fields in metadata", errors);
+        } else if schema.exists() && !found.exists() {
+            field.invalid("jsonPath", "is an invalid path: does not refer to a valid field", errors);
+        } else if found.exists() && !matches!(found.text("type"), "boolean" | "integer" | "string") {
+            let text = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+            field.invalid("jsonPath", text, errors);
+        }
+        if !seen.insert(text) {
+            errors.push(FieldError::duplicate(field.path_of("jsonPath"), text));
+        }
+    }
+    if seen.len() > MOST {
+        errors.push(FieldError::too_many(version.path_of("selectableFields"), seen.len(), MOST as u64));
     }
 }
 

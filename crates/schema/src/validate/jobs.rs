@@ -1,5 +1,7 @@
 //! Jobs and CronJobs.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
@@ -133,7 +135,7 @@ fn failure_policy(policy: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors)
     if rules.len() > MAX_RULES {
         errors.push(FieldError::too_many(policy.path_of("rules"), rules.len(), MAX_RULES as u64));
     }
-    let containers: Vec<&str> = ["containers", "initContainers"]
+    let containers: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
         .flat_map(|list| pod_spec.items(list).map(|container| container.text("name")).collect::<Vec<_>>())
         .collect();
@@ -165,11 +167,11 @@ fn failure_policy(policy: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors)
     }
 }
 
-fn exit_codes(codes: &Place<'_>, containers: &[&str], errors: &mut Errors) {
+fn exit_codes(codes: &Place<'_>, containers: &BTreeSet<&str>, errors: &mut Errors) {
     let operator = codes.text("operator");
     codes.one_of("operator", &["In", "NotIn"], errors);
     let name = codes.text("containerName");
-    if !name.is_empty() && !containers.contains(&name) {
+    if !name.is_empty() && !containers.contains(name) {
         codes.invalid(
             "containerName",
             "must be one of the container or initContainer names in the pod template",

@@ -143,16 +143,15 @@ pub(super) fn quota_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Error
 }
 
 pub(super) fn limit_range(spec: &Place<'_>, errors: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
     for item in spec.items("limits") {
         let kind = item.text("type");
         if item.needs_text("type", errors).is_some() && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
             item.has_form("type", names::qualified_name, errors);
         }
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             errors.push(FieldError::duplicate(item.path_of("type"), kind));
         }
-        seen.push(kind);
         let get = |list: &str, name: &str| item.value.get(list).and_then(|list| list.get(name)).and_then(amount);
         if kind == "Pod" {
             for list in ["default", "defaultRequest"] {

@@ -6,6 +6,7 @@ use serde_json::{Number, Value};
 
 use super::access::Errors;
 use super::formats;
+use crate::decode::shorten;
 use crate::error::FieldError;
 use crate::rules::Former;
 use crate::schema::{Additional, Format, ListType, Rare, Schema, Type};
@@ -81,6 +82,7 @@ impl Walk {
             self.path.push('.');
         }
         self.path.push_str(step);
+        shorten(&mut self.path);
         run(self);
         self.path.truncate(length);
     }

@@ -220,7 +220,7 @@ fn list_type(place: &Place<'_>, kind: &str, errors: &mut Errors) {
 fn pattern_and_default(place: &Place<'_>, errors: &mut Errors) {
     let pattern = place.text("pattern");
     if !pattern.is_empty()
-        && let Err(error) = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build()
+        && let Err(error) = carrack_cel::pattern(pattern)
     {
         let text = format!("must be a valid regular expression, but isn't: {error}");
         errors.push(FieldError::invalid(place.path_of("pattern"), pattern, text));

@@ -506,6 +506,16 @@ fn definitions_are_checked() {
             &["spec.scope: Unsupported value: \"Odd\": supported values: \"Cluster\", \"Namespaced\""],
         ),
         (
+            "/spec/versions/1/selectableFields",
+            json!([{"jsonPath": ".metadata.labels"}, {"jsonPath": ".spec"}, {"jsonPath": ".spec.no"}, {"jsonPath": ".spec.mode"}, {"jsonPath": ".spec.mode"}]),
+            &[
+                "spec.versions[1].selectableFields[0].jsonPath: Invalid value: \".metadata.labels\": must not point to fields in metadata",
+                "spec.versions[1].selectableFields[1].jsonPath: Invalid value: \".spec\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+                "spec.versions[1].selectableFields[2].jsonPath: Invalid value: \".spec.no\": is an invalid path: does not refer to a valid field",
+                "spec.versions[1].selectableFields[4].jsonPath: Duplicate value: \".spec.mode\"",
+            ],
+        ),
+        (
             "/spec/versions/1/schema",
             Value::Null,
             &["spec.versions[1].schema.openAPIV3Schema: Required value: schemas are required"],

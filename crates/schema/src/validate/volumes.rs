@@ -295,7 +295,7 @@ fn downward_file(file: &Place<'_>, errors: &mut Errors) {
 }
 
 fn projected(source: &Place<'_>, errors: &mut Errors) {
-    let mut paths: Vec<&str> = Vec::new();
+    let mut paths: BTreeSet<&str> = BTreeSet::new();
     for projection in source.items("sources") {
         let count = projection.map().map_or(0, |map| map.values().filter(|v| !v.is_null()).count());
         if count != 1 {
@@ -316,10 +316,9 @@ fn projected(source: &Place<'_>, errors: &mut Errors) {
             .map(|item| item.text("path"));
         let own = ["serviceAccountToken", "clusterTrustBundle"].map(|kind| projection.field(kind).text("path"));
         for path in listed.chain(own).filter(|path| !path.is_empty()) {
-            if paths.contains(&path) {
+            if !paths.insert(path) {
                 errors.push(FieldError::invalid(source.path.clone(), path, "conflicting duplicate paths"));
             }
-            paths.push(path);
         }
     }
 }

@@ -37,21 +37,24 @@ const SYSCTLS_SINCE_29: [&str; 4] = [
 ];
 const SYSCTLS_SINCE_32: [&str; 2] = ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"];
 
-/// What breaks the level. Checks that a stricter one replaces are left out for `restricted`.
+/// What breaks the level. Checks that a stricter one replaces are left out for `restricted`, from the release on that has the
+/// stricter one.
 pub(super) fn check(pod: &Pod<'_>, restricted: bool) -> Vec<Violation> {
-    let unless = |check: fn(&Pod<'_>) -> Option<Violation>| if restricted { None } else { check(pod) };
+    let until = |minor: u32, check: fn(&Pod<'_>) -> Option<Violation>| {
+        if restricted && pod.since(minor) { None } else { check(pod) }
+    };
     // In the order of upstream's names for them, which is the order of its sentences.
     let found = [
         apparmor(pod),
-        unless(capabilities),
+        until(22, capabilities),
         host_namespaces(pod),
-        unless(host_path),
+        until(0, host_path),
         host_ports(pod),
         host_probes(pod),
         privileged(pod),
         proc_mount(pod),
         selinux(pod),
-        unless(seccomp),
+        until(19, seccomp),
         sysctls(pod),
         host_process(pod),
     ];

@@ -55,13 +55,15 @@ struct Policy {
 }
 
 impl Policy {
-    /// The policy of a mode (`enforce`, `warn`); faults in the labels make it as strict as can be, as
-    /// upstream.
+    /// The policy of a mode (`enforce`, `audit`, `warn`). A label that names no level makes what is enforced as strict as can
+    /// be, and leaves nothing to tell of otherwise, as upstream.
     fn of(namespace: &Object, mode: &str) -> Policy {
         let label = |key: String| meta(namespace, "labels").and_then(|labels| labels.get(&key)).and_then(Value::as_str);
         let level = match label(format!("{PREFIX}{mode}")) {
             None => Level::Privileged,
-            Some(text) => Level::parse(text).unwrap_or(Level::Restricted),
+            Some(text) => {
+                Level::parse(text).unwrap_or(if mode == "enforce" { Level::Restricted } else { Level::Privileged })
+            }
         };
         let minor = label(format!("{PREFIX}{mode}-version")).and_then(minor).flatten();
         Policy { level, minor }

@@ -11,7 +11,7 @@ use super::super::world::{World, all_hold};
 use super::{Binding, MAX_COST, Policy, Validation, params};
 use crate::status::{Status, known_reason};
 
-/// A validation that does not hold.
+/// A validation that does not hold, or of which that cannot be said. What becomes of either is the binding's to say.
 struct Failure {
     message: String,
     reason: &'static str,
@@ -27,8 +27,11 @@ struct Said {
     annotations: Vec<(String, String)>,
 }
 
-/// What became of a policy: what it says, or why it cannot be said.
+/// What became of a policy: what it says, or why nothing can be said at all.
 type Outcome = Result<Said, String>;
+
+/// Longest message that an expression may make, in bytes; upstream's bound.
+const MAX_MESSAGE_BYTES: usize = 5 << 10;
 
 /// The annotation of an audit event that has what was found and is to be audited
 /// (`k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go`).
@@ -163,29 +166,47 @@ async fn evaluate(
 }
 
 fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
-    if !all_hold(&policy.conditions, world)? {
-        return Ok(Said::default());
+    let mut failures = Vec::new();
+    let mut fault = |index: usize, why: String| {
+        if policy.ignores_failure {
+            tracing::warn!(policy = policy.name, %why, "a policy's expression cannot be evaluated, and goes without");
+        } else {
+            failures.push(Failure { message: why, reason: "Invalid", index });
+        }
+    };
+    match all_hold(&policy.conditions, world) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Said::default()),
+        Err(why) => {
+            fault(0, why);
+            return Ok(Said { failures, annotations: Vec::new() });
+        }
     }
     let mut budget = Budget::new(MAX_COST);
-    let mut failures = Vec::new();
+    let mut untrue = Vec::new();
     for (index, validation) in policy.validations.iter().enumerate() {
         let result = match &validation.program {
             Ok(program) => program.eval(world, &mut budget),
-            Err(why) => return Err(format!("compilation error: {why}")),
+            Err(why) => {
+                fault(index, format!("compilation error: {why}"));
+                continue;
+            }
         };
         match result {
             Ok(Cel::Bool(true)) => {}
-            Ok(Cel::Bool(false)) => failures.push(failure((index, validation), world, &mut budget)),
-            Ok(_) => return Err(format!("expression '{}' is no boolean", validation.source)),
+            Ok(Cel::Bool(false)) => untrue.push(failure((index, validation), world, &mut budget)),
+            Ok(_) => fault(index, format!("expression '{}' is no boolean", validation.source)),
             Err(EvalError::Exhausted) => {
-                return Err(
-                    "validation failed due to running out of cost budget, no further validation rules will be run"
-                        .to_owned(),
-                );
+                let why =
+                    "validation failed due to running out of cost budget, no further validation rules will be run";
+                fault(index, why.to_owned());
+                break;
             }
-            Err(error) => return Err(format!("expression '{}' resulted in error: {error}", validation.source)),
+            Err(error) => fault(index, format!("expression '{}' resulted in error: {error}", validation.source)),
         }
     }
+    failures.extend(untrue);
+    failures.sort_by_key(|failure| failure.index);
     let mut annotations = Vec::new();
     for annotation in &policy.annotations {
         let value = match &annotation.program {
@@ -205,7 +226,8 @@ fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
 fn failure((index, validation): (usize, &Validation), world: &World<'_>, budget: &mut Budget) -> Failure {
     let written = validation.message_expression.as_ref().and_then(|program| program.eval(world, budget).ok());
     let written = written.as_ref().and_then(Cel::as_str).map(str::trim);
-    let message = match written.filter(|text| !text.is_empty() && !text.contains('\n')) {
+    let is_message = |text: &&str| !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE_BYTES;
+    let message = match written.filter(is_message) {
         Some(text) => text.to_owned(),
         None if validation.message.trim().is_empty() => format!("failed expression: {}", validation.source.trim()),
         None => validation.message.trim().to_owned(),

@@ -135,19 +135,20 @@ fn charge(attributes: &Attributes<'_>, quota: &Object) -> Result<Option<Object>,
         Some(hard) => usage::amounts(Some(hard)),
         None => scopes::hard(quota),
     };
-    let mut delta = difference(attributes);
-    delta.retain(|name, _| hard.contains_key(name));
-    if delta.is_empty() {
-        return Ok(None);
-    }
-    let mut used = usage::amounts(at(quota, &["status", "used"]));
     let quota_name = name(quota);
+    // First of all: what a pod does not say is charged nowhere.
     if let Some(why) = (plural == "pods" && attributes.operation == Operation::Create)
         .then(|| usage::unsaid(hard.keys(), subject))
         .flatten()
     {
         return Err(attributes.forbidden(&format!("failed quota: {quota_name}: {why}")));
     }
+    let mut delta = difference(attributes);
+    delta.retain(|name, _| hard.contains_key(name));
+    if delta.is_empty() {
+        return Ok(None);
+    }
+    let mut used = usage::amounts(at(quota, &["status", "used"]));
     let more = |name: &String| delta.get(name).is_some_and(|by| *by > Quantity::ZERO);
     let unknown: Vec<&str> = delta.keys().filter(|n| more(n) && !used.contains_key(*n)).map(String::as_str).collect();
     if !unknown.is_empty() {
