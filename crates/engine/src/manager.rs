@@ -285,24 +285,19 @@ impl Manager {
 
     /// Lists a source that is not watched, if it is read and waits for its time.
     fn hurry(&mut self, source: &Source, fx: &mut Effects<Never>) {
-        self.with_informer(source, |informer| informer.hurry(fx));
-    }
-
-    /// Lists those of some sources that are not watched.
-    fn hurry_all<'a>(&mut self, sources: impl Iterator<Item = &'a Source>, fx: &mut Effects<Never>) {
-        for source in sources.filter(|source| source.every.is_some()).collect::<BTreeSet<_>>() {
-            self.hurry(source, fx);
-        }
-    }
-
-    /// Does something to an informer after which it may wait for something else.
-    fn with_informer(&mut self, source: &Source, act: impl FnOnce(&mut dyn AnyInformer)) {
         if let Some(informer) = self.informers.get_mut(source) {
             if let Some(awaited) = informer.awaits() {
                 self.awaited.remove(&awaited);
             }
             informer.hurry(fx);
             self.awaited.extend(informer.awaits().map(|awaited| (awaited, source.clone())));
+        }
+    }
+
+    /// Lists those of some sources that are not watched.
+    fn hurry_all<'a>(&mut self, sources: impl Iterator<Item = &'a Source>, fx: &mut Effects<Never>) {
+        for source in sources.filter(|source| source.every.is_some()).collect::<BTreeSet<_>>() {
+            self.hurry(source, fx);
         }
     }
 

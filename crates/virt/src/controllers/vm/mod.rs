@@ -38,7 +38,6 @@ use super::Planted;
 use super::copies;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
-use super::vmi::state;
 use crate::diff::merge_patch;
 use crate::instancetype::{
     CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
