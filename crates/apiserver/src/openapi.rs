@@ -30,6 +30,9 @@ const V2_PROTOBUF_ALIASES: [&str; 3] = [
     "application/com.github.googleapis.gnostic.openapiv2+protobuf",
 ];
 
+/// What names of the index begin with.
+const INDEX: &str = "v3 ";
+
 /// Documents by name, for one generation of the catalog. They are large and rarely asked for, so they
 /// are kept, and mostly sent, compressed.
 #[derive(Default)]
@@ -48,6 +51,8 @@ impl Documents {
         }
         let rows: Vec<&ResourceInfo> = catalog.rows().iter().map(|row| &**row).collect();
         let document = compressed(&make(&rows));
+        // Of the index there is one for each state of the other servers, of which the last counts.
+        kept.1.retain(|known, _| !(known.starts_with(INDEX) && name.starts_with(INDEX)));
         kept.1.insert(name.to_owned(), document.clone());
         document
     }
@@ -65,7 +70,7 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
                 (format!("apis/{}/{}", remote.group, remote.version), format!("{:016X}", remote.revision))
             };
             let others: Vec<(String, String)> = remotes.values().map(|remote| id(remote)).collect();
-            let document = documents.get(&catalog, &format!("v3 {others:?}"), |rows| {
+            let document = documents.get(&catalog, &format!("{INDEX}{others:?}"), |rows| {
                 let mut paths: Vec<(String, String)> = openapi::v3_paths(rows)
                     .into_iter()
                     .map(|path| {

@@ -110,15 +110,16 @@ fn carry_over(spec: &mut Object, old: &Object) {
         }
     }
     if needs_node_ports(spec) && needs_node_ports(old) {
-        let identity = |port: &Value| (port["protocol"].clone(), port["port"].clone());
-        let before: Vec<_> = ports(old).iter().map(|port| (identity(port), port_of(port.get("nodePort")))).collect();
+        let identity = |port: &Value| (port["port"].as_i64(), port["protocol"].as_str().map(str::to_owned));
+        // Of two that are the same, the first counts.
+        let before: BTreeMap<_, Option<u16>> =
+            ports(old).iter().rev().map(|port| (identity(port), port_of(port.get("nodePort")))).collect();
         let mut used: BTreeSet<u16> = ports(spec).iter().filter_map(|port| port_of(port.get("nodePort"))).collect();
         for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
             if port_of(port.get("nodePort")).is_some() {
                 continue;
             }
-            let own = identity(port);
-            let found = before.iter().find(|(known, _)| *known == own).and_then(|(_, node_port)| *node_port);
+            let found = before.get(&identity(port)).copied().flatten();
             if let Some(node_port) = found.filter(|node_port| used.insert(*node_port)) {
                 port["nodePort"] = node_port.into();
             }
@@ -260,8 +261,9 @@ fn give_ports(
                 }
                 None if !allocates => continue,
                 None => {
-                    let other = by_port.iter().find(|((known, over), _)| *known == number && *over != protocol);
-                    match other.map(|(_, node_port)| *node_port) {
+                    let mut same =
+                        by_port.range((number, String::new())..).take_while(|((known, _), _)| *known == number);
+                    match same.find(|((_, over), _)| *over != protocol).map(|(_, node_port)| *node_port) {
                         Some(shared) => shared,
                         None => draw(&own)?,
                     }
@@ -282,4 +284,26 @@ fn give_ports(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_of_ports_are_looked_up() {
+        const MANY: u32 = 100_000;
+        let given = (0..MANY).map(|number| json!({"port": number, "protocol": "TCP", "nodePort": 30000}));
+        let shared = (0..MANY).map(|number| json!({"port": MANY, "protocol": format!("p{number}")}));
+        let ports: Vec<Value> = given.chain(shared).collect();
+        let spec = json!({"type": "NodePort", "clusterIP": "None", "ports": ports});
+        let mut spec = spec.as_object().cloned().expect("an object");
+        let pool =
+            Pool { ranges: &[], configured: &[Family::V4], node_ports: (30_000, 32_767), addresses: &[], ports: &[] };
+        for old in [None, Some(spec.clone())] {
+            allocate(&mut spec, old.as_ref(), &pool, || 7).expect("there is room");
+            let last = spec["ports"].as_array().and_then(|ports| ports.last()).map(|port| &port["nodePort"]);
+            assert!(last.is_some_and(Value::is_u64), "{last:?}");
+        }
+    }
 }

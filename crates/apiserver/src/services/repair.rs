@@ -3,6 +3,7 @@
 //! Services of a store that is older than the records, or was restored, get theirs; records whose
 //! service is gone go. Each in a transaction that rests on what was read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_store::{Check, Entry, Op, Range, Txn, TxnOutcome};
@@ -16,16 +17,22 @@ use crate::server::ApiServer;
 use crate::status::Status;
 use crate::{convert, keys, stored};
 
+/// The name that a key ends with.
+fn last(entry: &Entry) -> &str {
+    entry.key.rsplit('/').next().unwrap_or_default()
+}
+
 impl ApiServer {
     /// Brings records and services together.
     pub(crate) async fn repair_services(&self) -> Result<(), Status> {
         let services = self.all("", "services").await?;
         let addresses = self.all(NET, ADDRESSES).await?;
         let ports = self.all(PORTS.0, PORTS.1).await?;
+        let names =
+            |list: &[Arc<Entry>]| -> BTreeSet<String> { list.iter().map(|entry| last(entry).to_owned()).collect() };
+        let (known_addresses, known_ports) = (names(&addresses), names(&ports));
         for entry in &services {
             let service = stored::parse(entry);
-            let known =
-                |list: &[Arc<Entry>], name: &str| list.iter().any(|entry| entry.key.rsplit('/').next() == Some(name));
             let (held_addresses, held_ports) = held(Some(&service));
             let owner = Owner {
                 namespace: meta_str(&service, "namespace"),
@@ -34,12 +41,12 @@ impl ApiServer {
             };
             let missing = held_addresses
                 .iter()
-                .filter(|address| !known(&addresses, &address.to_string()))
+                .filter(|address| !known_addresses.contains(&address.to_string()))
                 .map(|address| owner.take_address(*address))
                 .chain(
                     held_ports
                         .iter()
-                        .filter(|port| !known(&ports, &port.to_string()))
+                        .filter(|port| !known_ports.contains(&port.to_string()))
                         .map(|port| owner.take_port(*port)),
                 );
             for along in missing {
@@ -54,6 +61,7 @@ impl ApiServer {
                 }
             }
         }
+        let services: BTreeMap<&str, &Entry> = services.iter().map(|entry| (&*entry.key, &**entry)).collect();
         for entry in addresses.iter().chain(&ports) {
             let record = stored::parse(entry);
             if str_at(&record, &["spec", "parentRef", "resource"]) == "services" {
@@ -84,11 +92,11 @@ impl ApiServer {
         Ok(())
     }
 
-    async fn forget(&self, entry: &Entry, record: &Object, services: &[Arc<Entry>]) -> Result<(), Status> {
+    async fn forget(&self, entry: &Entry, record: &Object, services: &BTreeMap<&str, &Entry>) -> Result<(), Status> {
         let parent = |field: &str| str_at(record, &["spec", "parentRef", field]).to_owned();
         let key: Arc<str> = (keys::of("", "services", Some(&parent("namespace"))) + &parent("name")).into();
-        let name = entry.key.rsplit('/').next().unwrap_or_default();
-        let holder = services.iter().find(|service| service.key == key);
+        let name = last(entry);
+        let holder = services.get(&*key);
         let holds = holder.is_some_and(|service| {
             let (addresses, ports) = held(Some(&stored::parse(service)));
             addresses.iter().any(|address| address.to_string() == name)
