@@ -20,6 +20,8 @@
 //! **Patience.** Writes that only tell what there is (statuses on the way to somewhere) are left out of a plan until the first
 //! of them has waited for as long as the controller lets it; what is decided meanwhile takes their place.
 
+mod apart;
+
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -626,7 +628,7 @@ impl Manager {
                     self.probe(i, key.clone(), &write, fx);
                 }
                 match &error {
-                    ApiError::Status(status) if is_of_the_object(status.code) && self.stands_apart(i, &key) => {
+                    ApiError::Status(status) if apart::is_of_the_object(status.code) && self.stands_apart(i, &key) => {
                         self.leave_out(now, i, &key, fx);
                     }
                     ApiError::Status(status)
@@ -685,23 +687,6 @@ impl Manager {
         }
         for event in told {
             self.tell(now, i, event, fx);
-        }
-        self.next_write(now, i, key, fx);
-    }
-
-    /// Whether the first write that is not done stands for itself alone.
-    fn stands_apart(&self, i: usize, key: &Key) -> bool {
-        self.hosted[i].runs.get(key).is_some_and(|run| !run.failed && run.apart.contains(&run.done))
-    }
-
-    /// The first write was refused, and the others do not rest on it.
-    fn leave_out(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            run.writes.pop_front();
-            run.done += 1;
-            run.left_out = true;
-            let done = run.done;
-            run.told.retain(|(after, _)| *after > done);
         }
         self.next_write(now, i, key, fx);
     }
@@ -860,11 +845,6 @@ impl Core for Manager {
     fn ended(&self) -> bool {
         self.elector.as_ref().is_none_or(LeaderElector::ended)
     }
-}
-
-/// Whether a refusal is about the object, and not about who asks or when: another write may fare better.
-fn is_of_the_object(code: u16) -> bool {
-    matches!(code, 400 | 403 | 404 | 405 | 409 | 413 | 422)
 }
 
 /// Whether a source is of a resource, in whatever version.
