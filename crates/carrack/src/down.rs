@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::teardown::{self, Options};
 use carrack_noderuntime::{Layout, members};
+use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::DownArgs;
 use crate::logging;
@@ -33,6 +34,7 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     let options = Options { guest_grace_s: args.grace, pod_grace_s: POD_GRACE_S.min(args.grace), purge: args.purge };
     let mut progress = Progress::new();
     let mut failures = nodes(&layout, &args, &mut progress).await?;
+    failures.extend(close_watchdog(&layout, &mut progress).await?);
     failures.extend(teardown::teardown(&layout, &options, &mut |step| progress.step(step)).await);
     progress.finish();
     if failures.is_empty() {
@@ -40,6 +42,21 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("something is left:\n  {}", failures.join("\n  "))
+}
+
+/// Closes the machine's watchdog, which an agent that ends while guests run leaves running, before the guests get their time
+/// to shut down. Until they have ended, their own monitors keep what was promised. Returns what failed.
+async fn close_watchdog(layout: &Layout, progress: &mut Progress) -> anyhow::Result<Option<String>> {
+    let state_dir = layout.virt_dir();
+    if watchdog::left(&state_dir).is_none() {
+        return Ok(None);
+    }
+    if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
+        progress.step(format!("stopping carrack (pid {})", up.pid));
+        tokio::task::spawn_blocking(move || up.terminate(UP_GRACE)).await??;
+    }
+    progress.step("closing the machine's watchdog".to_owned());
+    Ok(tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await?.err())
 }
 
 /// Takes down the nodes of a cluster with several, each in its own network namespace, so that what lies there goes by the

@@ -8,12 +8,14 @@
 pub mod agent;
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use carrack_noderuntime::{Layout, members, power};
+use carrack_virt::handler::shell::watchdog;
 
-use crate::cli::node::{NodeArgs, NodeCommand, OneNode};
-use crate::logging;
+use crate::cli::node::{NodeArgs, NodeCommand, OneNode, WatchdogTrial};
+use crate::{logging, roles};
 
 /// Does what was asked.
 pub fn run(args: NodeArgs) -> anyhow::Result<()> {
@@ -28,12 +30,23 @@ pub fn run(args: NodeArgs) -> anyhow::Result<()> {
             let status = inside(&node)?.arg(program).args(arguments).status().context("nsenter cannot be run")?;
             if status.success() { Ok(()) } else { bail!("{program}: {status}") }
         }
+        NodeCommand::Watchdog(trial) => try_watchdog(trial),
         NodeCommand::Agent(process) => agent::run(&process.dir),
         NodeCommand::Cut(process) => {
             logging::start("warn")?;
             power::cut(&Layout::new(process.dir)).context("something survives the power cut")
         }
     }
+}
+
+/// Holds the machine's watchdog until a signal.
+fn try_watchdog(trial: WatchdogTrial) -> anyhow::Result<()> {
+    logging::start("error")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(async {
+        let (stop, timeout) = (roles::until_signal()?, Duration::from_secs(trial.timeout_s.into()));
+        watchdog::trial::run(trial.device, timeout, |text| eprintln!("{text}"), stop).await.map_err(anyhow::Error::msg)
+    })
 }
 
 /// The node's directory, if the cluster has such a node.

@@ -1,7 +1,9 @@
 //! A client of the guest agent (qemu-ga), over its channel's socket.
 //!
-//! QEMU gives the channel to one client at a time; others wait in the socket's queue. So a connection lasts for one
-//! question or a few, and begins by synchronising: what the guest still had to say to somebody else is dropped.
+//! QEMU gives the channel to one client at a time, and nobody can tell from the socket whether it is theirs. So clients take
+//! turns by a lock, a connection lasts for one question or a few, and begins by synchronising: what the guest still had to
+//! say to somebody else is dropped. How long an agent may take is counted from when it is one's turn: a probe that runs a
+//! command in a slow guest makes others wait, and none of them believe that nobody is there.
 //!
 //! Nothing that a guest says is trusted: lines are bounded, answers have deadlines.
 //! Upstream reference: QEMU's docs/interop/qemu-ga-ref.
@@ -9,8 +11,11 @@
 use crate::layout;
 use crate::lines::{LineError, LineReader, LineWriter, split};
 use base64::Engine as _;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +25,12 @@ const LINE_LIMIT_BYTES: usize = 1 << 20;
 
 /// How long an agent may take to say that it is there.
 const SYNC_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long one's turn may take to come.
+const TURN_DEADLINE: Duration = Duration::from_secs(15);
+
+/// How often it is asked for.
+const TURN_PERIOD: Duration = Duration::from_millis(20);
 
 /// How often a command that runs in the guest is looked at.
 const EXEC_PERIOD: Duration = Duration::from_millis(50);
@@ -57,6 +68,8 @@ pub enum AgentError {
 pub struct Agent {
     reader: LineReader,
     writer: LineWriter,
+    /// It is this one's turn for as long as this is open.
+    _turn: OwnedFd,
 }
 
 /// How a command in the guest ended.
@@ -87,12 +100,13 @@ impl Agent {
     /// Connects to the channel at `socket` ([`crate::Layout::agent_socket`]) and makes sure that somebody answers.
     ///
     /// # Errors
-    /// Nobody does within two seconds.
+    /// Nobody does within two seconds, once others have asked what they had to.
     pub async fn connect(socket: &Path) -> Result<Self, AgentError> {
+        let turn = turn(socket).await?;
         let sync = async {
             let stream = layout::connect(socket).await.map_err(AgentError::Connect)?;
             let (reader, writer) = split(stream, LINE_LIMIT_BYTES);
-            let mut agent = Self { reader, writer };
+            let mut agent = Self { reader, writer, _turn: turn };
             let id = u64::from(std::process::id()) << 16 | (NEXT.fetch_add(1, Ordering::Relaxed) & 0xffff);
             agent.writer.write(&json!({ "execute": "guest-sync", "arguments": { "id": id } })).await?;
             for _ in 0..STALE_LINES {
@@ -153,6 +167,24 @@ impl Agent {
     }
 }
 
+/// Waits for one's turn at a channel. The lock is on the directory that it lies in, where nothing has to be made for it, and ends
+/// with its holder.
+async fn turn(socket: &Path) -> Result<OwnedFd, AgentError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let refused = |error: Errno| AgentError::Connect(error.into());
+    let directory = rustix::fs::open(socket.parent().unwrap_or(socket), flags, Mode::empty()).map_err(refused)?;
+    let wait = async {
+        loop {
+            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => tokio::time::sleep(TURN_PERIOD).await,
+                taken => return taken.map_err(refused),
+            }
+        }
+    };
+    tokio::time::timeout(TURN_DEADLINE, wait).await.unwrap_or(Err(AgentError::Silent("somebody else")))?;
+    Ok(directory)
+}
+
 fn decoded(value: &Value) -> String {
     let bytes = value.as_str().and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
     String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
@@ -209,5 +241,25 @@ mod tests {
         };
         tokio::join!(play(listener, &answers), client);
         assert!(matches!(Agent::connect(&dir.path().join("none")).await, Err(AgentError::Connect(_))));
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_its_turn_does_not_take_the_agent_for_silent() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("agent");
+        let listener = layout::listen(&socket).expect("listens");
+        let held = turn(&socket).await.expect("its turn");
+        let (here, there) = (socket.clone(), tokio::sync::oneshot::channel());
+        let waiting = tokio::spawn(async move {
+            there.0.send(()).expect("heard");
+            Agent::connect(&here).await.map(drop)
+        });
+        there.1.await.expect("it has begun");
+        let mut knocks = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
+        let none = rustix::event::Timespec::default();
+        assert_eq!(rustix::event::poll(&mut knocks, Some(&none)), Ok(0), "the channel is somebody else's");
+        drop(held);
+        let (_, asked) = tokio::join!(play(listener, &[]), waiting);
+        assert!(asked.expect("it ends").is_ok());
     }
 }

@@ -80,6 +80,8 @@ pub(crate) struct Settings {
     pub copies: bool,
     /// The controller of clones has a process of its own.
     pub apart: bool,
+    /// virt-handlers use the watchdogs of their machines.
+    pub watchdogs: bool,
     pub bug: Option<Bug>,
 }
 
@@ -224,7 +226,11 @@ impl Hosted {
                 };
                 Self::Storage(Box::new(core), Effects::new())
             }
-            Role::VirtHandler(node) => Self::Handler(Box::new(Handler::new(&node_name(node), &rng)), Effects::new()),
+            Role::VirtHandler(node) => {
+                let core = Handler::new(&node_name(node), &rng);
+                let core = if settings.watchdogs { core.with_watchdog(true) } else { core };
+                Self::Handler(Box::new(core), Effects::new())
+            }
         })
     }
 

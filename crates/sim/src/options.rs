@@ -239,6 +239,9 @@ pub(crate) struct Swarm {
     pub standby_scheduler: bool,
     /// One launcher in so many hangs for a while just before its machine starts.
     pub launcher_hangs_one_in: u64,
+    /// virt-handlers use the watchdogs of their machines: what each makes of the time that it is asked for, in seconds, or
+    /// none where there is no device.
+    pub watchdogs: Option<[Option<u32>; 3]>,
     /// Nobody names the targets of clones but their controller.
     pub nameless_targets: bool,
     /// The controller of clones has a process of its own.
@@ -341,6 +344,13 @@ impl Swarm {
         let strand =
             own.one_in(4) && options.faults && options.machines && planted.is_none() && intervals.guest.is_none();
         intervals.strand = strand.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
+        let mut own = root.fork("watchdogs");
+        let guarded = planted == Some(Bug::TameWatchdogs) || own.one_in(2) && options.machines && planted.is_none();
+        let watchdogs = guarded.then(|| {
+            // One that rounds up, one that does as it is told, none at all.
+            let mut draw = || [Some(10), Some(8), None][usize::try_from(own.below(3)).unwrap_or(0)];
+            [draw(), draw(), draw()].map(|drawn| drawn.or((planted == Some(Bug::TameWatchdogs)).then_some(8)))
+        });
         let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
@@ -406,6 +416,12 @@ impl Swarm {
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
+            Some(Bug::TameWatchdogs) => {
+                // Nodes on which nobody is left who could keep the promise, and other nodes to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
             Some(Bug::MissingHeartbeat | Bug::StateOfInstances) => {
                 crash_one_in_effects = 0;
@@ -548,6 +564,7 @@ impl Swarm {
             extender,
             standby_scheduler,
             launcher_hangs_one_in,
+            watchdogs,
             nameless_targets: root.fork("clones").one_in(3),
             cloner_apart,
             webhook,

@@ -42,6 +42,7 @@ pub(crate) enum Bug {
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
+    TameWatchdogs,
     JudgedAgain,
     StaleGrants,
     ForgottenDeletions,
@@ -278,6 +279,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "failed-on-proof",
         also: &[],
         bug: Bug::BrokenPromise,
+    },
+    Plant {
+        name: "tame-watchdogs",
+        what: "something pets machines' watchdogs that does not know what their nodes have promised",
+        found_by: "failed-on-proof",
+        also: &["one-guest-per-vm"],
+        bug: Bug::TameWatchdogs,
     },
     Plant {
         name: "judged-again",
@@ -785,7 +793,10 @@ impl Bug {
     }
     /// Whether it shows in machines of nodes that die, and in nothing else.
     pub(crate) fn is_of_dead_nodes(self) -> bool {
-        matches!(self, Self::VanishedNode | Self::EndedOnDeadNode | Self::LateWriter | Self::BrokenPromise)
+        matches!(
+            self,
+            Self::VanishedNode | Self::EndedOnDeadNode | Self::LateWriter | Self::BrokenPromise | Self::TameWatchdogs
+        )
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

@@ -58,6 +58,8 @@ pub mod kubevirt {
     /// Annotation of a node: resources of its handler that its kubelet still lists, of former days, and that the machine
     /// does not have any more; with commas between them. Our own.
     pub const LOST_DEVICES_ANNOTATION: &str = "kubevirt.io/lost-devices";
+    /// Annotation of a node whose handler was told to use the machine's watchdog: whether it can, and if not, why. Our own.
+    pub const WATCHDOG_ANNOTATION: &str = "kubevirt.io/watchdog";
     /// Annotation of an instance: its node stops its guest when it cannot renew its Lease, and it may then be started
     /// elsewhere (`true`); otherwise why it never is. Our own.
     pub const FAILOVER_ANNOTATION: &str = "kubevirt.io/failover";

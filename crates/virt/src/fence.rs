@@ -3,6 +3,7 @@
 //! ```text
 //!   handler: sent ─▶ acknowledged           guests stop          the handler kills what is left
 //!              │ ◀──────── 8 s ──────────────▶│ ◀──── 1 s ────────▶│
+//!   watchdog:                                                                      reset by 12 s, where there is one
 //!   observer:        seen ─────────── 10 s + 3 s of its own clock, nothing newer ──────────▶ Lease marked
 //! ```
 //!
@@ -42,6 +43,9 @@ pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 pub const GUEST_RUNS: Duration = Duration::from_secs(8);
 /// After this time beyond the promise the handler kills what its monitors did not stop.
 pub const KILL_AFTER: Duration = Duration::from_secs(1);
+/// A machine on which nobody sees to the end of its guests is reset by its watchdog, where it has one, at most so long after
+/// their promise. What is left until the observer's time is for what the device itself is late.
+pub const RESET_AFTER: Duration = Duration::from_secs(4);
 /// What an observer waits beyond the Lease, for clocks that run at different speeds and for slow ends.
 pub const MARGIN: Duration = Duration::from_secs(3);
 /// A node that was silent for so long takes no new guests.
@@ -156,5 +160,6 @@ mod tests {
         check("true", Some("3"), false, false);
         check("its disk lies on one node", Some("3"), true, false);
         assert!(GUEST_RUNS + KILL_AFTER < LEASE_DURATION && RENEW_PERIOD * 3 <= SUSPECT_AFTER);
+        assert!(KILL_AFTER < RESET_AFTER && GUEST_RUNS + RESET_AFTER < LEASE_DURATION + MARGIN);
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of `carrack node`: one of several nodes on this machine.
+//! The arguments of `carrack node`: one of several nodes on this machine, and this machine as a node.
 
 use std::path::PathBuf;
 
@@ -32,12 +32,26 @@ pub enum NodeCommand {
     On(OneNode),
     /// Run a command in a node's network namespace
     Exec(ExecArgs),
+    /// Try this machine's watchdog: hold it as virt-handler --watchdog does while a guest runs, until it is ended; whoever
+    /// stops the process (kill -STOP) sees whether the machine is reset
+    Watchdog(WatchdogTrial),
     /// The node's agent, started by `carrack up`
     #[command(hide = true)]
     Agent(AgentProcess),
     /// The part of `off` that runs in the node's network namespace
     #[command(hide = true)]
     Cut(AgentProcess),
+}
+
+/// A trial of a watchdog.
+#[derive(Debug, Args)]
+pub struct WatchdogTrial {
+    /// The device
+    #[arg(value_name = "DEVICE", default_value = "/dev/watchdog")]
+    pub device: PathBuf,
+    /// After how many seconds without a petting it is to reset the machine
+    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    pub timeout_s: u32,
 }
 
 /// One node by its name.

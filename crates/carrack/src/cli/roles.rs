@@ -301,7 +301,11 @@ and vhost-net.
 
 Examples:
   carrack virt-handler --kubeconfig virt-handler.yaml --node-name n1 \\
-      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt")]
+      --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt
+
+  # On a machine that its watchdog resets when nothing of Carrack can stop its guests any more
+  carrack node watchdog /dev/watchdog
+  carrack virt-handler … --watchdog")]
 pub struct VirtHandlerArgs {
     /// What every agent takes
     #[command(flatten)]
@@ -309,6 +313,18 @@ pub struct VirtHandlerArgs {
     /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = 8186)]
     pub port: u16,
+    /// What guards the promise
+    #[command(flatten)]
+    pub guard: WatchdogArgs,
+}
+
+/// The machine's watchdog.
+#[derive(Debug, Clone, Args)]
+pub struct WatchdogArgs {
+    /// Let the machine's watchdog reset it when guests that may be started elsewhere run and neither they nor this agent
+    /// keep their node's promise. An agent that is killed then has 8 seconds to come back
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "/dev/watchdog")]
+    pub watchdog: Option<PathBuf>,
 }
 
 /// What resources of GPUs are called.

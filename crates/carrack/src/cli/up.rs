@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::access::AccessArgs;
+use super::roles::WatchdogArgs;
 use super::store::StoreArgs;
 use super::{DataDir, ImagesDir, parse_cidr};
 
@@ -93,6 +94,9 @@ pub struct UpArgs {
     /// Port of virt-handler
     #[arg(long, value_name = "PORT", default_value_t = 8186)]
     pub virt_handler_port: u16,
+    /// What guards the promise that its guests run under
+    #[command(flatten)]
+    pub guard: WatchdogArgs,
     /// Port on which the scheduler serves /metrics and /healthz; 0 for not at all
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub scheduler_port: u16,

@@ -162,12 +162,14 @@ fn agents(
     }));
     let api: Arc<dyn Transport> = roles::https(&told.virt_handler.kubeconfig)?;
     let (token, place, tls) = (stop.clone(), layout.clone(), serving(&told.virt_handler));
-    let (name, keep_alive) = (told.name.clone(), told.keep_alive_dir.clone());
+    // Nodes that share a machine cannot have it reset.
+    let means = virt_handler::Means { keep_alive_dir: told.keep_alive_dir.clone(), watchdog: None };
+    let name = told.name.clone();
     let listen = SocketAddr::new(any, told.virt_handler_port);
     tasks.spawn(keep("virt-handler", stop.clone(), move || {
         let (api, token, place, tls) = (api.clone(), token.clone(), place.clone(), tls.clone());
-        let (name, keep_alive) = (name.clone(), keep_alive.clone());
-        async move { virt_handler::run(&place, &keep_alive, &name, listen, tls, api, token).await }
+        let (name, means) = (name.clone(), means.clone());
+        async move { virt_handler::run(&place, means, &name, listen, tls, api, token).await }
     }));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! virt-handler: the guests of one node.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -18,14 +18,22 @@ use super::kubelet::Serving;
 use super::virt_controller;
 use crate::cli::roles::VirtHandlerArgs;
 
-/// Drives the node's guests until `stop`. They run on afterwards. `keep_alive_dir` is the controllers' (see
-/// [`Config::keep_alive_dir`]).
+/// What of the machine the handler uses.
+#[derive(Debug, Clone)]
+pub struct Means {
+    /// The controllers' directory (see [`Config::keep_alive_dir`]).
+    pub keep_alive_dir: PathBuf,
+    /// The machine's watchdog, where it is to be used.
+    pub watchdog: Option<PathBuf>,
+}
+
+/// Drives the node's guests until `stop`. They run on afterwards.
 ///
 /// # Errors
 /// Why it cannot start or go on.
 pub async fn run(
     layout: &Layout,
-    keep_alive_dir: &Path,
+    means: Means,
     node_name: &str,
     listen: SocketAddr,
     serving: Serving,
@@ -41,8 +49,9 @@ pub async fn run(
         node_name: node_name.to_owned(),
         kubelet_dir: layout.kubelet_root(),
         state_dir: layout.virt_dir(),
-        keep_alive_dir: keep_alive_dir.to_owned(),
+        keep_alive_dir: means.keep_alive_dir,
         keep_alive_program: carrack_images::pause_program(),
+        watchdog: means.watchdog,
     };
     shell::run(node_name, config, listener, tls, transport, &Rng::new(random_seed()), stop)
         .await
@@ -60,7 +69,8 @@ pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
         let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
-        run(&layout, &keep_alive_dir, &name, listen, serving, transport, stop).await
+        let means = Means { keep_alive_dir, watchdog: args.guard.watchdog };
+        run(&layout, means, &name, listen, serving, transport, stop).await
     })
     .await
 }

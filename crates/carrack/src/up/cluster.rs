@@ -395,12 +395,12 @@ fn start_agents(
     let (api, token, layout) = (client(server, Caller::virt_handler(name)), stop.clone(), machine.layout.clone());
     let tls = serving(Server::VirtHandler { node: name.clone() })?;
     let (name, listen) = (name.clone(), SocketAddr::new(args.bind_address, args.virt_handler_port));
+    let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
+    let means = virt_handler::Means { keep_alive_dir, watchdog: args.guard.watchdog.clone() };
     tasks.spawn(keep("virt-handler", stop.clone(), move || {
         let (api, token, layout, name, tls) = (api.clone(), token.clone(), layout.clone(), name.clone(), tls.clone());
-        async move {
-            let keep_alive = virt_controller::keep_alive_dir(&layout.virt_dir());
-            virt_handler::run(&layout, &keep_alive, &name, listen, tls, api, token).await
-        }
+        let means = means.clone();
+        async move { virt_handler::run(&layout, means, &name, listen, tls, api, token).await }
     }));
     Ok(())
 }

@@ -41,6 +41,11 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
     if several && args.gpus.is_some() {
         anyhow::bail!("--gpus is for a cluster of one node; on others run carrack gpu-plugin");
     }
+    if several && args.guard.watchdog.is_some() {
+        anyhow::bail!(
+            "--watchdog resets the whole machine, and with it all of its nodes; it is for a cluster of one node"
+        );
+    }
     match args.nodes {
         None | Some(1) if there.is_empty() => Ok(None),
         // What was asked for first holds until the cluster is taken down for good.

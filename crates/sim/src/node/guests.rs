@@ -12,9 +12,10 @@ use carrack_engine::{Rng, Time};
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::{Observed, Phase};
 use carrack_launcher::{Domain, MachineSpec};
-use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Record, Reply};
+use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Record, Reply, WatchdogCall};
 use serde_json::json;
 
+use super::watchdog::Watchdog;
 use super::{Follow, NodeEvent, Runtime};
 use crate::chance::between;
 use crate::writers::Writers;
@@ -84,6 +85,8 @@ pub(crate) struct Guests {
     pub hangs_one_in: u64,
     /// The disks that all nodes can open.
     pub writers: Writers,
+    /// The machine's watchdog.
+    pub watchdog: Watchdog,
     /// Until when guests may run, as it lies with their monitors.
     promises: BTreeMap<String, Time>,
 }
@@ -108,7 +111,7 @@ impl Guests {
     /// The handler has died. What it had asked for may still be carried out, or not.
     pub(crate) fn handler_died(&mut self, rng: &mut Rng) {
         self.watches.clear();
-        self.pending.retain(|_, _| !rng.one_in(3));
+        self.pending.retain(|_, (_, _, op)| !rng.one_in(3) && !matches!(op, Op::Watchdog(_)));
     }
 
     /// An operation takes effect. `fails` is whether it fails before (true) or after it.
@@ -125,8 +128,10 @@ impl Guests {
         if let Op::Watch(place) = op {
             return self.watch(life, place, runtime);
         }
-        // Without its record the handler cannot live at all; that is another matter than what fails here.
-        let fails = fails.filter(|_| !matches!(op, Op::Load));
+        // Without its record the handler cannot live at all; that is another matter than what fails here. Who has a device
+        // open knows it.
+        let device = |op: &Op| matches!(op, Op::Watchdog(WatchdogCall::Open { .. } | WatchdogCall::Close));
+        let fails = fails.filter(|_| !matches!(op, Op::Load) && !device(&op));
         let mut follow = Vec::new();
         let outcome = match fails {
             Some(true) => Err(OpError("the node hiccups".into())),
@@ -203,6 +208,11 @@ impl Guests {
                 Some(guest) if guest.domain.agent_connected && !rng.one_in(4) => Ok(Reply::Agent(Box::default())),
                 _ => Err(OpError("no agent answers".into())),
             },
+            Op::Watchdog(call) => {
+                let (outcome, look) = self.watchdog.call(call, now);
+                follow.extend(look.map(|after| Follow::Later(after, NodeEvent::Watchdog)));
+                outcome
+            }
             Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
         }
     }
@@ -448,6 +458,7 @@ impl Guests {
         self.promises.clear();
         self.watches.clear();
         self.pending.clear();
+        self.watchdog.power_off();
         self.probed = None;
     }
 

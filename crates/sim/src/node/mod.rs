@@ -9,6 +9,7 @@ mod guests;
 mod plugins;
 mod runtime;
 mod storage;
+mod watchdog;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use carrack_engine::{Rng, Time};
 use carrack_kubelet::runtime::{HostFacts, RuntimeInfo};
 use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
+use carrack_virt::handler::effects::WatchdogCall;
 
 use crate::attacher::{DRIVER, Rack};
 use crate::invariants::Breach;
@@ -49,6 +51,8 @@ pub(crate) enum NodeEvent {
     HandlerEffect(u64),
     /// The guest in a container does something by itself.
     Guest(String, Doing),
+    /// The machine's watchdog may bite.
+    Watchdog,
     /// The node is up again after a reboot.
     Booted,
 }
@@ -66,6 +70,8 @@ pub(crate) enum Follow {
     Storage(u32, Duration, Box<carrack_storage::provision::In>),
     /// For the trace.
     Say(String),
+    /// The machine is reset.
+    Reset,
 }
 
 struct Pending {
@@ -187,6 +193,7 @@ impl Node {
         // As the shell does, the handler's time becomes the machine's.
         let op = match out.op {
             Op::Promise(places, until) => Op::Promise(places, Time(until.0.saturating_sub(skew_ns))),
+            Op::Watchdog(call) => Op::Watchdog(of_machine(call, skew_ns)),
             op => op,
         };
         let delay = self.faults.operation.draw(&mut self.rng);
@@ -330,6 +337,13 @@ impl Node {
             NodeEvent::PluginStart { resource, generation } => {
                 self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
             }
+            NodeEvent::Watchdog => {
+                if self.guests.watchdog.bites(now) {
+                    vec![Follow::Reset]
+                } else {
+                    Vec::new()
+                }
+            }
             NodeEvent::Booted => {
                 self.up = true;
                 Vec::new()
@@ -455,6 +469,16 @@ impl Node {
     /// The machine comes up after that time.
     pub(crate) fn power_on_after(&mut self, now: Time, delay: Duration) {
         self.booted_at = now + delay;
+    }
+}
+
+/// A call with the machine's time instead of the handler's.
+fn of_machine(call: WatchdogCall, skew_ns: i64) -> WatchdogCall {
+    let turned = |limit: Option<Time>| limit.map(|at| Time(at.0.saturating_sub(skew_ns)));
+    match call {
+        WatchdogCall::Open { timeout_s, not_after } => WatchdogCall::Open { timeout_s, not_after: turned(not_after) },
+        WatchdogCall::Pet { not_after } => WatchdogCall::Pet { not_after: turned(not_after) },
+        WatchdogCall::Close => WatchdogCall::Close,
     }
 }
 

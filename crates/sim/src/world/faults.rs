@@ -179,9 +179,13 @@ impl World {
                 }
             }
             Fault::Strand => {
-                let any = self.options.plant.is_none();
-                let hangs = |node: &crate::node::Node| any || node.guests.hanging();
-                let numbers: Vec<u8> = self.nodes.iter().filter(|(_, node)| hangs(node)).map(|(n, _)| *n).collect();
+                let planted = self.options.plant.map(|plant| plant.bug);
+                let fits = |node: &crate::node::Node| match planted {
+                    Some(Bug::TameWatchdogs) => node.guests.watchdog.runs() && node.guests.alive().next().is_some(),
+                    Some(_) => node.guests.hanging(),
+                    None => true,
+                };
+                let numbers: Vec<u8> = self.nodes.iter().filter(|(_, node)| fits(node)).map(|(n, _)| *n).collect();
                 let length = between(rng, Duration::from_secs(30), Duration::from_secs(90));
                 if let Some(number) = pick(rng, &numbers) {
                     let (kubelet, handler) = (Role::Kubelet(number), Role::VirtHandler(number));
@@ -192,6 +196,7 @@ impl World {
                     if let Some(process) = self.processes.get_mut(&handler) {
                         process.hang.hang(now + length);
                     }
+                    self.loses_monitors(number);
                 }
             }
             Fault::Reboot => {
@@ -263,6 +268,15 @@ impl World {
             }
         }
         self.next_fault(fault);
+    }
+
+    /// Where the machine's watchdog runs, the monitors of a node's guests may die with all else that looks after them.
+    fn loses_monitors(&mut self, number: u8) {
+        let guarded = self.nodes.get(&number).filter(|node| node.guests.watchdog.runs());
+        let guests = guarded.into_iter().flat_map(|node| node.guests.alive());
+        for guest in guests.map(|(compute, _)| compute.to_owned()).collect::<Vec<_>>() {
+            self.node(number, NodeEvent::Guest(guest, Doing::LosesMonitor));
+        }
     }
 
     /// Cuts the power of a hollow node, or gives it back.

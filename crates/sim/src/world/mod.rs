@@ -454,6 +454,9 @@ impl World {
             node.guests.heedless = self.bug() == Some(Bug::LateWriter);
             node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
             node.guests.writers = self.writers.clone();
+            node.guests.watchdog.timeout_s =
+                swarm.watchdogs.as_ref().and_then(|all| all.get(usize::from(number - 1)).copied().flatten());
+            node.guests.watchdog.tame = self.bug() == Some(Bug::TameWatchdogs);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
             roles.push(Role::LocalStorage(number));
@@ -612,6 +615,7 @@ impl World {
             clones: self.options.clones,
             copies: self.options.copies,
             apart: self.swarm.cloner_apart,
+            watchdogs: self.swarm.watchdogs.is_some(),
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
         };

@@ -11,6 +11,7 @@ mod disks;
 mod domain;
 mod firmware;
 mod instancetype;
+mod metadata;
 mod networks;
 mod plugin;
 mod snapshot;
@@ -25,7 +26,7 @@ pub(crate) use domain::machine_type;
 pub use plugin::VirtAdmission;
 pub use snapshot::{check_locked, check_restore, check_snapshot};
 pub use spec::{check_instance, check_instance_spec};
-pub use vm::{check_instance_labels, check_instance_update, check_machine};
+pub use vm::{check_instance_update, check_machine, check_replica_set};
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use carrack_apiserver::Status;
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
-use carrack_types::kubevirt::others::KubeVirtConfiguration;
+use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
 use carrack_types::kubevirt::{
     KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSpec,
@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Fault, Faults, check_instance, check_instance_labels, check_instance_update, check_locked, check_machine,
-    check_restore, check_snapshot, complete_instance, complete_machine, snapshot,
+    Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
+    check_restore, check_snapshot, complete_instance, complete_machine, metadata, snapshot,
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
@@ -25,6 +25,8 @@ use crate::instancetype;
 
 /// Resource of the revisions that keep instance types and preferences.
 const REVISIONS: &str = "controllerrevisions";
+/// Resource of sets of instances.
+const SETS: &str = "virtualmachineinstancereplicasets";
 /// Kind of the object with the cluster's settings.
 const SETTINGS: &str = "kubevirts";
 
@@ -40,12 +42,14 @@ impl AdmissionPlugin for VirtAdmission {
         if attributes.row.group == SNAPSHOT_GROUP {
             return snapshot::needs(attributes);
         }
-        let concerned =
-            ["virtualmachines", "virtualmachineinstances"].iter().any(|plural| attributes.is(GROUP, plural));
-        if !concerned || !writes_object(attributes) {
+        let kinds = ["virtualmachines", "virtualmachineinstances", SETS];
+        if !kinds.iter().any(|plural| attributes.is(GROUP, plural)) || !writes_object(attributes) {
             return Vec::new();
         }
         let mut needed = vec![Needed::all(GROUP, SETTINGS, "")];
+        if !attributes.is(GROUP, "virtualmachines") {
+            return needed;
+        }
         for named in named(attributes).iter().flatten() {
             needed.push(Needed::one(instancetype::GROUP, named.plural, &named.namespace, &named.name));
             let revisions = named.revisions.iter();
@@ -110,7 +114,13 @@ impl AdmissionPlugin for VirtAdmission {
                 check_locked(&read(attributes, old)?, &vm, &mut faults);
             }
             size(attributes, lookup, &mut vm, &mut faults);
-            check_machine(&vm, &settings(lookup), &mut faults);
+            check_machine(&vm, &settings(lookup), is_component(attributes.caller), &mut faults);
+        } else if attributes.is(GROUP, SETS) {
+            if attributes.old.is_some_and(|old| old.get("spec") == attributes.object.get("spec")) {
+                return Ok(());
+            }
+            let set: VirtualMachineInstanceReplicaSet = read(attributes, &attributes.object)?;
+            check_replica_set(&set, &settings(lookup), is_component(attributes.caller), &mut faults);
         } else if attributes.is(GROUP, "virtualmachineinstances") {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
             let status_changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
@@ -123,9 +133,7 @@ impl AdmissionPlugin for VirtAdmission {
                 }
                 None => {
                     check_instance(&new.spec, &settings(lookup), &mut faults);
-                    if !is_component(attributes.caller) {
-                        check_instance_labels(new.metadata.labels.as_ref(), &mut faults);
-                    }
+                    metadata::check("metadata", &new.metadata, is_component(attributes.caller), &mut faults);
                 }
             }
         }

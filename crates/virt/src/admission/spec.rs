@@ -5,6 +5,10 @@ use carrack_types::kubevirt::others::KubeVirtConfiguration;
 
 use super::{Faults, access, disks, domain, is_dns_label, is_dns_subdomain, is_one_of, networks, volumes};
 
+/// Most search paths of a guest's pod, and most characters of them with the spaces between.
+const MAX_SEARCHES: usize = 6;
+const MAX_SEARCH_CHARACTERS: usize = 256;
+
 /// What is wrong with a spec that stands at `field` (`spec`, or `spec.template.spec` in a machine).
 pub fn check_instance_spec(
     field: &str,
@@ -41,6 +45,11 @@ pub fn check_instance_spec(
     if !is_one_of(spec.start_strategy.as_deref(), &["Paused"]) {
         let (at, given) = (format!("{field}.startStrategy"), spec.start_strategy.as_deref().unwrap_or_default());
         faults.invalid(&at, format!("{at} is set with an unrecognized option: {given}"));
+    } else if spec.start_strategy.is_some() && spec.liveness_probe.is_some() {
+        let (at, probe) = (format!("{field}.startStrategy"), format!("{field}.livenessProbe"));
+        let message =
+            format!("either {at} or {probe} should be provided.Pausing VMI with LivenessProbe is not supported");
+        faults.invalid(&at, message);
     }
     if !is_one_of(spec.architecture.as_deref(), &["", "amd64"]) {
         let at = format!("{field}.architecture");
@@ -89,9 +98,21 @@ fn dns(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
             faults.invalid("nameservers", format!("must be valid IP address: {server}"));
         }
     }
-    for domain in config.searches.iter().flatten() {
+    let searches = config.searches.as_deref().unwrap_or_default();
+    if searches.len() > MAX_SEARCHES {
+        faults.invalid("searchDomains", format!("must not have more than {MAX_SEARCHES} search paths"));
+    }
+    if searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+        let message =
+            format!("must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list");
+        faults.invalid("searchDomains", message);
+    }
+    for domain in searches {
         if !is_dns_subdomain(domain) {
             faults.invalid("searchDomains", format!("{domain:?} is no DNS subdomain (RFC 1123)"));
         }
+    }
+    if config.options.iter().flatten().any(|option| option.name.as_deref().unwrap_or_default().is_empty()) {
+        faults.invalid("options", "Option.Name must not be empty");
     }
 }

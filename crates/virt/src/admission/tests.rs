@@ -3,9 +3,9 @@
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceSpec};
 use serde_json::{Value, json};
 
-use carrack_types::kubevirt::others::KubeVirtConfiguration;
+use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 
-use super::{Faults, check_instance, check_machine, complete_instance, complete_machine};
+use super::{Faults, check_instance, check_machine, check_replica_set, complete_instance, complete_machine};
 
 fn spec(more: Value) -> VirtualMachineInstanceSpec {
     let mut spec = json!({
@@ -224,6 +224,14 @@ fn faults_name_their_fields() {
     check(json!({"dnsPolicy": "Other"}), &["spec.dnsPolicy"]);
     check(json!({"dnsPolicy": "None"}), &["spec.dnsConfig"]);
     check(json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["x"]}}), &["nameservers"]);
+    let searches = |searches: Vec<String>| json!({"dnsConfig": {"searches": searches}});
+    check(searches((0..6).map(|n| format!("d{n}")).collect()), &[]);
+    check(searches((0..7).map(|n| format!("d{n}")).collect()), &["searchDomains"]);
+    check(searches((0..5).map(|n| format!("{}{n}", "d".repeat(60))).collect()), &["searchDomains"]);
+    check(json!({"dnsConfig": {"options": [{"name": "ndots", "value": "2"}, {"value": "3"}]}}), &["options"]);
+    let probe = json!({"guestAgentPing": {}});
+    check(json!({"startStrategy": "Paused", "readinessProbe": probe}), &[]);
+    check(json!({"startStrategy": "Paused", "livenessProbe": probe}), &["spec.startStrategy"]);
     check(json!({"architecture": "arm64"}), &["spec.architecture"]);
     let credentials = |credential: Value| json!({"accessCredentials": [credential]});
     let secret = || json!({"secret": {"secretName": "s"}});
@@ -273,7 +281,7 @@ fn machines() {
     let check = |spec: Value, wanted: &[&str]| {
         let vm: VirtualMachine = serde_json::from_value(json!({"spec": spec})).expect("a machine");
         let mut faults = Faults::default();
-        check_machine(&vm, &KubeVirtConfiguration::default(), &mut faults);
+        check_machine(&vm, &KubeVirtConfiguration::default(), false, &mut faults);
         assert_eq!(fields(faults), wanted, "{spec}");
     };
     let template = json!({"spec": spec(json!({}))});
@@ -292,9 +300,34 @@ fn machines() {
         json!({"runStrategy": "Always", "instancetype": {"inferFromVolume": "root"}, "template": template}),
         &["spec.instancetype.inferFromVolume"],
     );
+    let mut theirs = template.clone();
+    theirs["metadata"] = json!({"labels": {"kubevirt.io/nodeName": "n"}});
+    check(json!({"runStrategy": "Always", "template": theirs}), &["spec.template.metadata.labels"]);
     let mut wrong = template.clone();
     wrong["spec"]["domain"]["devices"]["disks"][0]["name"] = json!("other");
     check(json!({"runStrategy": "Always", "template": wrong}), &["spec.template.spec.domain.devices.disks[0].name"]);
+}
+
+#[test]
+fn replica_sets() {
+    let check = |selector: Value, labels: Value, wanted: &[&str]| {
+        let template = json!({"metadata": {"labels": labels}, "spec": spec(json!({}))});
+        let set: VirtualMachineInstanceReplicaSet =
+            serde_json::from_value(json!({"spec": {"selector": selector, "template": template}})).expect("a set");
+        let mut faults = Faults::default();
+        check_replica_set(&set, &KubeVirtConfiguration::default(), false, &mut faults);
+        assert_eq!(fields(faults), wanted, "{selector}");
+    };
+    check(json!({"matchLabels": {"a": "b"}}), json!({"a": "b", "c": "d"}), &[]);
+    check(json!({"matchLabels": {"a": "b"}}), json!({"a": "c"}), &["spec.selector"]);
+    check(
+        json!({"matchLabels": {"a": "b"}}),
+        json!({"a": "b", "kubevirt.io/nodeName": "n"}),
+        &["spec.template.metadata.labels"],
+    );
+    let mut faults = Faults::default();
+    check_replica_set(&Default::default(), &KubeVirtConfiguration::default(), false, &mut faults);
+    assert_eq!(fields(faults), ["spec.template"]);
 }
 
 #[test]

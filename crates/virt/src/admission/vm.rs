@@ -1,14 +1,14 @@
-//! A whole machine, and changes of a running instance.
+//! A whole machine, a set of instances, and changes of a running instance.
 
-use std::collections::BTreeMap;
-
-use carrack_types::kubevirt::others::KubeVirtConfiguration;
+use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
+use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, run_strategy};
+use carrack_types::selector::selects;
 
-use super::{Faults, check_instance_spec};
+use super::{Faults, check_instance_spec, metadata};
 
 /// What is wrong with a machine.
-pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, faults: &mut Faults) {
+pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, by_component: bool, faults: &mut Faults) {
     let spec = &vm.spec;
     match (&spec.run_strategy, spec.running) {
         (Some(_), Some(_)) => faults.invalid(
@@ -28,10 +28,38 @@ pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, faul
         faults.unsupported("spec.dataVolumeTemplates", "is not supported");
     }
     super::instancetype::check_matchers(spec, faults);
-    match &spec.template {
-        Some(template) => check_instance_spec("spec.template.spec", &template.spec, settings, faults),
-        None => faults.required("spec.template", "missing virtual machine template."),
+    check_template(spec.template.as_ref(), settings, by_component, faults);
+}
+
+/// What is wrong with a set of instances.
+pub fn check_replica_set(
+    set: &VirtualMachineInstanceReplicaSet,
+    settings: &KubeVirtConfiguration,
+    by_component: bool,
+    faults: &mut Faults,
+) {
+    check_template(set.spec.template.as_ref(), settings, by_component, faults);
+    let Some(template) = &set.spec.template else { return };
+    let labels = template.metadata.as_ref().and_then(|meta| meta.labels.as_ref());
+    if !selects(&set.spec.selector, labels) {
+        faults.invalid("spec.selector", "selector does not match labels.");
     }
+}
+
+/// What is wrong with what instances are to be made from.
+fn check_template(
+    template: Option<&VirtualMachineInstanceTemplateSpec>,
+    settings: &KubeVirtConfiguration,
+    by_component: bool,
+    faults: &mut Faults,
+) {
+    let Some(template) = template else {
+        return faults.required("spec.template", "missing virtual machine template.");
+    };
+    if let Some(meta) = &template.metadata {
+        metadata::check("spec.template.metadata", meta, by_component, faults);
+    }
+    check_instance_spec("spec.template.spec", &template.spec, settings, faults);
 }
 
 /// What is wrong with a change of an instance. Its spec is what its guest was started from and stays so; only the time
@@ -47,30 +75,7 @@ pub fn check_instance_update(
     if allowed != new.spec {
         faults.unsupported("spec", "update of VMI object is restricted");
     }
-    if !by_component && reserved(old.metadata.labels.as_ref()) != reserved(new.metadata.labels.as_ref()) {
-        faults.unsupported("metadata.labels", "modification of kubevirt.io/ labels on a VMI object is restricted");
+    if !by_component {
+        metadata::check_update(&old.metadata, &new.metadata, faults);
     }
-}
-
-/// What is wrong with the labels that somebody gave a new instance.
-pub fn check_instance_labels(labels: Option<&BTreeMap<String, String>>, faults: &mut Faults) {
-    if !reserved(labels).is_empty() {
-        let message = "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited";
-        faults.unsupported("metadata.labels", message);
-    }
-}
-
-/// The labels that only KubeVirt's components may set. Others of the same prefix are people's, such as
-/// `kubevirt.io/domain` in every manual.
-fn reserved(labels: Option<&BTreeMap<String, String>>) -> BTreeMap<&str, &str> {
-    const RESERVED: [&str; 6] = [
-        "kubevirt.io/created-by",
-        "kubevirt.io/migrationJobUID",
-        "kubevirt.io/nodeName",
-        "kubevirt.io/migrationTargetNodeName",
-        "kubevirt.io/schedulable",
-        "kubevirt.io/install-strategy",
-    ];
-    let labels = labels.into_iter().flatten();
-    labels.map(|(k, v)| (k.as_str(), v.as_str())).filter(|(key, _)| RESERVED.contains(key)).collect()
 }

@@ -216,6 +216,37 @@ pub enum Call {
     Kill,
 }
 
+/// Something asked of the machine's watchdog. After `not_after` it must not be petted any more, also not by a call that was
+/// held up on its way; without one it may be at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchdogCall {
+    /// Open it, which starts it and pets it, or takes over one that runs; and set its time.
+    Open {
+        /// After how long without a petting it is to reset the machine, in seconds.
+        timeout_s: u32,
+        /// The last moment at which that may be done.
+        not_after: Option<Time>,
+    },
+    /// Pet it.
+    Pet {
+        /// The last moment at which that may be done.
+        not_after: Option<Time>,
+    },
+    /// Close it in good order, so that it stops.
+    Close,
+}
+
+/// A watchdog that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Armed {
+    /// What its driver calls it.
+    pub identity: String,
+    /// After how long without a petting it resets the machine, as its driver says, in seconds.
+    pub timeout_s: u32,
+    /// It cannot be stopped any more (`nowayout`).
+    pub stays: bool,
+}
+
 /// An instance as the console server needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
@@ -263,6 +294,8 @@ pub enum Op {
     AskAgent(Box<AgentQuestion>),
     /// Tell the console server which guests there are. Has no outcome.
     Publish(Vec<Served>),
+    /// Ask something of the machine's watchdog. One call at a time.
+    Watchdog(WatchdogCall),
 }
 
 /// What an operation brought.
@@ -282,6 +315,8 @@ pub enum Reply {
     Processes(bool),
     /// Of [`Op::AskAgent`].
     Agent(Box<AgentReport>),
+    /// Of [`WatchdogCall::Open`].
+    Armed(Armed),
 }
 
 /// Why an operation failed. What was done of it is unknown.

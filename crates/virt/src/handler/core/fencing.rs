@@ -1,4 +1,5 @@
-//! What the handler does for its node's Lease: it renews it, tells monitors of it, and ends guests that outlive it.
+//! What the handler does for its node's Lease: it renews it, tells monitors of it, ends guests that outlive it, and has the
+//! machine's watchdog end those that it cannot.
 
 use carrack_engine::{ApiRequest, ContentType, Effects, Time};
 use carrack_types::kubevirt::VirtualMachineInstance;
@@ -6,8 +7,9 @@ use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::well_known::kubevirt::FENCING_TOKEN_ANNOTATION;
 use serde_json::json;
 
-use super::guest::Hold;
-use super::{Handler, Wake, Written};
+use super::guest::{Guest, Hold};
+use super::watchdog::Need;
+use super::{Flight, Handler, Wake, Written};
 use crate::fence::KILL_AFTER;
 use crate::handler::effects::{Op, Out};
 
@@ -17,14 +19,38 @@ impl Handler {
         let open = self.lease.promised(now).zip(self.lease.term(now));
         // A process that has not held the Lease yet leaves it to the monitors, who know what the one before promised.
         let over = self.lease.is_marked() || self.lease.last_promise().is_some_and(|until| until + KILL_AFTER <= now);
-        Hold { open, over }
+        Hold { open, over, guarded: self.is_guarded() }
+    }
+
+    /// Whether the watchdog does not keep guests from starting.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.watchdog.is_settled(self.lease.last_promise())
+    }
+
+    /// Whether it is a fact that no guest that runs under the Lease is left. Those of a life before this one are known only
+    /// once the record is read.
+    fn is_clean(&self) -> bool {
+        self.loaded && self.guests.values().all(|guest| !guest.record.bound || guest.is_over())
+    }
+
+    /// Opens, pets and closes the machine's watchdog.
+    pub(super) fn guard(&mut self, now: Time, fx: &mut Effects<Out>) {
+        let wants = |guest: &Guest| (guest.record.bound || guest.needs_watchdog) && !guest.is_over();
+        let wanted = self.guests.values().any(wants);
+        let need = Need { wanted, clean: self.is_clean(), promised: self.lease.last_promise() };
+        let (call, at) = self.watchdog.next(now, &need);
+        if let Some(call) = call {
+            self.op(fx, Op::Watchdog(call), Flight::Watchdog);
+        }
+        if let Some(at) = at.filter(|at| self.watchdog_at.is_none_or(|set| set <= now || *at < set)) {
+            self.watchdog_at = Some(at);
+            self.wake(fx, at, Wake::Watchdog);
+        }
     }
 
     /// Renews the Lease when it is time, tells monitors of a new promise, and wakes for the end of the last one.
     pub(super) fn hold_lease(&mut self, now: Time, fx: &mut Effects<Out>) {
-        // Guests of a life before this one are known only once the record is read.
-        let clean = self.loaded && self.guests.values().all(|guest| !guest.record.bound || guest.is_over());
-        let (request, at) = self.lease.next(now, clean);
+        let (request, at) = self.lease.next(now, self.is_clean());
         if let Some(request) = request {
             let id = fx.api(request);
             self.lease.sent(id, now);

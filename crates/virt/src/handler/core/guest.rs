@@ -37,7 +37,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// How often a guest's agent is asked.
 const AGENT_PERIOD: Duration = Duration::from_secs(120);
-/// How soon it is asked again when it gave no answer.
+/// How soon it is asked again when it gave no answer, or did not take its credentials.
 const AGENT_RETRY: Duration = Duration::from_secs(10);
 /// A launcher that was not reached so often in a row has no monitor.
 const UNREACHED: u32 = 6;
@@ -83,6 +83,8 @@ pub(super) struct Guest {
     pub dead: bool,
     /// Its promise lies with its monitor, until then.
     pub armed: Option<Time>,
+    /// It is to run under the Lease, so that the watchdog is wanted.
+    pub needs_watchdog: bool,
     /// What its agent said, and when to ask again.
     pub agent: AgentState,
 }
@@ -135,6 +137,8 @@ pub(super) struct Hold {
     pub open: Option<(Time, i64)>,
     /// No guest that is bound to it may be left: the promise is over, or the Lease was marked.
     pub over: bool,
+    /// The machine's watchdog guards it, or it is known that none does.
+    pub guarded: bool,
 }
 
 /// The next thing to do.
@@ -205,11 +209,13 @@ impl Guest {
         self.agent.asking = false;
         match outcome {
             Ok(Reply::Agent(report)) => {
+                // Credentials that did not get into the guest are somebody's only way in.
+                let again = if matches!(report.credentials, Some(Err(_))) { AGENT_RETRY } else { AGENT_PERIOD };
                 if let Some(Ok(print)) = report.credentials {
                     self.agent.applied = Some(print);
                 }
                 self.agent.report = Some(*report);
-                self.agent.due = Some(now + AGENT_PERIOD);
+                self.agent.due = Some(now + again);
             }
             Ok(_) => self.agent.due = Some(now + AGENT_PERIOD),
             Err(error) => {
@@ -367,7 +373,8 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
     if fence::is_bound(seen.vmi) {
         // Nothing starts without a promise, nor before the instance says in which term: a write that fails it for
         // that term's end then finds it changed.
-        let Some((until, term)) = seen.lease.open else { return Act::Wait(None) };
+        guest.needs_watchdog = true;
+        let Some((until, term)) = seen.lease.open.filter(|_| seen.lease.guarded) else { return Act::Wait(None) };
         if fence::token(seen.vmi) != Some(term) {
             let must_wait = guest.writing || guest.write_at.is_some_and(|at| at > seen.now);
             return if must_wait { Act::Wait(None) } else { Act::Claim(term) };

@@ -19,7 +19,7 @@ use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
     DEVICE_RESOURCES, FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION,
-    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL,
+    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL, WATCHDOG_ANNOTATION,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -92,7 +92,14 @@ impl Heartbeat {
     }
 
     /// What to write to the node now, and when to look again.
-    pub fn next(&mut self, now: Time, node: Option<&Node>, able: bool) -> (Option<Value>, Option<Time>) {
+    /// `watchdog` is how the machine's watchdog stands, where one was asked for.
+    pub fn next(
+        &mut self,
+        now: Time,
+        node: Option<&Node>,
+        able: bool,
+        watchdog: Option<&str>,
+    ) -> (Option<Value>, Option<Time>) {
         let may = !self.writing && self.not_before.is_none_or(|at| at <= now);
         let Some(node) = node.filter(|node| may && node.revision() >= self.barrier) else {
             return (None, None);
@@ -100,7 +107,9 @@ impl Heartbeat {
         let current = node.label(SCHEDULABLE_LABEL);
         let label = if able && self.offers_devices(node) { "true" } else { current.unwrap_or("false") };
         let lost = self.lost(node);
-        let said = current == Some(label) && node.annotation(LOST_DEVICES_ANNOTATION) == lost.as_deref();
+        let said = current == Some(label)
+            && node.annotation(LOST_DEVICES_ANNOTATION) == lost.as_deref()
+            && node.annotation(WATCHDOG_ANNOTATION) == watchdog;
         if said && self.due.is_some_and(|due| now < due) {
             return (None, None);
         }
@@ -112,7 +121,7 @@ impl Heartbeat {
         let patch = json!({"metadata": {
             "labels": {SCHEDULABLE_LABEL: label},
             "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port,
-                FENCED_BY_ANNOTATION: null, LOST_DEVICES_ANNOTATION: lost},
+                FENCED_BY_ANNOTATION: null, LOST_DEVICES_ANNOTATION: lost, WATCHDOG_ANNOTATION: watchdog},
         }});
         (Some(patch), Some(due))
     }

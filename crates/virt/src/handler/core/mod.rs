@@ -12,6 +12,7 @@ mod fencing;
 mod guest;
 mod heartbeat;
 mod lease;
+pub(super) mod watchdog;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::diff::merge_patch;
 use guest::{Act, Asked, Guest, Seen};
 use heartbeat::Heartbeat;
 use lease::Keeper;
+use watchdog::Watchdog;
 
 /// Component name in events.
 pub const COMPONENT: &str = "virt-handler";
@@ -55,6 +57,7 @@ enum Flight {
     Ask(String),
     Arm(String, Time),
     Destroy(String),
+    Watchdog,
 }
 
 /// Whom a timer wakes.
@@ -62,6 +65,7 @@ enum Wake {
     Guest(String),
     Heartbeat,
     Lease,
+    Watchdog,
 }
 
 /// Whose write is in flight.
@@ -86,6 +90,9 @@ pub struct Handler {
     /// When the Lease is looked at again, and the promise that the monitors were told last.
     lease_at: Option<Time>,
     told_until: Option<Time>,
+    watchdog: Watchdog,
+    /// When it is looked at again.
+    watchdog_at: Option<Time>,
     loaded: bool,
     probe: Option<Probe>,
     published: Vec<Served>,
@@ -115,6 +122,8 @@ impl Handler {
             lease: Keeper::new(node_name),
             lease_at: None,
             told_until: None,
+            watchdog: Watchdog::new(false),
+            watchdog_at: None,
             loaded: false,
             probe: None,
             published: Vec::new(),
@@ -125,6 +134,15 @@ impl Handler {
     #[must_use]
     pub fn with_port(mut self, port: u16) -> Self {
         self.heartbeat.port = port;
+        self
+    }
+
+    /// The machine's watchdog backs the promise that the node's guests run under. `left`: an earlier process may have left it
+    /// armed.
+    #[must_use]
+    pub fn with_watchdog(mut self, left: bool) -> Self {
+        let watchdog = Watchdog::new(true);
+        self.watchdog = if left { watchdog.to_be_taken_over() } else { watchdog };
         self
     }
 
@@ -324,6 +342,15 @@ impl Handler {
         let uid = match flight {
             Flight::Load => return self.was_loaded(now, outcome, fx),
             Flight::Probe => return self.was_probed(now, outcome, fx),
+            Flight::Watchdog => {
+                let waited = !self.is_guarded();
+                self.watchdog.done(now, outcome);
+                if waited && self.is_guarded() {
+                    // Those that waited for it may start.
+                    self.consider_all(now, fx);
+                }
+                return;
+            }
             Flight::Save(ref record) => record.place.uid.clone(),
             Flight::Drop(ref uid)
             | Flight::Prepare(ref uid)
@@ -438,7 +465,7 @@ impl Handler {
     fn beat(&mut self, now: Time, fx: &mut Effects<Out>) {
         let node = self.node.cache().get("", &self.node_name).cloned();
         let able = self.loaded && self.probe.is_some() && !self.lease.is_marked();
-        let (patch, next) = self.heartbeat.next(now, node.as_deref(), able);
+        let (patch, next) = self.heartbeat.next(now, node.as_deref(), able, self.watchdog.said());
         if let Some(patch) = patch {
             let request =
                 ApiRequest::patch(&Node::resource(), "", &self.node_name, "", ContentType::MergePatch, &patch);
@@ -551,6 +578,7 @@ impl Core for Handler {
             self.consider_all(now, fx);
         }
         self.hold_lease(now, fx);
+        self.guard(now, fx);
         self.beat(now, fx);
         self.publish(fx);
     }

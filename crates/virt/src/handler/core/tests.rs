@@ -20,6 +20,8 @@ use crate::handler::effects::{
     Record, Reply,
 };
 
+mod guarded;
+
 const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";
 const POD: &str = "/api/v1/namespaces/ns/pods/virt-launcher-demo";
 const NODE: &str = "/api/v1/nodes/n1";
@@ -365,6 +367,11 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     // No answer is no trouble of the guest's.
     rig.answer(ask, Err(OpError("silence".to_owned())));
     assert!(rig.condition("Synchronized").is_none());
+    rig.pass(Duration::from_secs(10));
+    // Credentials that it did not take are tried again as soon.
+    let refused = AgentReport { credentials: Some(Err("no such user".to_owned())), ..AgentReport::default() };
+    rig.answer(ask, Ok(Reply::Agent(Box::new(refused))));
+    rig.settle();
     rig.pass(Duration::from_secs(10));
     let mac = rig.objects[VMI]["status"]["interfaces"][0]["mac"].as_str().unwrap_or_default().to_owned();
     let mut report = AgentReport::default();

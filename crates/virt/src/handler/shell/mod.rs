@@ -11,6 +11,7 @@ mod network;
 mod plugin;
 mod record;
 pub mod server;
+pub mod watchdog;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Config {
     pub keep_alive_dir: PathBuf,
     /// That program: an executable that needs no libraries and ends on SIGTERM.
     pub keep_alive_program: Vec<u8>,
+    /// The machine's watchdog, such as `/dev/watchdog`, where the handler is to use it.
+    pub watchdog: Option<PathBuf>,
 }
 
 impl Config {
@@ -75,7 +78,20 @@ pub async fn run(
     let guests = server::Guests::default();
     let doer = NodeDoer::new(config.clone(), guests.clone());
     let transport = guests.requests.counted(transport);
-    let core = run_core(Handler::new(node_name, rng).with_port(port), transport, doer, stop.clone().cancelled_owned());
+    let mut core = Handler::new(node_name, rng).with_port(port);
+    let left = watchdog::left(&config.state_dir);
+    if left.is_some() && left != config.watchdog {
+        // What an earlier process with other settings holds armed would reset the machine.
+        let state_dir = config.state_dir.clone();
+        let released = tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await;
+        if let Ok(Err(why)) = released {
+            tracing::error!("what an earlier handler left armed is not closed: {why}");
+        }
+    }
+    if config.watchdog.is_some() {
+        core = core.with_watchdog(left.is_some());
+    }
+    let core = run_core(core, transport, doer, stop.clone().cancelled_owned());
     tokio::select! {
         ended = core => ended,
         ended = server::serve(listener, tls, config, guests, stop.clone()) => match ended {
@@ -92,6 +108,9 @@ pub struct NodeDoer {
     guests: server::Guests,
     events: Option<EventSink<In>>,
     agents: agent::Agents,
+    watchdog: Arc<watchdog::Watchdog>,
+    /// Its own: whoever asks first learns of a suspension.
+    watchdog_anchor: Arc<Anchor>,
     tasks: JoinSet<()>,
     watches: Arc<Mutex<BTreeMap<String, AbortHandle>>>,
 }
@@ -101,12 +120,15 @@ impl NodeDoer {
     #[must_use]
     pub fn new(config: Config, guests: server::Guests) -> Self {
         let agents = guests.agents.clone();
+        let watchdog = Arc::new(watchdog::Watchdog::new(config.watchdog.clone(), Some(&config.state_dir)));
         Self {
             config: Arc::new(config),
             anchor: Arc::new(Anchor::new(Clock::default())),
             guests,
             events: None,
             agents,
+            watchdog,
+            watchdog_anchor: Arc::new(Anchor::new(Clock::default())),
             tasks: JoinSet::new(),
             watches: Arc::default(),
         }
@@ -116,6 +138,7 @@ impl NodeDoer {
 impl Doer<Out, In> for NodeDoer {
     fn clock(&mut self, clock: Clock) {
         self.anchor = Arc::new(Anchor::new(clock));
+        self.watchdog_anchor = Arc::new(Anchor::new(clock));
     }
 
     fn start(&mut self, events: EventSink<In>) {
@@ -148,6 +171,13 @@ impl Doer<Out, In> for NodeDoer {
                     let outcome = answer
                         .map(|said| Reply::Agent(Box::new(said)))
                         .map_err(|error| OpError(carrack_engine::causes(&error)));
+                    report(&events, id, outcome);
+                });
+            }
+            Op::Watchdog(call) => {
+                let (watchdog, anchor) = (self.watchdog.clone(), self.watchdog_anchor.clone());
+                self.tasks.spawn(async move {
+                    let outcome = blocking(move || watchdog.call(call, &anchor)).await;
                     report(&events, id, outcome);
                 });
             }
@@ -225,7 +255,7 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
             .await
         }
         // Handled before; they have no outcome.
-        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) => Ok(Reply::Done),
+        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) | Op::Watchdog(_) => Ok(Reply::Done),
     }
 }
 

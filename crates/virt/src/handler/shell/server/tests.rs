@@ -51,6 +51,7 @@ impl Rig {
             state_dir: dir.path().to_owned(),
             keep_alive_dir: dir.path().to_owned(),
             keep_alive_program: Vec::new(),
+            watchdog: None,
         };
         let place = Place { uid: "vmi".to_owned(), pod_uid: "pod".to_owned(), compute_id: "c".to_owned() };
         let serial = config.layout(&place).serial_socket();

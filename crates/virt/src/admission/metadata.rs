@@ -1,0 +1,113 @@
+//! Labels and annotations of instances, and of the templates that instances are made from.
+//!
+//! Some are KubeVirt's own, and some of ours: what they say is what its components have done, so nobody else may say it. With
+//! one of them on a running instance, a user could have it taken for a guest that its node stops by itself, and a second copy
+//! would be started.
+
+use std::collections::BTreeMap;
+
+use carrack_types::well_known::kubevirt::{FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, STARTED_FROM_ANNOTATION};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Faults;
+
+/// The labels that only KubeVirt's components may set. Others of the same prefix are people's, such as
+/// `kubevirt.io/domain` in every manual.
+const LABELS: [&str; 6] = [
+    "kubevirt.io/created-by",
+    "kubevirt.io/migrationJobUID",
+    "kubevirt.io/nodeName",
+    "kubevirt.io/migrationTargetNodeName",
+    "kubevirt.io/schedulable",
+    "kubevirt.io/install-strategy",
+];
+/// The annotations that only our components may set.
+const ANNOTATIONS: [&str; 3] = [FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, STARTED_FROM_ANNOTATION];
+/// Annotations that ask for something which upstream has behind a feature gate that is off, and how it refuses them.
+const GATED: [(&str, &str); 2] = [
+    ("kubevirt.io/ignitiondata", "ExperimentalIgnitionSupport feature gate is not enabled in kubevirt-config"),
+    ("hooks.kubevirt.io/hookSidecars", "sidecar feature gate is not enabled in kubevirt-config"),
+];
+
+/// What is wrong with the metadata that somebody gave an instance, or instances to come, at `field`.
+pub(super) fn check(field: &str, meta: &ObjectMeta, by_component: bool, faults: &mut Faults) {
+    if !by_component && !among(&LABELS, meta.labels.as_ref()).is_empty() {
+        let message = "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited";
+        faults.unsupported(format!("{field}.labels"), message);
+    }
+    let at = format!("{field}.annotations");
+    if !by_component && let Some(name) = among(&ANNOTATIONS, meta.annotations.as_ref()).into_keys().next() {
+        faults.unsupported(&at, format!("only KubeVirt's components may set {name}"));
+    }
+    for (name, why) in GATED {
+        if meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|value| !value.is_empty()) {
+            faults.invalid(&at, format!("{why}, invalid entry {at}.{name}"));
+        }
+    }
+}
+
+/// What is wrong with a change of an instance's metadata that is not made by one of KubeVirt's components.
+pub(super) fn check_update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Faults) {
+    if among(&LABELS, old.labels.as_ref()) != among(&LABELS, new.labels.as_ref()) {
+        faults.unsupported("metadata.labels", "modification of kubevirt.io/ labels on a VMI object is restricted");
+    }
+    let [before, after] = [old, new].map(|meta| among(&ANNOTATIONS, meta.annotations.as_ref()));
+    if let Some(name) = ANNOTATIONS.into_iter().find(|name| before.get(name) != after.get(name)) {
+        faults.unsupported("metadata.annotations", format!("only KubeVirt's components may change {name}"));
+    }
+}
+
+fn among<'a>(names: &[&str], all: Option<&'a BTreeMap<String, String>>) -> BTreeMap<&'a str, &'a str> {
+    let all = all.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
+    all.filter(|(key, _)| names.contains(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn meta(value: Value) -> ObjectMeta {
+        serde_json::from_value(value).expect("metadata")
+    }
+
+    fn fields(faults: Faults) -> Vec<String> {
+        faults.into_vec().into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn what_components_say_is_theirs() {
+        let check = |value: Value, by_component: bool, wanted: &[&str]| {
+            let mut faults = Faults::default();
+            check("spec.template.metadata", &meta(value.clone()), by_component, &mut faults);
+            assert_eq!(fields(faults), wanted, "{value}");
+        };
+        let (labels, annotations) = ("spec.template.metadata.labels", "spec.template.metadata.annotations");
+        check(json!({"labels": {"kubevirt.io/domain": "a"}, "annotations": {"a": "b"}}), false, &[]);
+        check(json!({"labels": {"kubevirt.io/nodeName": "n"}}), false, &[labels]);
+        check(json!({"annotations": {"kubevirt.io/failover": "true"}}), false, &[annotations]);
+        check(
+            json!({"labels": {"kubevirt.io/nodeName": "n"}, "annotations": {"kubevirt.io/failover": "true"}}),
+            true,
+            &[],
+        );
+        check(json!({"annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}}), true, &[annotations]);
+        check(json!({"annotations": {"kubevirt.io/ignitiondata": "{}"}}), false, &[annotations]);
+        check(json!({"annotations": {"kubevirt.io/ignitiondata": ""}}), false, &[]);
+    }
+
+    #[test]
+    fn nobody_else_says_of_a_guest_that_it_may_run_elsewhere() {
+        let check = |old: Value, new: Value, wanted: &[&str]| {
+            let mut faults = Faults::default();
+            check_update(&meta(old), &meta(new.clone()), &mut faults);
+            assert_eq!(fields(faults), wanted, "{new}");
+        };
+        let bound = json!({"annotations": {"kubevirt.io/failover": "true", "kubevirt.io/fencing-token": "3"}});
+        check(bound.clone(), bound.clone(), &[]);
+        check(json!({}), bound.clone(), &["metadata.annotations"]);
+        check(bound.clone(), json!({"annotations": {"kubevirt.io/failover": "true"}}), &["metadata.annotations"]);
+        check(json!({}), json!({"labels": {"kubevirt.io/nodeName": "n"}}), &["metadata.labels"]);
+        check(json!({}), json!({"labels": {"a": "b"}, "annotations": {"a": "b"}}), &[]);
+    }
+}
