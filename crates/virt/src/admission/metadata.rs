@@ -6,8 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use carrack_types::well_known::kubevirt::{FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, STARTED_FROM_ANNOTATION};
+use carrack_types::well_known::kubevirt::{
+    FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, STARTED_FROM_ANNOTATION, STARTED_WITH_ANNOTATIONS,
+    STATE_CLAIM_ANNOTATION,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value, json};
 
 use super::Faults;
 
@@ -22,7 +26,14 @@ const LABELS: [&str; 6] = [
     "kubevirt.io/install-strategy",
 ];
 /// The annotations that only our components may set.
-const ANNOTATIONS: [&str; 3] = [FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, STARTED_FROM_ANNOTATION];
+const ANNOTATIONS: [&str; 6] = [
+    FAILOVER_ANNOTATION,
+    FENCING_TOKEN_ANNOTATION,
+    STARTED_FROM_ANNOTATION,
+    STARTED_WITH_ANNOTATIONS[0].1,
+    STARTED_WITH_ANNOTATIONS[1].1,
+    STATE_CLAIM_ANNOTATION,
+];
 /// Annotations that ask for something which upstream has behind a feature gate that is off, and how it refuses them.
 const GATED: [(&str, &str); 2] = [
     ("kubevirt.io/ignitiondata", "ExperimentalIgnitionSupport feature gate is not enabled in kubevirt-config"),
@@ -57,6 +68,27 @@ pub(super) fn check_update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Faul
     }
 }
 
+/// Keeps which claim has a machine's state as the one before says it: whoever replaces a machine by a manifest of his own would
+/// have it start with blank variables, and a copy of it under another name would have its state.
+pub(super) fn keep_state_claim(object: &mut Map<String, Value>, old: Option<&Map<String, Value>>) {
+    let of =
+        |object: &Map<String, Value>| object.get("metadata")?.get("annotations")?.get(STATE_CLAIM_ANNOTATION).cloned();
+    let (is, was) = (of(object), old.and_then(of));
+    if is == was {
+        return;
+    }
+    let metadata = object.entry("metadata").or_insert_with(|| json!({}));
+    match was {
+        Some(was) if metadata["annotations"].is_object() => metadata["annotations"][STATE_CLAIM_ANNOTATION] = was,
+        Some(was) => metadata["annotations"] = json!({STATE_CLAIM_ANNOTATION: was}),
+        None => {
+            if let Some(annotations) = metadata["annotations"].as_object_mut() {
+                annotations.remove(STATE_CLAIM_ANNOTATION);
+            }
+        }
+    }
+}
+
 fn among<'a>(names: &[&str], all: Option<&'a BTreeMap<String, String>>) -> BTreeMap<&'a str, &'a str> {
     let all = all.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
     all.filter(|(key, _)| names.contains(key)).collect()
@@ -65,7 +97,6 @@ fn among<'a>(names: &[&str], all: Option<&'a BTreeMap<String, String>>) -> BTree
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
 
     fn meta(value: Value) -> ObjectMeta {
         serde_json::from_value(value).expect("metadata")
@@ -94,6 +125,25 @@ mod tests {
         check(json!({"annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}}), true, &[annotations]);
         check(json!({"annotations": {"kubevirt.io/ignitiondata": "{}"}}), false, &[annotations]);
         check(json!({"annotations": {"kubevirt.io/ignitiondata": ""}}), false, &[]);
+    }
+
+    #[test]
+    fn a_machine_keeps_its_state_whoever_replaces_it() {
+        let claim = |name: &str| json!({"metadata": {"annotations": {STATE_CLAIM_ANNOTATION: name, "a": "b"}}});
+        let check = |new: Value, old: Option<Value>, wanted: Value| {
+            let mut object = new.as_object().cloned().unwrap_or_default();
+            keep_state_claim(&mut object, old.as_ref().and_then(Value::as_object));
+            assert_eq!(Value::Object(object), wanted, "{new} over {old:?}");
+        };
+        let bare = json!({"metadata": {"annotations": {"a": "b"}}});
+        check(bare.clone(), Some(claim("mine")), claim("mine"));
+        check(claim("another's"), Some(claim("mine")), claim("mine"));
+        check(claim("another's"), Some(bare.clone()), bare.clone());
+        check(claim("another's"), None, bare.clone());
+        check(bare.clone(), None, bare);
+        let none = json!({"metadata": {"name": "vm"}});
+        let kept = json!({"metadata": {"name": "vm", "annotations": {STATE_CLAIM_ANNOTATION: "mine"}}});
+        check(none, Some(claim("mine")), kept);
     }
 
     #[test]

@@ -70,6 +70,9 @@ impl AdmissionPlugin for VirtAdmission {
         } else if attributes.is(GROUP, "virtualmachines") {
             let settings = settings(lookup);
             let is_new = attributes.operation == Operation::Create;
+            if attributes.caller.user != USER_VIRT_CONTROLLER {
+                metadata::keep_state_claim(&mut attributes.object, attributes.old);
+            }
             complete::<VirtualMachine>(attributes, |vm, _| {
                 complete_machine(vm, &settings);
                 // What the controller would begin with: whoever deletes a new object leaves it the time to clear up, and it
