@@ -142,7 +142,7 @@ impl Handler {
     #[must_use]
     pub fn with_watchdog(mut self, left: bool) -> Self {
         let watchdog = Watchdog::new(true);
-        self.watchdog = if left { watchdog.to_be_taken_over() } else { watchdog };
+        self.watchdog = if left { watchdog.taking_over() } else { watchdog };
         self
     }
 

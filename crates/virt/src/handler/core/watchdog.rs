@@ -110,7 +110,7 @@ impl Watchdog {
     }
 
     /// An earlier process may have left it armed.
-    pub fn to_be_taken_over(mut self) -> Self {
+    pub fn taking_over(mut self) -> Self {
         self.tried = false;
         self
     }
@@ -325,7 +325,7 @@ mod tests {
         let (call, _) = dog.next(at(3000), &need(true, false, 10_000));
         assert_eq!(call, Some(WatchdogCall::Open { timeout_s: 8, not_after: Some(at(4000)) }));
         assert_eq!(Watchdog::new(true).next(at(0), &need(false, true, 0)), (None, None), "nothing was left");
-        let mut dog = Watchdog::new(true).to_be_taken_over();
+        let mut dog = Watchdog::new(true).taking_over();
         assert!(matches!(dog.next(at(0), &need(false, true, 0)).0, Some(WatchdogCall::Open { .. })));
         dog.done(at(0), Err(OpError("busy".to_owned())));
         assert_eq!(dog.next(at(100), &need(false, true, 0)), (None, Some(at(2000))), "it is tried until it is had");
