@@ -8,11 +8,13 @@ use carrack_sim::Outcome;
 ///
 /// Writes of creation have no name in their path; they are one for each object. Requests take their time in the simulator, so that
 /// steps which are told together on a quick machine may be told one by one.
-const MOST: [(&str, &str, &str, u32); 12] = [
+const MOST: [(&str, &str, &str, u32); 13] = [
     // The extender of the simulated cluster notes what it gives; and again, when the scheduler's lead lapsed in the cycle that it
     // was for, since a renewal took long.
     ("extender", "PATCH", "pods", 2),
     ("scheduler", "POST", "pods/binding", 1),
+    // It has to wait then, and says so.
+    ("scheduler", "PATCH", "pods/status", 1),
     // It runs and is ready; it has ended, in two steps when its containers do not end together.
     ("kubelet", "PATCH", "pods/status", 3),
     ("virt-controller", "DELETE", "pods", 1),
