@@ -31,6 +31,8 @@ pub(crate) fn give(sandbox: &Sandbox, nodes: Option<u32>) {
     if places.iter().any(|place| place.join("containerd").exists()) {
         return;
     }
+    // Cargo's own may lie elsewhere.
+    fs::create_dir_all(root().join("target")).expect("a directory");
     let lock = File::create(root().join("target/e2e-containerd.lock")).expect("a lock file");
     flock(&lock, FlockOperation::LockExclusive).expect("a turn");
     if !keep(sandbox) {
