@@ -20,6 +20,12 @@ pub const NODE_IP: &str = "192.0.2.10";
 /// The address of another machine in that network, with a network namespace of its own.
 pub const OUTSIDE_IP: &str = "192.0.2.1";
 
+/// What the kubelets of a sandbox are told: how full the machine's disks are is no business of a test.
+pub const LIMITS: &str = "\
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 100Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%}
+";
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A network namespace and a data directory, in which `carrack` runs.
@@ -59,6 +65,8 @@ impl Sandbox {
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
         fs::create_dir(dir.path().join("home")).expect("a home");
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
+        let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        fs::write(dir.path().join("home/limits.yaml"), [kind, LIMITS].concat()).expect("a configuration");
         ip(&["netns", "add", &netns]);
         let sandbox = Self { netns, dir, _turn: turn };
         let outside = sandbox.outside();
@@ -146,6 +154,7 @@ impl Sandbox {
             .env("CARRACK_DATA_DIR", self.data_dir())
             .env("CARRACK_IMAGES_DIR", root().join("target/e2e-images"))
             .env("CARRACK_BOOT_ID_FILE", self.boot_id_file())
+            .env("CARRACK_KUBELET_CONFIG", self.home().join("limits.yaml"))
             .env("HOME", self.home())
             .env_remove("KUBECONFIG");
         Run::new(command).args(arguments)

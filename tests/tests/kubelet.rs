@@ -1,6 +1,6 @@
 //! The node agent on real parts: static pods, rotation of logs, what it measures and says, its configuration file.
 
-use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true};
+use carrack_e2e::{LIMITS, Sandbox, assert_contains, eventually, eventually_true};
 
 const CONFIGURATION: &str = "\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -29,7 +29,7 @@ fn the_agent_follows_its_configuration() {
     std::fs::create_dir(&manifests)
         .and_then(|()| {
             let file = sandbox.home().join("kubelet.yaml");
-            std::fs::write(&file, CONFIGURATION.replace("MANIFESTS", &manifests.display().to_string()))
+            std::fs::write(&file, CONFIGURATION.replace("MANIFESTS", &manifests.display().to_string()) + LIMITS)
         })
         .unwrap_or_else(|error| panic!("{error}"));
     let write = |name: &str, text: &str| {

@@ -239,7 +239,7 @@ pub struct KubeletArgs {
     #[command(flatten)]
     pub certificates: KubeletCertificateArgs,
     /// Upstream's configuration file: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "CARRACK_KUBELET_CONFIG")]
     pub config: Option<PathBuf>,
     /// Address of this node; the one of the default route without it
     #[arg(long, value_name = "ADDRESS")]

@@ -122,7 +122,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
     pub log_level: String,
     /// The kubelet's configuration: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "CARRACK_KUBELET_CONFIG")]
     pub kubelet_config: Option<PathBuf>,
     /// How long a pod waits for a device or another resource that is not there, in seconds, before it is rejected
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]

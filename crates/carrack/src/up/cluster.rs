@@ -28,6 +28,7 @@ use carrack_noderuntime::members::Members;
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, lock};
 use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -267,7 +268,7 @@ async fn start_node(
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
-    wait_node(server, machine, &machine.node_name).await;
+    wait_node(server, machine, report, &machine.node_name).await;
     name_role(server, &machine.node_name).await?;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
@@ -313,7 +314,7 @@ impl Start<'_> {
             // One that is switched off is not waited for.
             if !carrack_noderuntime::members::off_file(&member.layout).exists() {
                 report.step(&format!("waiting for {}", member.name));
-                wait_node(server, machine, &member.name).await;
+                wait_node(server, machine, report, &member.name).await;
             }
         }
         report.ready(&format!(
@@ -411,8 +412,9 @@ fn labels(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// Waits until the node says that it is ready, and its agent answers: after a restart, what the node said last is still
-/// stored, before its agent is there again.
-async fn wait_node(server: &ApiServer, machine: &Machine, name: &str) {
+/// stored, before its agent is there again. Then a while for virt-handler, so that who creates a machine at once is not
+/// told that no node takes it; a node on which no guest can run is ready, too.
+async fn wait_node(server: &ApiServer, machine: &Machine, report: &Report, name: &str) {
     let api = with_agents(server.client_of(administrator_caller()), machine);
     let is_ready = |node: &Value| {
         let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
@@ -420,17 +422,32 @@ async fn wait_node(server: &ApiServer, machine: &Machine, name: &str) {
     };
     let path = format!("/api/v1/nodes/{name}");
     let answers = format!("{path}/proxy/healthz/ping");
+    let mut ready_since = None;
     loop {
         if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
-            && response.json::<Value>().is_ok_and(|node| is_ready(&node))
+            && let Ok(node) = response.json::<Value>()
+            && is_ready(&node)
             && let asked = api.send(ApiRequest::new(Method::Get, &answers))
             && tokio::time::timeout(AGENT_ANSWERS, asked).await.is_ok_and(|answer| answer.is_ok())
         {
-            return;
+            let since = *ready_since.get_or_insert_with(|| {
+                report.step(&format!("waiting for virt-handler on {name}"));
+                Instant::now()
+            });
+            if node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true" {
+                return;
+            }
+            if since.elapsed() >= HANDLER_IS_READY {
+                tracing::warn!(node = name, "runs no virtual machines so far: {SCHEDULABLE_LABEL} is not true");
+                return;
+            }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// How long a ready node's virt-handler is waited for.
+const HANDLER_IS_READY: Duration = Duration::from_secs(15);
 
 /// How long one look at a node's agent takes at the most.
 const AGENT_ANSWERS: Duration = Duration::from_secs(1);
