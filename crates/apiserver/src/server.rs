@@ -228,17 +228,39 @@ impl ApiServer {
     /// Answers a request of a caller that has been authenticated.
     pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
         let (parts, body) = request.into_parts();
-        self.answer(&parts, body, caller).await
+        match self.acting(&caller, &parts.headers).await {
+            Ok(acting) => self.answer(&parts, body, acting).await,
+            Err(status) => self.refuse(&parts, &Acting::oneself(caller), status),
+        }
     }
 
-    /// [`Self::handle`] for a caller that still has use for the request's head.
-    pub(crate) async fn answer(&self, parts: &request::Parts, body: Bytes, caller: Caller) -> Response {
+    /// For whom a request of this caller counts: who it is made for has its rights, and its share of what the server can do at
+    /// once (the order of `k8s.io/apiserver/pkg/server/config.go`, `DefaultBuildHandlerChain`).
+    ///
+    /// # Errors
+    /// Whom the caller may not impersonate, headers that name nobody, a store that cannot be read.
+    pub(crate) async fn acting(&self, caller: &Caller, headers: &HeaderMap) -> Result<Acting, Status> {
+        let impersonate = |authorizer: &Authorizer| authn::impersonate(authorizer, caller, headers);
+        match self.inner.with_authorizer(impersonate).await? {
+            Ok(None) => Ok(Acting::oneself(caller.clone())),
+            Ok(Some(other)) => Ok(Acting { caller: other, real: Some(caller.clone()) }),
+            Err(authn::ImpersonationError::BadRequest(why)) => Err(Status::bad_request(why)),
+            Err(authn::ImpersonationError::Forbidden { message, resource, group, name }) => {
+                let mut status = Status::forbidden(group, resource, &name, "");
+                status.message = message;
+                Err(status)
+            }
+        }
+    }
+
+    /// Answers a request whose head is still of use.
+    pub(crate) async fn answer(&self, parts: &request::Parts, body: Bytes, acting: Acting) -> Response {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(&self.inner.env, &caller, &info, parts, &body));
+        let record = audit.and_then(|audit| audit.begin(&self.inner.env, &acting, &info, parts, &body));
         let mut notes = Notes::default();
         let started = metrics.start(&info, query.non_empty("dryRun").is_some(), env);
         let request = Request {
@@ -251,7 +273,7 @@ impl ApiServer {
             body,
             known: &started.known,
         };
-        let response = request.answer(caller, &mut notes).await.unwrap_or_else(Response::from);
+        let response = request.answer(acting.caller, &mut notes).await.unwrap_or_else(Response::from);
         let response = match record {
             Some(record) => record.end(&notes, response),
             None => response,
@@ -266,9 +288,21 @@ impl ApiServer {
         let Some(audit) = &self.inner.audit else { return };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        let nobody = Caller::default();
+        let nobody = Acting::oneself(Caller::default());
         if let Some(record) = audit.begin(&self.inner.env, &nobody, &info, parts, &[]) {
             record.end_unauthenticated(&parts.headers);
+        }
+    }
+
+    /// Refuses a request before anybody looked at what it asks for, and notes it.
+    pub(crate) fn refuse(&self, parts: &request::Parts, acting: &Acting, status: Status) -> Response {
+        let response = Response::from(status);
+        let Some(audit) = &self.inner.audit else { return response };
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        match audit.begin(&self.inner.env, acting, &info, parts, &[]) {
+            Some(record) => record.end(&Notes::default(), response),
+            None => response,
         }
     }
 
@@ -305,6 +339,22 @@ pub(crate) fn refused(error: authn::AuthnError) -> Status {
     }
 }
 
+/// For whom a request counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Acting {
+    /// Whose rights and shares it has.
+    pub caller: Caller,
+    /// Who made it, if for somebody else.
+    pub real: Option<Caller>,
+}
+
+impl Acting {
+    /// Who acts for nobody else.
+    pub fn oneself(caller: Caller) -> Self {
+        Self { caller, real: None }
+    }
+}
+
 /// A request on its way.
 struct Request<'a> {
     server: &'a ApiServer,
@@ -321,21 +371,6 @@ struct Request<'a> {
 impl Request<'_> {
     async fn answer(self, caller: Caller, notes: &mut Notes) -> Result<Response, Status> {
         let inner = &*self.server.inner;
-        let impersonated =
-            inner.with_authorizer(|authorizer| authn::impersonate(authorizer, &caller, self.headers)).await?;
-        let caller = match impersonated {
-            Ok(None) => caller,
-            Ok(Some(other)) => {
-                notes.impersonated = Some(other.clone());
-                other
-            }
-            Err(authn::ImpersonationError::BadRequest(why)) => return Err(Status::bad_request(why)),
-            Err(authn::ImpersonationError::Forbidden { message, resource, group, name }) => {
-                let mut status = Status::forbidden(group, resource, &name, "");
-                status.message = message;
-                return Err(status);
-            }
-        };
         self.authorize(&caller, notes).await?;
         if let Some(remote) = self.remote(inner).await? {
             return aggregate::forward(

@@ -270,16 +270,56 @@ impl carrack_apiserver::audit::AuditSink for Lines {
     }
 }
 
-#[tokio::test]
-async fn who_is_not_known_is_noted() {
+/// A server that notes in short what it is asked for, but by itself and by nobody.
+async fn noting(settings: Settings) -> (Running, Arc<Lines>) {
     use carrack_apiserver::audit::{Audit, Policy};
     let lines = Arc::new(Lines::default());
     let policy = b"apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: None, users: ['system:anonymous', 'system:apiserver']}\n- {level: Metadata}\n";
-    let running = Running::start_with(Settings::default(), |config| {
+    let running = Running::start_with(settings, |config| {
         let policy = Arc::new(Policy::parse(policy).expect("a policy"));
         config.audit = Some(Audit { policy, sink: lines.clone() });
     })
     .await;
+    (running, lines)
+}
+
+/// It counts for who it is made for: in shares of the server, too. What is refused for want of a seat is noted.
+#[tokio::test]
+async fn a_request_for_somebody_else_has_his_share() {
+    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_millis(200), ..Settings::default() };
+    let (running, lines) = noting(settings).await;
+    running.without_seats("global-default", json!({"type": "Reject"})).await;
+    lines.0.lock().expect("no panic").clear();
+    for (other, wanted) in [(None, 200), (Some("jane"), 429), (Some("system:admin"), 429)] {
+        let mut builder = request("GET", "/api/v1/namespaces");
+        if let Some(other) = other {
+            builder = builder.header("impersonate-user", other);
+        }
+        let (code, said) = running.send(Some(Identity::Admin), builder.body(Full::default()).expect("request")).await;
+        assert_eq!(code, wanted, "{other:?}: {said}");
+    }
+    let nobody = request("GET", "/api/v1/namespaces").header("impersonate-group", "some");
+    assert_eq!(running.send(Some(Identity::Admin), nobody.body(Full::default()).expect("request")).await.0, 400);
+    let node = request("GET", "/api/v1/namespaces").header("impersonate-user", "jane").body(Full::default());
+    let node = running.send(Some(Identity::Node { node: "n1".to_owned() }), node.expect("request")).await;
+    assert_eq!(node.0, 403, "{}", node.1);
+    let lines = lines.0.lock().expect("no panic");
+    let noted = lines.iter().map(|event| {
+        let name = |field: &str| event[field]["username"].as_str().unwrap_or("-").to_owned();
+        (
+            event["responseStatus"]["code"].as_u64().unwrap_or(0),
+            name("user") == "system:node:n1",
+            name("impersonatedUser"),
+        )
+    });
+    let wanted =
+        [(200, false, "-"), (429, false, "jane"), (429, false, "system:admin"), (400, false, "-"), (403, true, "-")];
+    assert_eq!(noted.collect::<Vec<_>>(), wanted.map(|(code, node, other)| (code, node, other.to_owned())));
+}
+
+#[tokio::test]
+async fn who_is_not_known_is_noted() {
+    let (running, lines) = noting(Settings::default()).await;
     lines.0.lock().expect("no panic").clear();
     let forged = request("GET", "/api/v1/namespaces/default/secrets/s")
         .header("authorization", "Bearer e30.e30.forged")

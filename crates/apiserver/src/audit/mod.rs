@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::body::{Body, Lines, Response};
 use crate::env::{Env, new_uid};
 use crate::route::RequestInfo;
+use crate::server::Acting;
 
 use policy::Decision;
 pub use policy::{Level, Policy, Stage};
@@ -52,7 +53,6 @@ pub struct Source(pub std::net::IpAddr);
 /// What became known of a request on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    pub impersonated: Option<Caller>,
     /// Whether it was allowed, and why.
     pub allowed: Option<(bool, String)>,
     /// What admission says of it.
@@ -109,12 +109,13 @@ impl Audit {
     pub(crate) fn begin(
         &self,
         env: &Arc<dyn Env>,
-        caller: &Caller,
+        acting: &Acting,
         info: &RequestInfo,
         parts: &http::request::Parts,
         body: &[u8],
     ) -> Option<Record> {
-        let decision = self.policy.decide(caller, info);
+        let real = acting.real.as_ref().unwrap_or(&acting.caller);
+        let decision = self.policy.decide(real, info);
         if decision.level == Level::None {
             return None;
         }
@@ -126,7 +127,10 @@ impl Audit {
         put("auditID", audit_id(&**env, &parts.headers).into());
         put("requestURI", parts.uri.path_and_query().map_or(info.path.as_str(), |uri| uri.as_str()).into());
         put("verb", info.verb.into());
-        put("user", user(caller));
+        put("user", user(real));
+        if acting.real.is_some() {
+            put("impersonatedUser", user(&acting.caller));
+        }
         if let Some(Source(address)) = parts.extensions.get::<Source>() {
             put("sourceIPs", json!([address.to_string()]));
         }
@@ -173,9 +177,6 @@ impl Record {
         self.ended = true;
         if let Some(id) = self.event.get("auditID").and_then(Value::as_str).and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(AUDIT_ID, id);
-        }
-        if let Some(other) = &notes.impersonated {
-            self.event.insert("impersonatedUser".to_owned(), user(other));
         }
         let mut annotations = json!(notes.annotations);
         if let Some((allowed, reason)) = &notes.allowed {

@@ -24,6 +24,7 @@ use super::reply::{self, Reply, to_reply};
 use super::{Settings, Shared, gzip, proxy};
 use crate::audit::Source;
 use crate::body::{self, Body};
+use crate::server::Acting;
 use crate::status::Status;
 
 /// What a client is told that speaks HTTP where HTTPS is spoken; Go's servers say the same.
@@ -193,22 +194,31 @@ async fn exchange(
             return Err((status, Some(incoming)));
         }
     };
+    // Noted, too, though nobody looks at what it asks for.
+    let turned_away = |acting: &Acting, (status, unread): Refused| {
+        drop(shared.server.refuse(&parts, acting, status.clone()));
+        (status, unread)
+    };
+    let acting = match shared.server.acting(&caller, &parts.headers).await {
+        Ok(acting) => acting,
+        Err(status) => return Err(turned_away(&Acting::oneself(caller), (status, Some(incoming)))),
+    };
     let zip = gzip::accepted(&parts.headers);
     let mut arriving = Arriving::new(incoming);
     let room = shared.small.try_acquire().ok().filter(|_| arriving.is_small());
     if room.is_some()
         && let Err(status) = arriving.within(SMALL_TIME.min(shared.settings.body), SMALL_BYTES).await
     {
-        return Err((status, Some(arriving.incoming)));
+        return Err(turned_away(&acting, (status, Some(arriving.incoming))));
     }
-    let seat = match Gate::enter(&shared.gate, &shared.server, &caller, &parts.method, &parts.uri).await {
+    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &parts.method, &parts.uri).await {
         Ok(seat) => seat,
-        Err(status) => return Err((status, Some(arriving.incoming))),
+        Err(status) => return Err(turned_away(&acting, (status, Some(arriving.incoming)))),
     };
     drop(room);
-    let body = arriving.whole(&shared.settings).await?;
+    let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
     // Shared, not copied: what is forwarded to a node needs it once more.
-    let handling = shared.server.answer(&parts, body.clone(), caller);
+    let handling = shared.server.answer(&parts, body.clone(), acting);
     let response = match tokio::time::timeout(shared.settings.request, handling).await {
         Ok(response) => response,
         Err(_) => return Err((Status::timeout("request did not complete within the allotted timeout"), None)),
