@@ -26,6 +26,8 @@ use crate::volumes::{NotReady, VolumeAction};
 
 /// How long a wait for a plugin lasts before it is told again.
 const WAIT_REPORT: Duration = Duration::from_secs(300);
+/// How long a pod's volumes have to be missing until that is told.
+const MISSING_IS_TOLD: Duration = Duration::from_secs(2);
 
 impl KubeletCore {
     /// Looks at every pod that something was observed about.
@@ -354,12 +356,13 @@ impl KubeletCore {
         fx: &mut Fx,
     ) {
         if let Err(missing) = self.volumes.ready(&w.pod) {
-            self.tell_missing_volumes(now, w, &missing, fx);
+            self.tell_missing_volumes(now, uid, w, &missing, fx);
             if let Some(at) = self.volumes.next_retry(uid) {
                 self.wake_pod(at, uid);
             }
             return;
         }
+        w.volumes_lack_since = None;
         if w.sandbox_op.is_some() {
             return;
         }
@@ -448,9 +451,25 @@ impl KubeletCore {
         }
     }
 
-    fn tell_missing_volumes(&mut self, now: Time, w: &mut Worker, missing: &[(String, Option<String>)], fx: &mut Fx) {
+    fn tell_missing_volumes(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        missing: &[(String, Option<String>)],
+        fx: &mut Fx,
+    ) {
         let errors: Vec<_> = missing.iter().filter_map(|(n, e)| Some((n, e.as_ref()?))).collect();
-        if errors.is_empty() || now < w.mount_said_at {
+        if errors.is_empty() {
+            return;
+        }
+        // A claim whose binding is told in two writes is complete in a moment.
+        let at = *w.volumes_lack_since.get_or_insert(now) + MISSING_IS_TOLD;
+        if now < at {
+            self.wake_pod(at, uid);
+            return;
+        }
+        if now < w.mount_said_at {
             return;
         }
         w.mount_said_at = now + Duration::from_secs(30);

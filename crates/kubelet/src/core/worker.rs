@@ -187,6 +187,8 @@ pub(super) struct Worker {
     /// Nothing of it is left here.
     pub gone: bool,
     pub mount_said_at: Time,
+    /// Since when volumes are missing without which its containers cannot start.
+    pub volumes_lack_since: Option<Time>,
     pub secrets_said_at: Time,
 }
 
@@ -242,6 +244,7 @@ impl Worker {
             drop_op: None,
             gone: false,
             mount_said_at: Time::default(),
+            volumes_lack_since: None,
             secrets_said_at: Time::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! Calls to the driver, through its socket.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +16,15 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::calls::{Access, Answer, Call, CallError, From, NewVolume, Outcome};
+use super::calls::{Access, Answer, Call, CallError, From, NewVolume};
 use super::{In, Out, Provisioner};
 use crate::TOPOLOGY;
 
 /// How long a call may take. One that takes longer goes on at the driver, and is asked for again.
 const CALL: Duration = Duration::from_secs(120);
+/// How long a driver that is busy is left alone, at first and at most.
+const FIRST_TURN: Duration = Duration::from_millis(20);
+const LAST_TURN: Duration = Duration::from_secs(1);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -39,23 +42,48 @@ impl Doer<Out, In> for Caller {
         let Some(events) = self.events.clone() else { return };
         let (socket, node) = (self.socket.clone(), self.node.clone());
         tokio::spawn(async move {
-            let outcome = match tokio::time::timeout(CALL, make(socket, &node, call)).await {
-                Ok(outcome) => outcome,
-                Err(_) => failed(format!("the driver gave no answer within {} s", CALL.as_secs())),
-            };
+            let late = |_| failed(format!("the driver gave no answer within {} s", CALL.as_secs()));
+            let ended = tokio::time::timeout(CALL, in_turn(&socket, &node, &call)).await.unwrap_or_else(late);
+            let outcome = ended.map_err(|refusal| refusal.error);
             events.send(In { id, outcome });
         });
     }
 }
 
-fn failed(message: impl Into<String>) -> Outcome {
-    Err(CallError { no_room: false, message: message.into() })
+/// Why a driver did not do what it was asked for.
+struct Refusal {
+    /// It does something else with the same volume (the protocol's `ABORTED`): it is to be asked again, ever less often.
+    busy: bool,
+    error: CallError,
 }
 
-fn refused(status: &Status) -> CallError {
-    CallError {
-        no_room: status.code() == Code::ResourceExhausted,
-        message: format!("rpc error: code = {:?} desc = {}", status.code(), status.message()),
+impl std::convert::From<CallError> for Refusal {
+    fn from(error: CallError) -> Self {
+        Self { busy: false, error }
+    }
+}
+
+fn failed(message: impl Into<String>) -> Result<Answer, Refusal> {
+    Err(CallError { no_room: false, message: message.into() }.into())
+}
+
+fn refused(status: &Status) -> Refusal {
+    let message = format!("rpc error: code = {:?} desc = {}", status.code(), status.message());
+    Refusal {
+        busy: status.code() == Code::Aborted,
+        error: CallError { no_room: status.code() == Code::ResourceExhausted, message },
+    }
+}
+
+/// Calls the driver once it has ended what else it does with the volume. That it is busy is no failure, and told to nobody.
+async fn in_turn(socket: &Path, node: &str, call: &Call) -> Result<Answer, Refusal> {
+    let mut pause = FIRST_TURN;
+    loop {
+        match make(socket.to_owned(), node, call.clone()).await {
+            Err(Refusal { busy: true, .. }) => tokio::time::sleep(pause).await,
+            ended => return ended,
+        }
+        pause = (pause * 2).min(LAST_TURN);
     }
 }
 
@@ -98,7 +126,7 @@ fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
-async fn make(socket: PathBuf, node: &str, call: Call) -> Outcome {
+async fn make(socket: PathBuf, node: &str, call: Call) -> Result<Answer, Refusal> {
     let mut driver = ControllerClient::new(dial(socket).await?);
     match call {
         Call::Create(v) => {
