@@ -85,6 +85,7 @@ pub(crate) enum Bug {
     Echo,
     LeaseIsLife,
     GuessedLoss,
+    OrphanedCalls,
     CarelessInlineDetach,
     SharedTokens,
     ExpiredTokens,
@@ -567,6 +568,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "known-mounts-are-there",
         also: &[],
         bug: Bug::RecordsAreMounts,
+    },
+    Plant {
+        name: "orphaned-calls",
+        what: "a FlexVolume driver goes on when its caller is dead, and detaches a disk that the next one has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::OrphanedCalls,
     },
     Plant {
         name: "guessed-loss",

@@ -69,7 +69,10 @@ impl World {
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
+                let planted = self.options.plant.map(|plant| plant.bug);
+                let shows = |role: Role| planted != Some(Bug::OrphanedCalls) || role == Role::Attacher;
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|role| may_crash(*role) && shows(*role)).collect();
                 if let Some(role) = pick(rng, &roles) {
                     // Drawn apart, as are servers.
                     if self.ends_rng.one_in(4) {

@@ -365,7 +365,7 @@ impl World {
             flex: crate::flex::Runs::new(
                 root.fork("flex"),
                 swarm.node,
-                options.plant.is_some_and(|plant| plant.bug == Bug::GuessedLoss),
+                options.plant.map(|plant| plant.bug),
             ),
             issuer: crate::tokens::Issuer::new(
                 root.fork("tokens"),
@@ -791,8 +791,9 @@ impl World {
                     }
                 }
                 Effect::Own(OwnOut::Flex(out)) => {
-                    let (number, after) = self.flex.begin(life, *out);
-                    self.queue.after(after, Happening::Flex(number));
+                    if let Some((number, after)) = self.flex.begin(life, *out) {
+                        self.queue.after(after, Happening::Flex(number));
+                    }
                 }
                 Effect::Own(OwnOut::Handler(out)) => {
                     if let Role::VirtHandler(number) = role
@@ -830,6 +831,9 @@ impl World {
             self.ledger.closed(conn);
         }
         let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
+        if role == Role::Attacher {
+            self.flex.caller_died(&self.rack);
+        }
         if let Role::Kubelet(number) | Role::VirtHandler(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {
