@@ -43,6 +43,7 @@ pub(crate) enum Bug {
     HastyOrphans,
     BrokenPromise,
     TameWatchdogs,
+    HalfClosed,
     JudgedAgain,
     StaleGrants,
     ForgottenDeletions,
@@ -570,13 +571,6 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::RecordsAreMounts,
     },
     Plant {
-        name: "orphaned-calls",
-        what: "a FlexVolume driver goes on when its caller is dead, and detaches a disk that the next one has attached again",
-        found_by: "disk-in-use-stays",
-        also: &[],
-        bug: Bug::OrphanedCalls,
-    },
-    Plant {
         name: "guessed-loss",
         what: "a disk whose FlexVolume driver does not say whether it is attached is detached, to be attached anew",
         found_by: "disk-in-use-stays",
@@ -687,6 +681,20 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::keepers::NAME,
         also: &[],
         bug: Bug::StateOfInstances,
+    },
+    Plant {
+        name: "orphaned-calls",
+        what: "a FlexVolume driver goes on when its caller is dead, and detaches a disk that the next one has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::OrphanedCalls,
+    },
+    Plant {
+        name: "half-closed-watchdogs",
+        what: "a machine's watchdog that did not take its closing is taken for closed, and nobody pets it any more",
+        found_by: "healthy-hosts-stay-up",
+        also: &[],
+        bug: Bug::HalfClosed,
     },
 ];
 
@@ -803,7 +811,12 @@ impl Bug {
     pub(crate) fn is_of_dead_nodes(self) -> bool {
         matches!(
             self,
-            Self::VanishedNode | Self::EndedOnDeadNode | Self::LateWriter | Self::BrokenPromise | Self::TameWatchdogs
+            Self::VanishedNode
+                | Self::EndedOnDeadNode
+                | Self::LateWriter
+                | Self::BrokenPromise
+                | Self::TameWatchdogs
+                | Self::HalfClosed
         )
     }
     /// Whether it is one of the GPU extender.
