@@ -45,14 +45,24 @@ impl Doer<Out<Call>, In<Outcome>> for Caller {
         let Some(events) = self.events.clone() else { return };
         let (drivers, clock, until) = (self.drivers.clone(), self.clock, self.until.subscribe());
         tokio::spawn(async move {
-            let outcome = tokio::select! {
-                // Looked at first: what comes late does not begin.
-                biased;
-                () = over(until, clock) => Err("the call was ended, since this process leads no more".to_owned()),
-                outcome = make(&drivers, call) => outcome,
-            };
+            let outcome = make_until(&drivers, call, until, clock).await;
             events.send(In { id, outcome });
         });
+    }
+}
+
+/// Makes a call, which ends when calls must be over.
+pub(super) async fn make_until(
+    drivers: &Drivers,
+    call: Call,
+    until: watch::Receiver<Option<Time>>,
+    clock: Clock,
+) -> Outcome {
+    tokio::select! {
+        // Looked at first: what comes late does not begin.
+        biased;
+        () = over(until, clock) => Err("the call was ended, since this process leads no more".to_owned()),
+        outcome = make(drivers, call) => outcome,
     }
 }
 
