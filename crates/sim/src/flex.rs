@@ -15,7 +15,7 @@ use carrack_storage::flex::calls::{Answer, Call, Outcome};
 use serde_json::json;
 
 use crate::attacher::{self, Rack};
-use crate::chance::{Delay, below};
+use crate::chance::{Delay, below, between};
 use crate::options::NodeFaults;
 use crate::plants::Bug;
 use crate::workload::{Act, What};
@@ -94,7 +94,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 impl Runs {
     pub(crate) fn new(rng: Rng, faults: NodeFaults, planted: Option<Bug>) -> Self {
         let orphans = planted == Some(Bug::OrphanedCalls);
-        let fail_one_in = if orphans || planted == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
+        let fail_one_in = if planted == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
         Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0, orphans }
     }
 
@@ -113,10 +113,22 @@ impl Runs {
             true => Fate::FailsAfter,
         };
         self.last += 1;
+        let more = if self.orphans {
+            // Detaching takes long now and then, and what follows does not.
+            let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
+            if long { between(&mut self.rng, LONGEST * 2, LONGEST * 4) } else { Duration::ZERO }
+        } else if self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN) {
+            below(&mut self.rng, LONGEST)
+        } else {
+            Duration::ZERO
+        };
         self.running.insert(self.last, (life, id, call, fate));
-        let long = self.fail_one_in > 0 && self.rng.one_in(if self.orphans { 2 } else { LONG_ONE_IN });
-        let more = if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO };
         Some((self.last, more + self.takes.draw(&mut self.rng)))
+    }
+
+    /// Whether a disk is being detached for this life of the caller.
+    pub(crate) fn detaches(&self, life: u32) -> bool {
+        self.running.values().any(|(of, _, call, _)| *of == life && matches!(call, Call::Detach { .. }))
     }
 
     /// The caller is dead, and its calls with it: one has just been done, another never is.

@@ -497,7 +497,7 @@ impl Swarm {
                 // Attachers that die in the midst of their calls.
                 nodes = 1;
                 crash_one_in_effects = 0;
-                intervals = Intervals { crash: Some(Duration::from_secs(4)), ..Intervals::default() };
+                intervals = Intervals { crash: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
             Some(Bug::MountsUntold) => {
                 // Pods that vanish while their disks are mounted.

@@ -70,7 +70,10 @@ impl World {
         match fault {
             Fault::Crash => {
                 let planted = self.options.plant.map(|plant| plant.bug);
-                let shows = |role: Role| planted != Some(Bug::OrphanedCalls) || role == Role::Attacher;
+                let of_attacher = self.processes.get(&Role::Attacher).map_or(0, |process| process.life);
+                let shows = |role: Role| {
+                    planted != Some(Bug::OrphanedCalls) || role == Role::Attacher && self.flex.detaches(of_attacher)
+                };
                 let roles: Vec<Role> =
                     self.processes.keys().copied().filter(|role| may_crash(*role) && shows(*role)).collect();
                 if let Some(role) = pick(rng, &roles) {
