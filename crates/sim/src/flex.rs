@@ -15,7 +15,7 @@ use carrack_storage::flex::calls::{Answer, Call, Outcome};
 use serde_json::json;
 
 use crate::attacher::{self, Rack};
-use crate::chance::{Delay, below, between};
+use crate::chance::{Delay, below};
 use crate::options::NodeFaults;
 use crate::plants::Bug;
 use crate::workload::{Act, What};
@@ -25,7 +25,7 @@ pub(crate) const DRIVER: &str = "sim/rack";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::OrphanedCalls))
+    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach))
 }
 
 /// Makes about half of the disks this driver's, and of those that pods bring.
@@ -82,8 +82,6 @@ pub(crate) struct Runs {
     fail_one_in: u64,
     running: BTreeMap<u64, (u32, u64, Call, Fate)>,
     last: u64,
-    /// A planted bug: calls go on when their caller is dead, for as long as they take.
-    orphans: bool,
 }
 
 /// One in so many calls takes long, where calls may fail.
@@ -93,9 +91,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 impl Runs {
     pub(crate) fn new(rng: Rng, faults: NodeFaults, planted: Option<Bug>) -> Self {
-        let orphans = planted == Some(Bug::OrphanedCalls);
         let fail_one_in = if planted == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
-        Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0, orphans }
+        Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0 }
     }
 
     /// Nothing fails any more.
@@ -113,29 +110,14 @@ impl Runs {
             true => Fate::FailsAfter,
         };
         self.last += 1;
-        let more = if self.orphans {
-            // Detaching takes long now and then, and what follows does not.
-            let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
-            if long { between(&mut self.rng, LONGEST * 2, LONGEST * 4) } else { Duration::ZERO }
-        } else if self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN) {
-            below(&mut self.rng, LONGEST)
-        } else {
-            Duration::ZERO
-        };
         self.running.insert(self.last, (life, id, call, fate));
+        let long = self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN);
+        let more = if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO };
         Some((self.last, more + self.takes.draw(&mut self.rng)))
-    }
-
-    /// Whether a disk is being detached for this life of the caller.
-    pub(crate) fn detaches(&self, life: u32) -> bool {
-        self.running.values().any(|(of, _, call, _)| *of == life && matches!(call, Call::Detach { .. }))
     }
 
     /// The caller is dead, and its calls with it: one has just been done, another never is.
     pub(crate) fn caller_died(&mut self, rack: &Rack) {
-        if self.orphans {
-            return;
-        }
         for (_, _, call, fate) in std::mem::take(&mut self.running).into_values() {
             if fate != Fate::FailsBefore && self.rng.one_in(2) {
                 make(&call, rack);

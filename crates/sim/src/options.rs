@@ -493,12 +493,6 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
             }
-            Some(Bug::OrphanedCalls) => {
-                // Attachers that die in the midst of their calls.
-                nodes = 1;
-                crash_one_in_effects = 0;
-                intervals = Intervals { crash: Some(Duration::from_secs(1)), ..Intervals::default() };
-            }
             Some(Bug::MountsUntold) => {
                 // Pods that vanish while their disks are mounted.
                 nodes = 1;

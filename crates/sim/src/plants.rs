@@ -86,7 +86,6 @@ pub(crate) enum Bug {
     Echo,
     LeaseIsLife,
     GuessedLoss,
-    OrphanedCalls,
     CarelessInlineDetach,
     SharedTokens,
     ExpiredTokens,
@@ -681,13 +680,6 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::keepers::NAME,
         also: &[],
         bug: Bug::StateOfInstances,
-    },
-    Plant {
-        name: "orphaned-calls",
-        what: "a FlexVolume driver goes on when its caller is dead, and detaches a disk that the next one has attached again",
-        found_by: "disk-in-use-stays",
-        also: &[],
-        bug: Bug::OrphanedCalls,
     },
     Plant {
         name: "half-closed-watchdogs",

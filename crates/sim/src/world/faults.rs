@@ -69,13 +69,7 @@ impl World {
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
-                let planted = self.options.plant.map(|plant| plant.bug);
-                let of_attacher = self.processes.get(&Role::Attacher).map_or(0, |process| process.life);
-                let shows = |role: Role| {
-                    planted != Some(Bug::OrphanedCalls) || role == Role::Attacher && self.flex.detaches(of_attacher)
-                };
-                let roles: Vec<Role> =
-                    self.processes.keys().copied().filter(|role| may_crash(*role) && shows(*role)).collect();
+                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
                 if let Some(role) = pick(rng, &roles) {
                     // Drawn apart, as are servers.
                     if self.ends_rng.one_in(4) {
