@@ -1,7 +1,10 @@
 //! The FlexVolume drivers of `carrack_flexvolume::testing`, in a sandbox.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use carrack_flexvolume::testing::{DISKS, Driver, FILES, Installed};
@@ -10,7 +13,7 @@ use crate::Sandbox;
 
 /// A driver in a sandbox. What it left attached is detached when this is dropped.
 #[derive(Debug)]
-pub struct Disks(Installed);
+pub struct Disks(Installed, PathBuf);
 
 impl Disks {
     /// The driver of disks.
@@ -27,8 +30,9 @@ impl Disks {
 
     fn of(driver: Driver, sandbox: &Sandbox) -> Self {
         let dir = sandbox.home().join(driver.name.replace('/', "-"));
-        let installed = Installed::new(driver, &sandbox.data_dir().join("volume-plugins"), &dir);
-        Self(installed.expect("the driver can be written"))
+        let plugins = sandbox.data_dir().join("volume-plugins");
+        let installed = Installed::new(driver, &plugins, &dir);
+        Self(installed.expect("the driver can be written"), plugins)
     }
 
     /// How it is to misbehave; empty for not at all.
@@ -37,6 +41,20 @@ impl Disks {
     /// It cannot be told.
     pub fn mode(&self, mode: &str) {
         self.0.mode(mode).expect("written");
+    }
+
+    /// Whether a call of the driver runs.
+    ///
+    /// # Panics
+    /// The machine's processes cannot be listed.
+    #[must_use]
+    pub fn running(&self) -> bool {
+        let is_driver = |word: &[u8]| Path::new(OsStr::from_bytes(word)).starts_with(&self.1);
+        let processes = fs::read_dir("/proc").expect("read").flatten();
+        processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok()).any(|line| {
+            // Of a script: its interpreter, and then itself.
+            line.split(|byte| *byte == 0).take(2).any(is_driver)
+        })
     }
 
     /// Whether a loop device is on one of the disks.

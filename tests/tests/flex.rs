@@ -61,11 +61,12 @@ fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
     });
     assert_eq!(count(&disks, "waitforattach"), 0, "the node waits");
 
-    // Everything dies in the middle of a call, and the driver goes on.
+    // Everything dies in the middle of a call, and the driver, which would do it late, with it.
     disks.mode("hang attach");
     let before = count(&disks, "attach");
-    eventually_true("it is tried again", 60, || count(&disks, "attach") > before);
+    eventually_true("it is tried again", 60, || count(&disks, "attach") > before && disks.running());
     sandbox.kill_9();
+    eventually_true("the driver ends with its caller", 10, || !disks.running());
     disks.mode("");
     sandbox.start(&[]);
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);

@@ -128,6 +128,43 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     eventually_true("the disk is detached", 60, || !disks.attached());
     let image = fs::read(disks.image("pv-raw")).expect("the disk");
     assert!(image.starts_with(b"carrack was here"), "the data is on the disk");
+
+    // A claim that names nothing, and one of a disk whose file system needs repair by hand: root and lost+found are gone.
+    let spec = "accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: nowhere, resources: {requests: {storage: 32Mi}}";
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: nothing}}\nspec: {{{spec}}}\n"
+    ));
+    let (broken, files) = (disks.image("pv-broken"), sandbox.home().join("files"));
+    fs::create_dir(&files).and_then(|()| fs::write(files.join("kept"), "what was written\n")).expect("written");
+    let (broken, files) = (broken.to_string_lossy(), files.to_string_lossy());
+    for (program, arguments) in [
+        ("truncate", &["-s", "32M", &broken] as &[&str]),
+        ("mkfs.ext4", &["-q", "-F", "-d", &files, &broken]),
+        ("debugfs", &["-w", "-R", "clri <2>", &broken]),
+        ("debugfs", &["-w", "-R", "clri <11>", &broken]),
+        ("debugfs", &["-w", "-R", "ssv state 2", &broken]),
+    ] {
+        sandbox.program(program, arguments).ok();
+    }
+    claim(&kubectl, "broken", "Filesystem");
+    kubectl.apply(&pod("nothing", "nothing", MOUNTED));
+    kubectl.apply(&pod("broken", "broken", MOUNTED));
+    for (name, of_claim, of_pod) in [
+        ("nothing", "volume \"nowhere\" not found", "unbound immediate PersistentVolumeClaims"),
+        ("broken", "needs repair by hand", "needs repair by hand"),
+    ] {
+        eventually("the reason shows in the events of claim and pod", 60, || {
+            let said = [kubectl.ok(&["describe", "pvc", name]), kubectl.ok(&["describe", "pod", name])];
+            if said[0].contains(of_claim) && said[1].contains(of_pod) { Ok(()) } else { Err(said.concat()) }
+        });
+    }
+    kubectl.ok(&["delete", "pod", "nothing", "broken", "--timeout=60s"]);
+    eventually_true("the disk is detached", 60, || !disks.attached());
+    assert_eq!(
+        sandbox.program("debugfs", &["-R", "cat <12>", &broken]).ok(),
+        "what was written\n",
+        "the data is untouched"
+    );
 }
 
 /// A file system that is shared with mount namespaces made later, until this is dropped.

@@ -44,19 +44,37 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     bail!("something is left:\n  {}", failures.join("\n  "))
 }
 
+/// Between two looks whether an agent that ends has let go of the watchdog.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Closes the machine's watchdog, which an agent that ends while guests run leaves running, before the guests get their time
-/// to shut down. Until they have ended, their own monitors keep what was promised. Returns what failed.
+/// to shut down. Until they have ended, their own monitors keep what was promised. An agent lets go of it when it ends, long
+/// before the last of its process is gone, and from then on nobody pets it. Returns what failed.
 async fn close_watchdog(layout: &Layout, progress: &mut Progress) -> anyhow::Result<Option<String>> {
     let state_dir = layout.virt_dir();
     if watchdog::left(&state_dir).is_none() {
         return Ok(None);
     }
+    let release = || {
+        let state_dir = state_dir.clone();
+        async move { tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await }
+    };
     if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
         progress.step(format!("stopping carrack (pid {})", up.pid));
-        tokio::task::spawn_blocking(move || up.terminate(UP_GRACE)).await??;
+        let mut ends = tokio::task::spawn_blocking(move || up.terminate(UP_GRACE));
+        loop {
+            tokio::select! {
+                ended = &mut ends => break ended??,
+                () = tokio::time::sleep(LOOK) => {
+                    // Held until then.
+                    let _refused = release().await?;
+                }
+            }
+        }
     }
     progress.step("closing the machine's watchdog".to_owned());
-    Ok(tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await?.err())
+    // Also what was opened once more by then.
+    Ok(release().await?.err().map(|refused| refused.why))
 }
 
 /// Takes down the nodes of a cluster with several, each in its own network namespace, so that what lies there goes by the

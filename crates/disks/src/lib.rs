@@ -10,7 +10,8 @@ pub mod mounts;
 pub mod ownership;
 mod program;
 
-pub use program::{LIMIT, program, system};
+use program::program;
+pub use program::{LIMIT, system};
 
 /// Why something about a disk failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

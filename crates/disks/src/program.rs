@@ -15,7 +15,11 @@ const MAX_OUTPUT: usize = 64 << 10;
 ///
 /// # Errors
 /// When it cannot be run, or takes too long; it is killed then.
-pub async fn program(program: &Path, args: &[String], limit: Duration) -> Result<(Option<i32>, String), DiskError> {
+pub(crate) async fn program(
+    program: &Path,
+    args: &[String],
+    limit: Duration,
+) -> Result<(Option<i32>, String), DiskError> {
     let mut command = tokio::process::Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let name = program.display();

@@ -62,6 +62,11 @@ impl LeaderElector {
     pub fn leading(&self, now: Time) -> bool {
         !self.stopping && self.renewed.is_some_and(|at| now.since(at) < RENEW_DEADLINE)
     }
+    /// Until when this candidate may act, unless it renews; long ago when it does not lead.
+    #[must_use]
+    pub fn leads_until(&self) -> Time {
+        self.renewed.filter(|_| !self.stopping).map_or(Time::default(), |at| at + RENEW_DEADLINE)
+    }
     /// Whether it led and may act no more.
     #[must_use]
     pub fn lost(&self, now: Time) -> bool {

@@ -197,6 +197,12 @@ impl Manager {
         }));
         self
     }
+    /// Until when it may act, unless its elector renews; none where it takes part in no election.
+    #[must_use]
+    pub fn leads_until(&self) -> Option<Time> {
+        self.elector.as_ref().map(LeaderElector::leads_until)
+    }
+
     /// Reconciles only while this elector leads.
     #[must_use]
     pub fn with_elector(mut self, elector: LeaderElector) -> Self {

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use carrack_disks::{DiskError, program};
+use carrack_disks::DiskError;
 
+use crate::run::run;
 use crate::{Answer, Capabilities};
 
 /// How long a call may take. Upstream limits waitforattach alone, to ten minutes; a driver that hangs in another call would
@@ -69,7 +70,7 @@ impl Drivers {
         Ok(self.dir.join(driver.replace('/', "~")).join(name))
     }
 
-    /// Calls a driver.
+    /// Calls a driver. What runs of it ends with this process, and when this is dropped.
     ///
     /// # Errors
     /// It fails, hangs, or does not say what it did.
@@ -80,7 +81,7 @@ impl Drivers {
         }
         let path = self.program(driver)?;
         let all: Vec<String> = std::iter::once(verb.to_owned()).chain(args.iter().cloned()).collect();
-        let (code, text) = program(&path, &all, self.limit).await?;
+        let (code, text) = run(&path, &all, self.limit).await?;
         // The arguments hold secrets and are not shown.
         let about = format!("FlexVolume driver {driver}, {verb}");
         let code = code.unwrap_or(-1);
@@ -173,6 +174,93 @@ mod tests {
             assert!(!drivers.capabilities("v/d").await.expect("known").attach);
         }
         assert_eq!(fs::read_to_string(dir.path().join("calls")).expect("read"), "getvolumename\ninit\n");
+    }
+
+    /// What a driver started is there, in that file.
+    fn started(at: &std::path::Path) -> Option<u32> {
+        fs::read_to_string(at.join("started")).ok()?.trim().parse().ok()
+    }
+
+    /// Waits until a process is gone, or only its parent has not heard of it.
+    async fn is_gone(pid: u32) -> bool {
+        for _ in 0..400 {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if stat.is_empty() || stat.contains(") Z ") {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        false
+    }
+
+    /// Starts something that outlives it, unless it is ended, and waits for it.
+    const LONG: &str =
+        r#"sleep 600 & echo $! >"$(dirname "$0")/new"; mv "$(dirname "$0")/new" "$(dirname "$0")/../started"; wait"#;
+
+    #[tokio::test]
+    async fn a_call_that_is_given_up_ends_with_all_that_it_started() {
+        let (dir, drivers) = driver(LONG);
+        // Its time is over.
+        let said = drivers.call("v/d", "detach", &[]).await.expect_err("it hangs").to_string();
+        assert!(said.contains("no answer within 1 s"), "{said}");
+        let first = started(dir.path()).expect("it has begun");
+        assert!(is_gone(first).await, "{first} runs on");
+        // Nobody waits for it any more.
+        let drivers = drivers.with_limit(Duration::from_secs(600));
+        let call = tokio::spawn(async move { drivers.call("v/d", "detach", &[]).await });
+        let second = loop {
+            match started(dir.path()).filter(|pid| *pid != first) {
+                Some(pid) => break pid,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        call.abort();
+        assert!(is_gone(second).await, "{second} runs on");
+    }
+
+    #[tokio::test]
+    async fn a_driver_dies_with_its_caller_and_what_it_left_behind_when_it_answered_does_not() {
+        let (dir, drivers) = driver(&format!(
+            r#"[ "$1" = detach ] || {{ sleep 600 >/dev/null 2>&1 & echo $! >{}/left; echo '{{"status": "Success"}}'; exit; }}
+            {LONG}"#,
+            dir_of_driver()
+        ));
+        drivers.call("v/d", "mount", &[]).await.expect("it answers");
+        let left =
+            fs::read_to_string(dir.path().join("v~d/left")).expect("read").trim().parse::<u32>().expect("a number");
+        // A process that calls a driver, and is killed.
+        let mut caller = std::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
+            .env("DRIVERS", dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it runs");
+        let begun = loop {
+            match started(dir.path()) {
+                Some(pid) => break pid,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        assert!(fs::exists(format!("/proc/{begun}")).expect("read"));
+        caller.kill().expect("killed");
+        caller.wait().expect("it ended");
+        assert!(is_gone(begun).await, "{begun} runs on");
+        assert!(fs::exists(format!("/proc/{left}")).expect("read"), "what serves a volume was ended");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(left).expect("small")).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("ended");
+    }
+
+    /// The directory of the driver, in its own words.
+    fn dir_of_driver() -> &'static str {
+        r#""$(dirname "$0")""#
+    }
+
+    #[tokio::test]
+    #[ignore = "it is the process that another test kills"]
+    async fn calls_and_waits() {
+        let Some(dir) = std::env::var_os("DRIVERS") else { return };
+        let drivers = Drivers::new(dir.into());
+        drivers.call("v/d", "detach", &[]).await.expect_err("it does not end");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@
 
 mod answer;
 mod drivers;
+mod run;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod volume;

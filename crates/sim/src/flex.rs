@@ -1,6 +1,7 @@
 //! A FlexVolume driver whose disks are those of the rack: what the control plane's calls to its program do.
 //!
-//! Calls take their time, fail before or after their effect, and go on when their caller has died. A node that is switched
+//! Calls take their time, fail before or after their effect, and end with their caller: what they were about to do is done by
+//! then, or is never done. A node that is switched
 //! off loses its disks of this driver, and they come back under other names. Some are volumes of claims, others are brought by
 //! pods themselves.
 
@@ -14,7 +15,7 @@ use carrack_storage::flex::calls::{Answer, Call, Outcome};
 use serde_json::json;
 
 use crate::attacher::{self, Rack};
-use crate::chance::Delay;
+use crate::chance::{Delay, below};
 use crate::options::NodeFaults;
 use crate::plants::Bug;
 use crate::workload::{Act, What};
@@ -79,13 +80,18 @@ pub(crate) struct Runs {
     rng: Rng,
     takes: Delay,
     fail_one_in: u64,
-    running: BTreeMap<u64, (u32, Out<Call>, Fate)>,
+    running: BTreeMap<u64, (u32, u64, Call, Fate)>,
     last: u64,
 }
 
+/// One in so many calls takes long, where calls may fail.
+const LONG_ONE_IN: u64 = 8;
+/// So long at most.
+const LONGEST: Duration = Duration::from_secs(10);
+
 impl Runs {
-    pub(crate) fn new(rng: Rng, faults: NodeFaults, unreliable: bool) -> Self {
-        let fail_one_in = if unreliable { 2 } else { faults.fail_one_in };
+    pub(crate) fn new(rng: Rng, faults: NodeFaults, planted: Option<Bug>) -> Self {
+        let fail_one_in = if planted == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
         Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0 }
     }
 
@@ -95,20 +101,33 @@ impl Runs {
     }
 
     /// A call begins; under which number, and when it takes effect.
-    pub(crate) fn begin(&mut self, life: u32, out: Out<Call>) -> (u64, Duration) {
+    pub(crate) fn begin(&mut self, life: u32, out: Out<Call>) -> Option<(u64, Duration)> {
+        // It takes part in no election.
+        let Out::Call { id, call } = out else { return None };
         let fate = match self.rng.one_in(self.fail_one_in) {
             false => Fate::Works,
             true if self.rng.one_in(2) => Fate::FailsBefore,
             true => Fate::FailsAfter,
         };
         self.last += 1;
-        self.running.insert(self.last, (life, out, fate));
-        (self.last, self.takes.draw(&mut self.rng))
+        self.running.insert(self.last, (life, id, call, fate));
+        let long = self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN);
+        let more = if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO };
+        Some((self.last, more + self.takes.draw(&mut self.rng)))
+    }
+
+    /// The caller is dead, and its calls with it: one has just been done, another never is.
+    pub(crate) fn caller_died(&mut self, rack: &Rack) {
+        for (_, _, call, fate) in std::mem::take(&mut self.running).into_values() {
+            if fate != Fate::FailsBefore && self.rng.one_in(2) {
+                make(&call, rack);
+            }
+        }
     }
 
     /// A call takes effect.
     pub(crate) fn end(&mut self, number: u64, rack: &Rack) -> Option<Answered> {
-        let (life, Out { id, call }, fate) = self.running.remove(&number)?;
+        let (life, id, call, fate) = self.running.remove(&number)?;
         let outcome = match fate {
             Fate::FailsBefore => Err("the driver hiccups".to_owned()),
             Fate::Works => Ok(make(&call, rack)),

@@ -4,8 +4,12 @@
 //! before the changes that it stands for would be no watch.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use carrack_engine::Time;
+
+/// A process that hung so lately may not have done yet what it had to.
+const LATELY: Duration = Duration::from_secs(4);
 
 /// Until when a process hangs, and what waits for it.
 #[derive(Debug)]
@@ -47,6 +51,10 @@ impl<T> Hang<T> {
     }
     pub(crate) fn hangs(&self, now: Time) -> bool {
         now < self.until
+    }
+    /// Whether it hangs, or did a few seconds ago.
+    pub(crate) fn hung(&self, now: Time) -> bool {
+        now < self.until + LATELY
     }
     /// Something reaches the process.
     pub(crate) fn arrive(&mut self, now: Time, thing: T) -> Arrival<T> {

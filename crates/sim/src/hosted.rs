@@ -82,6 +82,8 @@ pub(crate) struct Settings {
     pub apart: bool,
     /// virt-handlers use the watchdogs of their machines.
     pub watchdogs: bool,
+    /// What the watchdog of this node's machine is set to, if it was left running.
+    pub watchdog_left: Option<std::time::Duration>,
     pub bug: Option<Bug>,
 }
 
@@ -228,7 +230,11 @@ impl Hosted {
             }
             Role::VirtHandler(node) => {
                 let core = Handler::new(&node_name(node), &rng);
-                let core = if settings.watchdogs { core.with_watchdog(true) } else { core };
+                let core = match settings.watchdog_left {
+                    _ if !settings.watchdogs => core,
+                    Some(left) => core.taking_over_watchdog(Some(left)),
+                    None => core.with_watchdog(),
+                };
                 Self::Handler(Box::new(core), Effects::new())
             }
         })

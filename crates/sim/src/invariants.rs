@@ -44,6 +44,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
     },
     Invariant {
+        name: crate::node::HEALTHY_HOSTS,
+        sentence: "No machine is reset by its watchdog while its virt-handler is there and may pet it.",
+    },
+    Invariant {
         name: crate::writers::NAME,
         sentence: "Once a run of a machine has opened its disk, no run before it ever opens it, however late it comes.",
     },

@@ -345,11 +345,12 @@ impl Swarm {
             own.one_in(4) && options.faults && options.machines && planted.is_none() && intervals.guest.is_none();
         intervals.strand = strand.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
         let mut own = root.fork("watchdogs");
-        let guarded = planted == Some(Bug::TameWatchdogs) || own.one_in(2) && options.machines && planted.is_none();
+        let of_watchdogs = matches!(planted, Some(Bug::TameWatchdogs | Bug::HalfClosed));
+        let guarded = of_watchdogs || own.one_in(2) && options.machines && planted.is_none();
         let watchdogs = guarded.then(|| {
             // One that rounds up, one that does as it is told, none at all.
             let mut draw = || [Some(10), Some(8), None][usize::try_from(own.below(3)).unwrap_or(0)];
-            [draw(), draw(), draw()].map(|drawn| drawn.or((planted == Some(Bug::TameWatchdogs)).then_some(8)))
+            [draw(), draw(), draw()].map(|drawn| drawn.or(of_watchdogs.then_some(8)))
         });
         let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
@@ -422,6 +423,11 @@ impl Swarm {
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
+            }
+            Some(Bug::HalfClosed) => {
+                // Guests that end and come back where everybody lives.
+                crash_one_in_effects = 0;
+                intervals = Intervals { guest: Some(Duration::from_secs(5)), ..Intervals::default() };
             }
             Some(Bug::MissingHeartbeat | Bug::StateOfInstances) => {
                 crash_one_in_effects = 0;

@@ -43,6 +43,7 @@ pub(crate) enum Bug {
     HastyOrphans,
     BrokenPromise,
     TameWatchdogs,
+    HalfClosed,
     JudgedAgain,
     StaleGrants,
     ForgottenDeletions,
@@ -680,6 +681,13 @@ pub const PLANTS: &[Plant] = &[
         also: &[],
         bug: Bug::StateOfInstances,
     },
+    Plant {
+        name: "half-closed-watchdogs",
+        what: "a machine's watchdog that did not take its closing is taken for closed, and nobody pets it any more",
+        found_by: "healthy-hosts-stay-up",
+        also: &[],
+        bug: Bug::HalfClosed,
+    },
 ];
 
 /// The planted bug of a name.
@@ -795,7 +803,12 @@ impl Bug {
     pub(crate) fn is_of_dead_nodes(self) -> bool {
         matches!(
             self,
-            Self::VanishedNode | Self::EndedOnDeadNode | Self::LateWriter | Self::BrokenPromise | Self::TameWatchdogs
+            Self::VanishedNode
+                | Self::EndedOnDeadNode
+                | Self::LateWriter
+                | Self::BrokenPromise
+                | Self::TameWatchdogs
+                | Self::HalfClosed
         )
     }
     /// Whether it is one of the GPU extender.

@@ -35,13 +35,19 @@ const LONGEST: Duration = Duration::from_secs(122);
 /// What is said of an answer that does not go with its call.
 pub(crate) const ANOTHER_ANSWER: &str = "the driver's answer was about something else";
 
-/// A call to a driver.
+/// What the shell is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Out<C> {
-    /// Names it.
-    pub id: u64,
-    /// What to call.
-    pub call: C,
+pub enum Out<C> {
+    /// A call to a driver.
+    Call {
+        /// Names it.
+        id: u64,
+        /// What to call.
+        call: C,
+    },
+    /// By then calls must be over, those under way and those to come, unless another time is told: this process leads so
+    /// long, and whoever leads after it makes calls of its own. Who takes part in no election never says it.
+    MayCallUntil(Time),
 }
 
 /// A call's end.
@@ -176,21 +182,28 @@ pub struct Asking<C: Call> {
     manager: Manager,
     inner: Effects<Never>,
     calls: Calls<C>,
+    /// What was told of how long calls may run.
+    until: Option<Time>,
 }
 
 impl<C: Call> Asking<C> {
     /// Hosts a manager with the questions of its controllers.
     #[must_use]
     pub fn around(manager: Manager, calls: Calls<C>) -> Self {
-        Self { manager, inner: Effects::new(), calls }
+        Self { manager, inner: Effects::new(), calls, until: None }
     }
 
     fn hand_on(&mut self, fx: &mut Effects<Out<C>>) {
+        let until = self.manager.leads_until();
+        if let Some(until) = until.filter(|_| until != self.until) {
+            fx.own(Out::MayCallUntil(until));
+        }
+        self.until = until;
         while let Some(effect) = self.inner.pop() {
             fx.pass(effect);
         }
         for (id, call) in self.calls.take() {
-            fx.own(Out { id, call });
+            fx.own(Out::Call { id, call });
         }
     }
 }

@@ -322,8 +322,8 @@ pub struct VirtHandlerArgs {
 #[derive(Debug, Clone, Args)]
 pub struct WatchdogArgs {
     /// Let the machine's watchdog reset it when guests that may be started elsewhere run and neither they nor this agent
-    /// keep their node's promise. An agent that is killed then has about six seconds to come back; `carrack down` closes the
-    /// watchdog, and comes before the machine itself is shut down
+    /// keep their node's promise. An agent that is killed then has about six seconds to come back, less where the driver makes less than
+    /// eight seconds of the time; `carrack down` closes the watchdog, and comes before the machine itself is shut down
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "/dev/watchdog")]
     pub watchdog: Option<PathBuf>,
 }

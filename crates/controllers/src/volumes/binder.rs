@@ -135,7 +135,11 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, 
             },
         };
     }
-    let Some(volume) = view.get::<PersistentVolume>("", wanted) else { return set_claim(claim, "Pending") };
+    let Some(volume) = view.get::<PersistentVolume>("", wanted) else {
+        // It may be made after its claim, which is nothing wrong.
+        let why = format!("volume {wanted:?} not found");
+        return set_claim(claim, "Pending").event(EventRecord::normal(claim, "FailedBinding", why));
+    };
     let free = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none());
     if is_bound_to(volume, claim) {
         return bind(claim, volume, now);

@@ -103,7 +103,7 @@ fn claims_come_to_volumes() {
         (claim("u", "", "Pending", false, ""), vec![], vec![], vec![], vec!["FailedBinding"]),
         (claim("u", "", "Pending", false, "c"), vec![], vec![class("Immediate", NO_PROVISIONER)], vec![], vec![]),
         // A claim that names its volume.
-        (claim("u", "v", "Pending", false, "c"), vec![], at_once(), vec![], vec![]),
+        (claim("u", "v", "Pending", false, "c"), vec![], at_once(), vec![], vec!["FailedBinding"]),
         (claim("u", "v", "Pending", false, "c"), vec![free()], at_once(), vec![take], vec![]),
         (claim("u", "v", "Pending", false, "other"), vec![free()], vec![], vec![], vec!["VolumeMismatch"]),
         (

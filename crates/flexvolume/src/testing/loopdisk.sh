@@ -8,7 +8,7 @@ mode() { cat "$DIR/mode" 2>/dev/null; }
 [ "$(mode)" = "fail $call" ] && { echo '{"status": "Failure", "message": "told to fail"}'; exit 1; }
 [ "$(mode)" = "garbage $call" ] && { echo 'Segmentation fault'; exit 0; }
 while [ "$(mode)" = "hang $call" ]; do sleep 0.1; done
-# A call of an agent that died goes on, and another one comes.
+# One call at a time, whoever makes it.
 exec 9>>"$DIR/lock"
 flock 9
 say() {

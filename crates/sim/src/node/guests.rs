@@ -128,18 +128,25 @@ impl Guests {
         if let Op::Watch(place) = op {
             return self.watch(life, place, runtime);
         }
-        // Without its record the handler cannot live at all; that is another matter than what fails here. Who has a device
-        // open knows it.
-        let device = |op: &Op| matches!(op, Op::Watchdog(WatchdogCall::Open { .. } | WatchdogCall::Close));
-        let fails = fails.filter(|_| !matches!(op, Op::Load) && !device(&op));
+        // Without its record the handler cannot live at all; that is another matter than what fails here.
+        let fails = fails.filter(|_| !matches!(op, Op::Load));
         let mut follow = Vec::new();
-        let outcome = match fails {
-            Some(true) => Err(OpError("the node hiccups".into())),
-            _ => self.do_it(op, now, runtime, rng, blind, &mut follow),
-        };
-        let outcome = match fails {
-            Some(false) => outcome.and_then(|_| Err(OpError("no answer in time".into()))),
-            _ => outcome,
+        let outcome = match (fails, op) {
+            (fails, Op::Watchdog(call)) => {
+                // What is planted shows in closing alone.
+                let fails = fails.or((self.watchdog.half_closed && call == WatchdogCall::Close).then_some(true));
+                let (outcome, look) = match fails {
+                    Some(before) => self.watchdog.refuse(call, before, now),
+                    None => self.watchdog.call(call, now),
+                };
+                follow.extend(look.map(|after| Follow::Later(after, NodeEvent::Watchdog)));
+                outcome
+            }
+            (Some(true), _) => Err(OpError("the node hiccups".into())),
+            (fails, op) => {
+                let outcome = self.do_it(op, now, runtime, rng, blind, &mut follow);
+                if fails.is_some() { outcome.and_then(|_| Err(OpError("no answer in time".into()))) } else { outcome }
+            }
         };
         let back = between(rng, Duration::from_micros(100), Duration::from_millis(2));
         follow.push(Follow::Handler(life, back, Box::new(In::Done(id, outcome))));
@@ -208,12 +215,7 @@ impl Guests {
                 Some(guest) if guest.domain.agent_connected && !rng.one_in(4) => Ok(Reply::Agent(Box::default())),
                 _ => Err(OpError("no agent answers".into())),
             },
-            Op::Watchdog(call) => {
-                let (outcome, look) = self.watchdog.call(call, now);
-                follow.extend(look.map(|after| Follow::Later(after, NodeEvent::Watchdog)));
-                outcome
-            }
-            Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) => Ok(Reply::Done),
+            Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::Watchdog(_) => Ok(Reply::Done),
         }
     }
 

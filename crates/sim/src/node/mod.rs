@@ -30,6 +30,7 @@ pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
 pub(crate) use storage::{Storage, orphan, traces};
+pub(crate) use watchdog::NAME as HEALTHY_HOSTS;
 
 /// CPUs of a node.
 pub(crate) const CPUS: u32 = 4;
@@ -197,6 +198,7 @@ impl Node {
             op => op,
         };
         let delay = self.faults.operation.draw(&mut self.rng);
+        let delay = if matches!(op, Op::Watchdog(_)) { delay.min(watchdog::SLOWEST) } else { delay };
         self.guests.ask(life, out.id, op, delay)
     }
 
@@ -234,6 +236,7 @@ impl Node {
     /// The virt-handler has died, and the plugins that it served.
     pub(crate) fn handler_died(&mut self) -> Vec<Follow> {
         self.guests.handler_died(&mut self.rng);
+        self.guests.watchdog.may_be_petted(Time::default(), None);
         self.plugins.handler_died()
     }
 

@@ -75,7 +75,7 @@ impl Storage {
         breaches: &mut Vec<Breach>,
         follow: &mut Vec<Follow>,
     ) -> Option<(u32, In)> {
-        let (life, Out { id, call }, fate) = self.pending.remove(&number)?;
+        let (life, Out::Call { id, call }, fate) = self.pending.remove(&number)? else { return None };
         let failed = |message: &str| Err(CallError { no_room: false, message: message.to_owned() });
         let outcome = match fate {
             Fate::FailsBefore => failed("the driver hiccups"),

@@ -9,6 +9,14 @@ use carrack_engine::Time;
 use carrack_virt::handler::Reply;
 use carrack_virt::handler::effects::{Armed, OpError, Outcome, WatchdogCall};
 
+/// The invariant: who may pet a watchdog does.
+pub(crate) const NAME: &str = "healthy-hosts-stay-up";
+/// For so long an agent must have been able to pet the watchdog before a reset is its fault: it tries again every two seconds
+/// to open it.
+const ENOUGH: Duration = Duration::from_secs(4);
+/// The device takes at most so long.
+pub(super) const SLOWEST: Duration = Duration::from_millis(1500);
+
 /// The device of one machine.
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
@@ -16,10 +24,44 @@ pub(crate) struct Watchdog {
     pub timeout_s: Option<u32>,
     /// A planted bug: something pets it that knows nothing of promises.
     pub tame: bool,
+    /// A planted bug: it is taken for closed when it did not take its closing.
+    pub half_closed: bool,
     bites: Option<Time>,
+    /// Since when an agent has been there that may pet it without a gap, as it knows itself, and until when it may.
+    may_pet: Option<(Time, Time)>,
 }
 
 impl Watchdog {
+    /// What an agent that starts finds written down: what the device is set to, if it was left running.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.bites.and(self.timeout_s).map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// An agent knows until when it may pet it; or there is none, or it does not get to do anything.
+    pub(crate) fn may_be_petted(&mut self, now: Time, until: Option<Time>) {
+        let since = self.may_pet.filter(|(_, until)| now <= *until).map_or(now, |(since, _)| since);
+        self.may_pet = until.filter(|until| now <= *until).map(|until| (since, until));
+    }
+
+    /// Whether somebody could have petted it for long enough.
+    pub(crate) fn was_neglected(&self, now: Time) -> bool {
+        self.may_pet.is_some_and(|(since, until)| since + ENOUGH <= now && now <= until)
+    }
+
+    /// It refuses a call, before or after its effect.
+    pub(super) fn refuse(&mut self, call: WatchdogCall, before: bool, now: Time) -> (Outcome, Option<Duration>) {
+        if self.half_closed && call == WatchdogCall::Close {
+            return (Ok(Reply::Done), None);
+        }
+        if let Some((since, _)) = &mut self.may_pet {
+            *since = now;
+        }
+        // Who has opened it knows that.
+        let before = before || matches!(call, WatchdogCall::Open { .. });
+        let look = if before { None } else { self.call(call, now).1 };
+        (Err(OpError("the watchdog hiccups".into())), look)
+    }
+
     /// A call takes effect. Returns after how long the machine is to be looked at.
     pub(super) fn call(&mut self, call: WatchdogCall, now: Time) -> (Outcome, Option<Duration>) {
         let Some(timeout_s) = self.timeout_s else {
@@ -29,7 +71,7 @@ impl Watchdog {
         let late = |limit: Option<Time>| limit.is_some_and(|limit| limit <= now);
         match call {
             WatchdogCall::Open { not_after, .. } | WatchdogCall::Pet { not_after } if late(not_after) => {
-                (Err(OpError("it is too late for petting".into())), None)
+                (Ok(Reply::TooLate), None)
             }
             WatchdogCall::Open { .. } => {
                 self.bites = Some(now + timeout);

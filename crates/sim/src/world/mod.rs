@@ -362,11 +362,7 @@ impl World {
             asked: scheduling::Asked::default(),
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
-            flex: crate::flex::Runs::new(
-                root.fork("flex"),
-                swarm.node,
-                options.plant.is_some_and(|plant| plant.bug == Bug::GuessedLoss),
-            ),
+            flex: crate::flex::Runs::new(root.fork("flex"), swarm.node, options.plant.map(|plant| plant.bug)),
             issuer: crate::tokens::Issuer::new(
                 root.fork("tokens"),
                 options.faults,
@@ -457,6 +453,7 @@ impl World {
             node.guests.watchdog.timeout_s =
                 swarm.watchdogs.as_ref().and_then(|all| all.get(usize::from(number - 1)).copied().flatten());
             node.guests.watchdog.tame = self.bug() == Some(Bug::TameWatchdogs);
+            node.guests.watchdog.half_closed = self.bug() == Some(Bug::HalfClosed);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
             roles.push(Role::LocalStorage(number));
@@ -616,6 +613,10 @@ impl World {
             copies: self.options.copies,
             apart: self.swarm.cloner_apart,
             watchdogs: self.swarm.watchdogs.is_some(),
+            watchdog_left: match role {
+                Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),
+                _ => None,
+            },
             faults: self.options.faults && self.healed.is_none(),
             bug: self.bug(),
         };
@@ -712,6 +713,12 @@ impl World {
                 crate::mounts::known(core, node, &self.observer, &mut self.breaches);
             }
         }
+        if let (Hosted::Handler(core, _), Role::VirtHandler(number)) = (hosted, role)
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            let until = core.pets_until().map(|at| Time(at.0.saturating_sub(process.skew_ns)));
+            node.guests.watchdog.may_be_petted(now, until.filter(|_| !process.ending));
+        }
         if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
         }
@@ -791,8 +798,9 @@ impl World {
                     }
                 }
                 Effect::Own(OwnOut::Flex(out)) => {
-                    let (number, after) = self.flex.begin(life, *out);
-                    self.queue.after(after, Happening::Flex(number));
+                    if let Some((number, after)) = self.flex.begin(life, *out) {
+                        self.queue.after(after, Happening::Flex(number));
+                    }
                 }
                 Effect::Own(OwnOut::Handler(out)) => {
                     if let Role::VirtHandler(number) = role
@@ -830,6 +838,9 @@ impl World {
             self.ledger.closed(conn);
         }
         let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
+        if role == Role::Attacher {
+            self.flex.caller_died(&self.rack);
+        }
         if let Role::Kubelet(number) | Role::VirtHandler(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {

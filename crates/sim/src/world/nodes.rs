@@ -4,8 +4,8 @@ use carrack_plot::Tone;
 
 use super::{Happening, World};
 use crate::hosted::OwnIn;
-use crate::invariants::holdings;
-use crate::node::{Follow, NodeEvent};
+use crate::invariants::{Breach, holdings};
+use crate::node::{Follow, HEALTHY_HOSTS, NodeEvent};
 use crate::role::{Role, node_name};
 
 impl World {
@@ -44,6 +44,15 @@ impl World {
                 Follow::Say(text) => self.act(format_args!("{text}")),
                 Follow::Reset => {
                     self.mark(format_args!("the watchdog of node{number} resets it"));
+                    let now = self.queue.now();
+                    // What has just gone on has not done anything yet.
+                    let hangs = self.processes.get(&Role::VirtHandler(number)).is_none_or(|p| p.hang.hung(now));
+                    let neglected = self.nodes.get(&number).is_some_and(|n| n.guests.watchdog.was_neglected(now));
+                    if neglected && !hangs {
+                        let what =
+                            format!("node{number} is reset while its virt-handler could have petted its watchdog");
+                        self.breaches.push(Breach::new(HEALTHY_HOSTS, what));
+                    }
                     self.reboot(number);
                 }
             }

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use carrack_engine::shell::{Doer, EventSink};
+use carrack_engine::Time;
+use carrack_engine::shell::{Clock, Doer, EventSink};
 use carrack_flexvolume::{Drivers, Told};
+use tokio::sync::watch;
 
 use super::calls::{Answer, Call, Outcome};
 use crate::asking::{In, Out};
@@ -12,24 +14,79 @@ use crate::asking::{In, Out};
 pub struct Caller {
     drivers: Drivers,
     events: Option<EventSink<In<Outcome>>>,
+    clock: Clock,
+    /// Until when calls may run, where that is limited.
+    until: watch::Sender<Option<Time>>,
 }
 
 impl Caller {
     /// Those below a directory.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { drivers: Drivers::new(dir), events: None }
+        Self { drivers: Drivers::new(dir), events: None, clock: Clock::default(), until: watch::Sender::new(None) }
     }
 }
 
 impl Doer<Out<Call>, In<Outcome>> for Caller {
+    fn clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
     fn start(&mut self, events: EventSink<In<Outcome>>) {
         self.events = Some(events);
     }
-    fn run(&mut self, Out { id, call }: Out<Call>) {
+    fn run(&mut self, out: Out<Call>) {
+        let (id, call) = match out {
+            Out::MayCallUntil(until) => {
+                self.until.send_replace(Some(until));
+                return;
+            }
+            Out::Call { id, call } => (id, call),
+        };
         let Some(events) = self.events.clone() else { return };
-        let drivers = self.drivers.clone();
-        tokio::spawn(async move { events.send(In { id, outcome: make(&drivers, call).await }) });
+        let (drivers, clock, until) = (self.drivers.clone(), self.clock, self.until.subscribe());
+        tokio::spawn(async move {
+            let outcome = make_until(&drivers, call, until, clock).await;
+            events.send(In { id, outcome });
+        });
+    }
+}
+
+/// Makes a call, which ends when calls must be over.
+pub(super) async fn make_until(
+    drivers: &Drivers,
+    call: Call,
+    until: watch::Receiver<Option<Time>>,
+    clock: Clock,
+) -> Outcome {
+    tokio::select! {
+        // Looked at first: what comes late does not begin.
+        biased;
+        () = over(until, clock) => Err("the call was ended, since this process leads no more".to_owned()),
+        outcome = make(drivers, call) => outcome,
+    }
+}
+
+/// Waits until calls must be over.
+async fn over(mut until: watch::Receiver<Option<Time>>, clock: Clock) {
+    loop {
+        let at = *until.borrow_and_update();
+        let rest = at.map(|at| at.since(clock.now()));
+        if rest.is_some_and(|rest| rest.is_zero()) {
+            return;
+        }
+        let ends = async {
+            match rest {
+                Some(rest) => tokio::time::sleep(rest).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = ends => {}
+            changed = until.changed() => if changed.is_err() {
+                // Nobody is there any more who could call.
+                return;
+            },
+        }
     }
 }
 

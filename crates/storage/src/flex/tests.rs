@@ -3,8 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use std::time::Duration;
+
+use carrack_engine::shell::Clock;
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_engine::{
+    ApiResponse, Controller, Core as _, Effect, Effects, Input, Key, LeaderElector, Manager, Plan, Rng, Time, Write,
+};
 use carrack_flexvolume::Capabilities;
 use carrack_types::volume::{DEVICE_PATH, FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -16,6 +21,7 @@ use super::attacher::{Attacher, FINALIZER};
 use super::calls::{Answer, Call, Calls, Disk, Outcome};
 use super::drivers::{Drivers, DriversOfPods};
 use super::{resize, shell};
+use crate::asking::{Asking, Out};
 use crate::resize::Resize;
 
 fn of<T: DeserializeOwned>(value: Value) -> T {
@@ -418,4 +424,74 @@ async fn calls_have_the_arguments_and_the_defaults_of_the_protocol() {
     let log = fs::read_to_string(dir.path().join("calls")).unwrap();
     let lines: Vec<&str> = log.lines().take(4).collect();
     assert_eq!(lines, ["attach {} n", "isattached {} n", "detach pv n", "expandvolume {} v/able/mounts/pv 2 1"]);
+}
+
+#[test]
+fn who_leads_says_until_when_calls_may_run_and_who_ends_that_they_may_not() {
+    let manager = Manager::new("controllers", Rng::new(1)).with_elector(LeaderElector::new("ns", "lease", "me"));
+    let (mut core, mut fx) = (Asking::around(manager, Calls::default()), Effects::new());
+    // What was told, and which request is under way.
+    let look = |fx: &mut Effects<Out<Call>>| {
+        let (mut told, mut asked) = (Vec::new(), None);
+        while let Some(effect) = fx.pop() {
+            match effect {
+                Effect::Own(Out::MayCallUntil(until)) => told.push(until),
+                Effect::Api(id, _) => asked = Some(id),
+                _ => {}
+            }
+        }
+        (told, asked)
+    };
+    let began = Time::from_unix_s(1000);
+    core.step(began, Input::Start, &mut fx);
+    let (told, mut asked) = look(&mut fx);
+    assert_eq!(told, [Time::default()], "it does not lead");
+    let mut told = Vec::new();
+    for ms in [100, 300] {
+        let lease = json!({"metadata": {"name": "lease", "namespace": "ns", "resourceVersion": "1"}, "spec": {}});
+        let reply = ApiResponse { status: 200, body: serde_json::to_vec(&lease).unwrap().into() };
+        let input = Input::Api { id: asked.unwrap(), result: Ok(reply) };
+        core.step(began + Duration::from_millis(ms), input, &mut fx);
+        (told, asked) = look(&mut fx);
+    }
+    let until = began + Duration::from_millis(100) + carrack_engine::RENEW_DEADLINE;
+    assert_eq!(told, [until], "from before the Lease was written");
+    core.stop(began + Duration::from_millis(400), &mut fx);
+    assert!(
+        matches!(fx.pop(), Some(Effect::Own(Out::MayCallUntil(until))) if until == Time::default()),
+        "before all else"
+    );
+}
+
+#[tokio::test]
+async fn calls_end_with_the_lead_and_none_begins_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("v~d");
+    fs::create_dir(&at).unwrap();
+    let begun = dir.path().join("begun");
+    fs::write(at.join("d"), format!("#!/bin/sh\necho $$ >>{}\nexec sleep 600\n", begun.display())).unwrap();
+    fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    let drivers = carrack_flexvolume::Drivers::new(dir.path().to_owned());
+    let disk = Disk { driver: "v/d".to_owned(), volume: "pv".to_owned() };
+    let call = Call::Detach { disk, node: "n".to_owned() };
+    let clock = Clock::default();
+    let leads = tokio::sync::watch::Sender::new(Some(clock.now() + Duration::from_secs(60)));
+    let made = tokio::spawn({
+        let (drivers, call, leads) = (drivers.clone(), call.clone(), leads.subscribe());
+        async move { shell::make_until(&drivers, call, leads, clock).await }
+    });
+    while !fs::read_to_string(&begun).is_ok_and(|text| text.ends_with('\n')) && !made.is_finished() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    leads.send_replace(Some(Time::default()));
+    let said = made.await.unwrap().unwrap_err();
+    assert!(said.contains("leads no more"), "{said}");
+    let said = shell::make_until(&drivers, call, leads.subscribe(), clock).await.unwrap_err();
+    assert!(said.contains("leads no more"), "{said}");
+    let begun = fs::read_to_string(&begun).unwrap();
+    let process = format!("/proc/{}/stat", begun.trim());
+    assert_eq!(begun.lines().count(), 1, "it was called once more: {begun:?}");
+    while fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

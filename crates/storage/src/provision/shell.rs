@@ -38,8 +38,9 @@ impl Doer<Out, In> for Caller {
     fn start(&mut self, events: EventSink<In>) {
         self.events = Some(events);
     }
-    fn run(&mut self, Out { id, call }: Out) {
-        let Some(events) = self.events.clone() else { return };
+    fn run(&mut self, out: Out) {
+        // It is the only one of its node, and takes part in no election.
+        let (Out::Call { id, call }, Some(events)) = (out, self.events.clone()) else { return };
         let (socket, node) = (self.socket.clone(), self.node.clone());
         tokio::spawn(async move {
             let late = |_| failed(format!("the driver gave no answer within {} s", CALL.as_secs()));

@@ -317,6 +317,8 @@ pub enum Reply {
     Agent(Box<AgentReport>),
     /// Of [`WatchdogCall::Open`].
     Armed(Armed),
+    /// Of [`WatchdogCall::Open`] and [`WatchdogCall::Pet`]: the last moment for it was over, and nothing was done.
+    TooLate,
 }
 
 /// Why an operation failed. What was done of it is unknown.

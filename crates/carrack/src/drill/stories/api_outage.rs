@@ -74,9 +74,16 @@ fn pods(path: &str) -> Option<Fault> {
     path.contains("/pods").then_some(Fault::TimesOut)
 }
 
+fn is_about_the_node(path: &str) -> bool {
+    path.contains("/nodes") || path.contains("/leases")
+}
+
+fn the_node(path: &str) -> Option<Fault> {
+    is_about_the_node(path).then_some(Fault::TimesOut)
+}
+
 fn all_but_the_node(path: &str) -> Option<Fault> {
-    let about_the_node = path.contains("/nodes") || path.contains("/leases");
-    (!about_the_node).then_some(Fault::TimesOut)
+    (!is_about_the_node(path)).then_some(Fault::TimesOut)
 }
 
 fn all_but_pods(path: &str) -> Option<Fault> {
@@ -107,6 +114,7 @@ const OUTAGES: &[(&str, Choice, Storage)] = &[
     ("reads of claims time out", claims, Storage::Works),
     ("reads of volumes time out", volumes, Storage::Works),
     ("reads and writes of pods time out", pods, Storage::Works),
+    ("the node's own requests time out", the_node, Storage::Works),
     ("all but the node's own requests times out", all_but_the_node, Storage::Works),
     ("all but requests about pods times out", all_but_pods, Storage::Works),
     ("everything times out", everything, Storage::Works),

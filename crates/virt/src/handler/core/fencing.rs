@@ -33,11 +33,22 @@ impl Handler {
         self.loaded && self.guests.values().all(|guest| !guest.record.bound || guest.is_over())
     }
 
-    /// Opens, pets and closes the machine's watchdog.
-    pub(super) fn guard(&mut self, now: Time, fx: &mut Effects<Out>) {
+    /// What the node's guests ask of the machine's watchdog.
+    fn need(&self) -> Need {
         let wants = |guest: &Guest| (guest.record.bound || guest.needs_watchdog) && !guest.is_over();
         let wanted = self.guests.values().any(wants);
-        let need = Need { wanted, clean: self.is_clean(), promised: self.lease.last_promise() };
+        Need { wanted, clean: self.is_clean(), promised: self.lease.last_promise() }
+    }
+
+    /// Until when the machine's watchdog may be petted, by what this handler knows; `None` when it may not.
+    #[must_use]
+    pub fn pets_until(&self) -> Option<Time> {
+        self.watchdog.petted_until(&self.need())
+    }
+
+    /// Opens, pets and closes the machine's watchdog.
+    pub(super) fn guard(&mut self, now: Time, fx: &mut Effects<Out>) {
+        let need = self.need();
         let (call, at) = self.watchdog.next(now, &need);
         if let Some(call) = call {
             self.op(fx, Op::Watchdog(call), Flight::Watchdog);

@@ -137,12 +137,18 @@ impl Handler {
         self
     }
 
-    /// The machine's watchdog backs the promise that the node's guests run under. `left`: an earlier process may have left it
-    /// armed.
+    /// The machine's watchdog backs the promise that the node's guests run under.
     #[must_use]
-    pub fn with_watchdog(mut self, left: bool) -> Self {
-        let watchdog = Watchdog::new(true);
-        self.watchdog = if left { watchdog.taking_over() } else { watchdog };
+    pub fn with_watchdog(mut self) -> Self {
+        self.watchdog = Watchdog::new(true);
+        self
+    }
+
+    /// An earlier process may have left it armed, so that it is taken over, whatever runs. `set_to` is what it is set to, where
+    /// that is known.
+    #[must_use]
+    pub fn taking_over_watchdog(mut self, set_to: Option<Duration>) -> Self {
+        self.watchdog = Watchdog::new(true).taking_over(set_to);
         self
     }
 

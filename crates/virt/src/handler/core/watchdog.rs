@@ -80,6 +80,8 @@ pub(in crate::handler) struct Watchdog {
     timeout: Duration,
     /// None is left that an earlier process may have left armed, which is taken over whatever runs.
     tried: bool,
+    /// What an earlier process has set it to, as the kernel shows it.
+    set_to: Option<Duration>,
     state: State,
     flight: Option<Flight>,
     due: Time,
@@ -99,6 +101,7 @@ impl Watchdog {
             asked_for,
             timeout: TIMEOUT,
             tried: true,
+            set_to: None,
             state: State::Closed,
             flight: None,
             due: Time::default(),
@@ -109,9 +112,10 @@ impl Watchdog {
         }
     }
 
-    /// An earlier process may have left it armed.
-    pub fn taking_over(mut self) -> Self {
+    /// An earlier process may have left it armed, set to this time where that is known.
+    pub fn taking_over(mut self, set_to: Option<Duration>) -> Self {
         self.tried = false;
+        self.set_to = set_to;
         self
     }
 
@@ -127,6 +131,7 @@ impl Watchdog {
         match self.state {
             _ if !self.asked_for => true,
             State::Closed => false,
+            State::Failed(_) if matches!(self.flight, Some(Flight::Opens(_))) => false,
             State::Armed { timeout, .. } if USABLE.contains(&timeout) => {
                 let unbounded = matches!(self.flight, Some(Flight::Opens(None) | Flight::Pets(None, _)));
                 !unbounded && promised.is_some_and(|until| self.bites_by <= until + RESET_AFTER)
@@ -154,6 +159,18 @@ impl Watchdog {
         Ok(Some(until + RESET_AFTER - timeout))
     }
 
+    /// What it will be set to once it is open, at most: what its driver makes of the time is not known before, unless one who
+    /// asked for the same has got exactly that.
+    fn at_most(&self) -> Duration {
+        self.set_to.filter(|set_to| *set_to == self.timeout).unwrap_or(*USABLE.end())
+    }
+
+    /// Until when petting is allowed; `None` when it is not, by what was known at the last look.
+    pub fn petted_until(&self, need: &Need) -> Option<Time> {
+        let timeout = if let State::Armed { timeout, .. } = self.state { timeout } else { self.at_most() };
+        Self::not_after(need, timeout).ok().map(|limit| limit.unwrap_or(Time(i64::MAX)))
+    }
+
     /// What to ask of it now, and when to look again at the latest.
     pub fn next(&mut self, now: Time, need: &Need) -> (Option<WatchdogCall>, Option<Time>) {
         if !self.asked_for || self.flight.is_some() {
@@ -162,9 +179,9 @@ impl Watchdog {
         match self.state {
             State::Failed(until) if now < until => (None, (need.wanted || !self.tried).then_some(until)),
             State::Closed | State::Failed(_) => {
-                // What the driver makes of the time is not known yet.
-                let limit = Self::not_after(need, *USABLE.end());
+                let limit = Self::not_after(need, self.at_most());
                 match limit.ok().filter(|_| need.wanted || !self.tried) {
+                    Some(_) if now < self.not_before => (None, Some(self.not_before)),
                     Some(not_after) if not_after.is_none_or(|limit| now <= limit) => {
                         self.flight = Some(Flight::Opens(not_after));
                         let timeout_s = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
@@ -206,6 +223,15 @@ impl Watchdog {
         let Some(flight) = self.flight.take() else { return };
         match (flight, outcome) {
             (Flight::Opens(limit), Ok(Reply::Armed(armed))) => self.opened(now, limit, &armed),
+            // That says nothing of the device.
+            (Flight::Opens(_), Ok(Reply::TooLate)) => {
+                self.state = State::Closed;
+                self.not_before = now + PET_AGAIN;
+            }
+            (Flight::Pets(..), Ok(Reply::TooLate)) => {
+                self.due = now;
+                self.not_before = now + PET_AGAIN;
+            }
             (Flight::Opens(_), Ok(_)) => self.failed(now, "it gave no answer"),
             (Flight::Opens(_), Err(error)) => self.failed(now, &error.0),
             (Flight::Pets(limit, sent), outcome) => {
@@ -234,6 +260,7 @@ impl Watchdog {
     fn opened(&mut self, now: Time, limit: Option<Time>, armed: &Armed) {
         let timeout = Duration::from_secs(armed.timeout_s.into());
         self.tried = true;
+        self.set_to = Some(timeout);
         self.petted = Time::default();
         self.due = now + timeout / 4;
         self.bites_by = limit.map_or(now, |limit| limit.min(now)) + timeout;
@@ -325,7 +352,7 @@ mod tests {
         let (call, _) = dog.next(at(3000), &need(true, false, 10_000));
         assert_eq!(call, Some(WatchdogCall::Open { timeout_s: 8, not_after: Some(at(4000)) }));
         assert_eq!(Watchdog::new(true).next(at(0), &need(false, true, 0)), (None, None), "nothing was left");
-        let mut dog = Watchdog::new(true).taking_over();
+        let mut dog = Watchdog::new(true).taking_over(None);
         assert!(matches!(dog.next(at(0), &need(false, true, 0)).0, Some(WatchdogCall::Open { .. })));
         dog.done(at(0), Err(OpError("busy".to_owned())));
         assert_eq!(dog.next(at(100), &need(false, true, 0)), (None, Some(at(2000))), "it is tried until it is had");
@@ -391,6 +418,42 @@ mod tests {
         let mut dog = opened(8, true);
         assert!(pet(&mut dog, 2000, &need(false, true, 0)));
         assert!(!pet(&mut dog, 30_000, &need(true, false, 8000)));
+    }
+
+    #[test]
+    fn what_was_left_is_taken_over_for_as_long_as_its_time_allows() {
+        let opens = |set_to: Option<u64>, ms: u64| {
+            let mut dog = Watchdog::new(true).taking_over(set_to.map(Duration::from_secs));
+            dog.next(at(ms), &need(true, false, 8000)).0.is_some()
+        };
+        // Renewed at 0. Its driver may make ten seconds of the eight, unless it has made eight of them before.
+        assert!(opens(None, 2000) && !opens(None, 2001));
+        assert!(opens(Some(8), 4000) && !opens(Some(8), 4001));
+        for another in [6, 10, 60] {
+            assert!(opens(Some(another), 2000) && !opens(Some(another), 2001), "{another}");
+        }
+    }
+
+    #[test]
+    fn what_came_too_late_says_nothing_of_the_device() {
+        let mut dog = Watchdog::new(true);
+        let wants = need(true, false, 8000);
+        assert!(dog.next(at(0), &wants).0.is_some());
+        dog.done(at(1000), Ok(Reply::TooLate));
+        assert!(!dog.is_settled(Some(at(8000))), "no guest starts without it");
+        assert_eq!(dog.said(), None);
+        assert_eq!(dog.next(at(1000), &wants), (None, Some(at(1500))));
+        assert!(dog.next(at(1500), &wants).0.is_some());
+        dog.done(at(1500), Err(OpError("busy".to_owned())));
+        assert!(dog.is_settled(Some(at(8000))));
+        // While it is tried again, who knows when it will bite.
+        assert!(dog.next(at(3500), &need(true, true, 8000)).0.is_some());
+        assert!(!dog.is_settled(Some(at(8000))));
+        let mut dog = opened(8, false);
+        assert!(matches!(dog.next(at(2000), &wants).0, Some(WatchdogCall::Pet { .. })));
+        dog.done(at(2500), Ok(Reply::TooLate));
+        assert!(!dog.is_settled(Some(at(3500))) && dog.is_settled(Some(at(4000))), "it bites when it would have");
+        assert!(!pet(&mut dog, 2900, &wants) && pet(&mut dog, 3000, &wants));
     }
 
     #[test]

@@ -14,30 +14,76 @@ use crate::handler::effects::OpError;
 /// suspension.
 const SUSPENDED: Duration = Duration::from_millis(100);
 
-/// One moment on both clocks.
+/// One moment on both clocks, and what is known of suspensions.
+struct Known {
+    boot_ns: u64,
+    now: Time,
+    /// When the last suspension was found out, on the core's clock.
+    resumed: Option<Time>,
+}
+
+/// What relates the two clocks.
 pub(super) struct Anchor {
     clock: Clock,
-    at: Mutex<(u64, Time)>,
+    known: Mutex<Known>,
 }
 
 impl Anchor {
     pub fn new(clock: Clock) -> Self {
-        Self { clock, at: Mutex::new((now_ns(), clock.now())) }
+        Self { clock, known: Mutex::new(Known { boot_ns: now_ns(), now: clock.now(), resumed: None }) }
     }
 
-    /// A time of the core on the machine's clock since boot, in nanoseconds.
+    /// A time of the core on the machine's clock since boot, in nanoseconds. It lies `after` what it rests on: the moment at
+    /// which the Lease's renewal was sent.
     ///
     /// # Errors
-    /// The machine was suspended since the last call: what the core said rests on a time before.
-    pub fn boot_ns(&self, at: Time) -> Result<u64, OpError> {
+    /// What it rests on was before the machine was suspended.
+    pub fn boot_ns(&self, at: Time, after: Duration) -> Result<u64, OpError> {
         // In this order: a pause between the two makes the result earlier, never later.
         let (boot_ns, now) = (now_ns(), self.clock.now());
-        let mut last = lock(&self.at);
-        let (passed, counted) = (Duration::from_nanos(boot_ns.saturating_sub(last.0)), now.since(last.1));
-        *last = (boot_ns, now);
-        if passed > counted + SUSPENDED {
+        if lock(&self.known).look(boot_ns, now).is_some_and(|resumed| at <= resumed + after) {
             return Err(OpError("the machine was suspended; nothing from before counts".to_owned()));
         }
         Ok(boot_ns.saturating_add(u64::try_from(at.since(now).as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Known {
+    /// Sees both clocks. Returns when the last suspension was found out: at every look after it, whoever asked first.
+    fn look(&mut self, boot_ns: u64, now: Time) -> Option<Time> {
+        let (passed, counted) = (Duration::from_nanos(boot_ns.saturating_sub(self.boot_ns)), now.since(self.now));
+        if passed > counted + SUSPENDED {
+            self.resumed = Some(now);
+        }
+        (self.boot_ns, self.now) = (self.boot_ns.max(boot_ns), self.now.max(now));
+        self.resumed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspension_is_known_to_whoever_asks_after_it() {
+        let at = |ms: u64| Time::from_unix_s(1000) + Duration::from_millis(ms);
+        let mut known = Known { boot_ns: 5_000_000_000, now: at(0), resumed: None };
+        assert_eq!(known.look(6_000_000_000, at(1000)), None);
+        assert_eq!(known.look(5_900_000_000, at(900)), None, "who was overtaken");
+        assert_eq!(known.look(7_050_000_000, at(2000)), None, "a short pause between the two clocks");
+        assert_eq!(known.look(60_000_000_000, at(2100)), Some(at(2100)));
+        assert_eq!(known.look(61_000_000_000, at(3100)), Some(at(2100)), "and the next one, too");
+    }
+
+    #[test]
+    fn what_rests_on_a_time_before_a_suspension_is_refused_for_good() {
+        let clock = Clock::default();
+        let (anchor, now) = (Anchor::new(clock), clock.now());
+        let (promise, second) = (Duration::from_secs(8), Duration::from_secs(1));
+        assert!(anchor.boot_ns(now + promise, promise).is_ok());
+        lock(&anchor.known).resumed = Some(now);
+        assert!(anchor.boot_ns(now + promise - second, promise).is_err());
+        assert!(anchor.boot_ns(now + promise - second, promise).is_err());
+        assert!(anchor.boot_ns(now + promise + second, promise).is_ok(), "renewed since");
     }
 }

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::effects::{Call, In, Op, OpError, OpId, Out, Outcome, Place, Preparation, Prepared, Reply};
 use super::{Handler, keep_alive};
+use crate::fence::GUEST_RUNS;
 
 /// How long a launcher may take to answer.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -84,12 +85,15 @@ pub async fn run(
         // What an earlier process with other settings holds armed would reset the machine.
         let state_dir = config.state_dir.clone();
         let released = tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await;
-        if let Ok(Err(why)) = released {
-            tracing::error!("what an earlier handler left armed is not closed: {why}");
+        if let Ok(Err(refused)) = released {
+            tracing::error!("what an earlier handler left armed is not closed: {}", refused.why);
         }
     }
     if config.watchdog.is_some() {
-        core = core.with_watchdog(left.is_some());
+        core = match left {
+            Some(path) => core.taking_over_watchdog(watchdog::set_to(&path)),
+            None => core.with_watchdog(),
+        };
     }
     let core = run_core(core, transport, doer, stop.clone().cancelled_owned());
     tokio::select! {
@@ -109,8 +113,6 @@ pub struct NodeDoer {
     events: Option<EventSink<In>>,
     agents: agent::Agents,
     watchdog: Arc<watchdog::Watchdog>,
-    /// Its own: whoever asks first learns of a suspension.
-    watchdog_anchor: Arc<Anchor>,
     tasks: JoinSet<()>,
     watches: Arc<Mutex<BTreeMap<String, AbortHandle>>>,
 }
@@ -128,7 +130,6 @@ impl NodeDoer {
             events: None,
             agents,
             watchdog,
-            watchdog_anchor: Arc::new(Anchor::new(Clock::default())),
             tasks: JoinSet::new(),
             watches: Arc::default(),
         }
@@ -138,7 +139,6 @@ impl NodeDoer {
 impl Doer<Out, In> for NodeDoer {
     fn clock(&mut self, clock: Clock) {
         self.anchor = Arc::new(Anchor::new(clock));
-        self.watchdog_anchor = Arc::new(Anchor::new(clock));
     }
 
     fn start(&mut self, events: EventSink<In>) {
@@ -175,7 +175,7 @@ impl Doer<Out, In> for NodeDoer {
                 });
             }
             Op::Watchdog(call) => {
-                let (watchdog, anchor) = (self.watchdog.clone(), self.watchdog_anchor.clone());
+                let (watchdog, anchor) = (self.watchdog.clone(), self.anchor.clone());
                 self.tasks.spawn(async move {
                     let outcome = blocking(move || watchdog.call(call, &anchor)).await;
                     report(&events, id, outcome);
@@ -227,7 +227,7 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         Op::Call(place, call) => call_launcher(config, &place, call).await,
         Op::TakeOver(place) => take_over(&place).await,
         Op::Promise(places, until) => {
-            let until_ns = anchor.boot_ns(until)?;
+            let until_ns = anchor.boot_ns(until, GUEST_RUNS)?;
             blocking(move || {
                 let kept = places.iter().map(|place| promise::write(&shared.layout(place).promise_file(), until_ns));
                 match kept.collect::<Vec<_>>().into_iter().find_map(Result::err) {
@@ -270,9 +270,14 @@ fn load(config: &Config) -> Outcome {
     record::load(&config.state_dir).map(Reply::Loaded).map_err(failed("cannot read the local record"))
 }
 
+/// What changes with each start of the machine; empty where it cannot be read.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
 /// What the probe found holds until the machine is started again.
 async fn probe_once(state_dir: &Path) -> Probe {
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot_id = boot_id();
     let path = state_dir.join("accel.json");
     let known = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<(String, Probe)>(&text).ok());
     if let Some((at, found)) = known

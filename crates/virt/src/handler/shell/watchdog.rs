@@ -15,13 +15,15 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_launcher::promise::now_ns;
 use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
 
 use super::anchor::Anchor;
-use super::{lock, record};
+use super::{boot_id, lock, record};
+use crate::fence::{GUEST_RUNS, RESET_AFTER};
 use crate::handler::effects::{Armed, OpError, Outcome, Reply, WatchdogCall};
 
 /// Its numbers, from `linux/watchdog.h`.
@@ -46,20 +48,23 @@ struct Info {
 struct Device(File);
 
 impl Device {
-    fn open(path: &Path) -> Result<Self, String> {
+    fn open(path: &Path) -> Result<Self, Refused> {
         let device = path.display();
         // What is no device must not be written to.
         if std::fs::metadata(path).is_ok_and(|meta| !meta.file_type().is_char_device()) {
-            return Err(format!("{device} is no device"));
+            return Err(format!("{device} is no device").into());
         }
-        File::options().write(true).open(path).map(Self).map_err(|error| match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::NOENT.raw_os_error() => {
+        File::options().write(true).open(path).map(Self).map_err(|error| {
+            let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+            let held = is(rustix::io::Errno::BUSY);
+            let why = if is(rustix::io::Errno::NOENT) {
                 format!("{device} is not there: the machine has no watchdog, or its driver is not loaded")
-            }
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => {
+            } else if held {
                 format!("{device} is in use by another process (systemd's RuntimeWatchdogSec, watchdogd?)")
-            }
-            _ => format!("{device} cannot be opened: {error}"),
+            } else {
+                format!("{device} cannot be opened: {error}")
+            };
+            Refused { held, why }
         })
     }
 
@@ -93,16 +98,27 @@ impl Device {
     }
 }
 
-/// Whether closing does not stop a device, as the kernel shows it. Where it does not, nobody relies on closing.
-fn stays(path: &Path) -> bool {
-    let Ok(meta) = std::fs::metadata(path) else { return true };
+/// What the kernel shows of a device, without opening it.
+fn shown(path: &Path, attribute: &str) -> Option<String> {
+    let meta = std::fs::metadata(path).ok()?;
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
     // The old name, `/dev/watchdog`, is the first device under a number of its own.
-    let shown = match (major, minor) {
-        (10, 130) => "/sys/class/watchdog/watchdog0/nowayout".to_owned(),
-        _ => format!("/sys/dev/char/{major}:{minor}/nowayout"),
+    let directory = match (major, minor) {
+        (10, 130) => "/sys/class/watchdog/watchdog0".to_owned(),
+        _ => format!("/sys/dev/char/{major}:{minor}"),
     };
-    std::fs::read_to_string(shown).map_or(true, |text| text.trim() != "0")
+    std::fs::read_to_string(format!("{directory}/{attribute}")).ok().map(|text| text.trim().to_owned())
+}
+
+/// Whether closing does not stop a device, as the kernel shows it. Where it does not, nobody relies on closing.
+fn stays(path: &Path) -> bool {
+    shown(path, "nowayout").is_none_or(|text| text != "0")
+}
+
+/// After how long without a petting a device resets the machine, as the kernel shows it.
+#[must_use]
+pub fn set_to(path: &Path) -> Option<Duration> {
+    shown(path, "timeout")?.parse().ok().map(Duration::from_secs)
 }
 
 /// Where it is written down what was opened.
@@ -110,12 +126,24 @@ fn note(state_dir: &Path) -> PathBuf {
     state_dir.join("watchdog")
 }
 
+/// What is written down: the device, and the boot that it was opened in. After another one it does not run.
+fn noted(device: &Path) -> String {
+    format!("{}\n{}\n", device.display(), boot_id())
+}
+
+/// A device that is open, and its time.
+#[derive(Debug)]
+struct Held {
+    device: Device,
+    timeout: Duration,
+}
+
 /// The machine's watchdog, as the handler holds it.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     path: Option<PathBuf>,
     note: Option<PathBuf>,
-    open: Mutex<Option<Device>>,
+    open: Mutex<Option<Held>>,
 }
 
 impl Watchdog {
@@ -130,18 +158,22 @@ impl Watchdog {
         match call {
             WatchdogCall::Open { timeout_s, not_after } => {
                 let path = self.path.as_deref().ok_or_else(|| OpError("no watchdog was named".to_owned()))?;
-                let limit_ns = limit(not_after, anchor)?;
+                let limit_ns = limit(not_after, Duration::from_secs(timeout_s.into()), anchor);
                 let noted = self.is_noted(path);
                 if !noted {
                     let failed =
                         |error| OpError(format!("cannot write down that {} is opened: {error}", path.display()));
                     self.write_note(path).map_err(failed)?;
                 }
-                in_time(limit_ns)?;
-                let opened = Device::open(path).and_then(|device| armed(device, timeout_s, path));
+                if is_over(limit_ns) {
+                    let dropped = if noted { Ok(()) } else { self.drop_note() };
+                    return dropped.map(|()| Reply::TooLate).map_err(|error| OpError(error.to_string()));
+                }
+                let opened = Device::open(path).map_err(|refused| refused.why);
+                let opened = opened.and_then(|device| armed(device, timeout_s, path));
                 match opened {
                     Ok((device, armed)) => {
-                        *open = Some(device);
+                        *open = Some(Held { device, timeout: Duration::from_secs(armed.timeout_s.into()) });
                         Ok(Reply::Armed(armed))
                     }
                     // What an earlier process has written down still holds.
@@ -153,13 +185,15 @@ impl Watchdog {
                 }
             }
             WatchdogCall::Pet { not_after } => {
-                let device = open.as_mut().ok_or_else(|| OpError("the watchdog is not open".to_owned()))?;
-                let limit_ns = limit(not_after, anchor)?;
-                in_time(limit_ns)?;
-                device.pet().map(|()| Reply::Done).map_err(|error| OpError(error.to_string()))
+                let held = open.as_mut().ok_or_else(|| OpError("the watchdog is not open".to_owned()))?;
+                let limit_ns = limit(not_after, held.timeout, anchor);
+                if is_over(limit_ns) {
+                    return Ok(Reply::TooLate);
+                }
+                held.device.pet().map(|()| Reply::Done).map_err(|error| OpError(error.to_string()))
             }
             WatchdogCall::Close => {
-                let closed = open.take().map_or(Ok(()), Device::close);
+                let closed = open.take().map_or(Ok(()), |held| held.device.close());
                 closed.map_err(|error| OpError(error.to_string()))?;
                 self.drop_note().map(|()| Reply::Done).map_err(|error| OpError(error.to_string()))
             }
@@ -169,11 +203,11 @@ impl Watchdog {
     fn write_note(&self, device: &Path) -> io::Result<()> {
         let Some(note) = &self.note else { return Ok(()) };
         note.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        record::replace(note, device.to_string_lossy().as_bytes())
+        record::replace(note, noted(device).as_bytes())
     }
 
     fn is_noted(&self, device: &Path) -> bool {
-        let read = |note: &PathBuf| std::fs::read_to_string(note).is_ok_and(|text| Path::new(&text) == device);
+        let read = |note: &PathBuf| std::fs::read_to_string(note).is_ok_and(|text| text == noted(device));
         self.note.as_ref().is_some_and(read)
     }
 
@@ -182,17 +216,16 @@ impl Watchdog {
     }
 }
 
-/// The last moment for a call, on the machine's own clock.
-fn limit(not_after: Option<Time>, anchor: &Anchor) -> Result<Option<u64>, OpError> {
-    not_after.map(|at| anchor.boot_ns(at)).transpose()
+/// The last moment for a call to a watchdog of this time, on the machine's own clock; zero where what it rests on was before
+/// the machine was suspended.
+fn limit(not_after: Option<Time>, timeout: Duration, anchor: &Anchor) -> Option<u64> {
+    let after = (GUEST_RUNS + RESET_AFTER).saturating_sub(timeout);
+    not_after.map(|at| anchor.boot_ns(at, after).unwrap_or(0))
 }
 
 /// A process that was held up since the core decided finds out here.
-fn in_time(limit_ns: Option<u64>) -> Result<(), OpError> {
-    match limit_ns {
-        Some(limit) if now_ns() >= limit => Err(OpError("it is too late for petting".to_owned())),
-        _ => Ok(()),
-    }
+fn is_over(limit_ns: Option<u64>) -> bool {
+    limit_ns.is_some_and(|limit| now_ns() >= limit)
 }
 
 /// Sets a device that was just opened; one that is of no use is closed in good order.
@@ -228,32 +261,53 @@ fn drop_note(note: &Path) -> io::Result<()> {
     }
 }
 
-/// The device that a handler with this state has left running, or still holds.
+/// The device that a handler with this state has left running since the machine was started, or still holds.
 #[must_use]
 pub fn left(state_dir: &Path) -> Option<PathBuf> {
-    std::fs::read_to_string(note(state_dir)).ok().map(PathBuf::from)
+    let text = std::fs::read_to_string(note(state_dir)).ok()?;
+    let mut lines = text.lines();
+    let (device, boot) = (lines.next()?, lines.next().unwrap_or_default());
+    // Which boot it was, or which one this is, may not be known.
+    let now = boot_id();
+    (boot.is_empty() || now.is_empty() || boot == now).then(|| device.into())
+}
+
+/// Why a device cannot be had, or not be closed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Another process holds it: it can be had once that has ended.
+    pub held: bool,
+    /// For people.
+    pub why: String,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self { held: false, why }
+    }
 }
 
 /// Closes in good order what a handler left running that is at its end, because a person takes its node out of service.
 ///
 /// # Errors
 /// It cannot be closed; the machine will be reset. Or its driver lets nobody stop it.
-pub fn release(state_dir: &Path) -> Result<(), String> {
+pub fn release(state_dir: &Path) -> Result<(), Refused> {
+    let note = note(state_dir);
+    let dropped = || drop_note(&note).map_err(|error| Refused::from(error.to_string()));
     let Some(path) = left(state_dir) else { return Ok(()) };
     let stays = stays(&path);
     let device = match Device::open(&path) {
         Ok(device) => device,
         // A device that is not there bites nobody.
-        Err(_) if !path.exists() => {
-            return drop_note(&note(state_dir)).map_err(|error| error.to_string());
-        }
-        Err(why) => return Err(why),
+        Err(_) if !path.exists() => return dropped(),
+        Err(refused) => return Err(refused),
     };
     device.close().map_err(|error| format!("{} cannot be closed: {error}", path.display()))?;
     if stays {
-        return Err(format!("the driver of {} does not stop it: it will reset the machine", path.display()));
+        let why = format!("the driver of {} does not stop it: it will reset the machine", path.display());
+        return Err(why.into());
     }
-    drop_note(&note(state_dir)).map_err(|error| error.to_string())
+    dropped()
 }
 
 #[cfg(test)]
@@ -290,19 +344,32 @@ mod tests {
     #[test]
     fn a_petting_that_was_held_up_is_none() {
         let clock = Clock::default();
-        let (now, anchor) = (clock.now(), Anchor::new(clock));
-        let check = |at: Time| limit(Some(at), &anchor).and_then(in_time).is_ok();
-        assert!(check(now + Duration::from_secs(60)));
-        assert!(!check(now - Duration::from_secs(1)));
+        let (now, anchor, timeout) = (clock.now(), Anchor::new(clock), Duration::from_secs(8));
+        let over = |at: Time| is_over(limit(Some(at), timeout, &anchor));
+        assert!(!over(now + Duration::from_secs(60)));
+        assert!(over(now - Duration::from_secs(1)));
+        // Nothing is opened then, and nothing written down of it.
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = WatchdogCall::Open { timeout_s: 8, not_after: Some(now - Duration::from_secs(1)) };
+        let held = Watchdog::new(Some("/dev/null".into()), Some(dir.path()));
+        assert_eq!(held.call(open, &anchor), Ok(Reply::TooLate));
+        assert_eq!(left(dir.path()), None);
     }
 
     #[test]
     fn what_was_left_running_is_written_down_until_it_is_closed() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(release(dir.path()), Ok(()));
-        record::replace(&note(dir.path()), b"/dev/no-such-watchdog").expect("written");
-        assert_eq!(left(dir.path()), Some("/dev/no-such-watchdog".into()));
-        assert_eq!(release(dir.path()), Ok(()));
-        assert_eq!(left(dir.path()), None);
+        let path = Path::new("/dev/no-such-watchdog");
+        // The second one is of a version that did not know which boot it was.
+        for text in [noted(path), "/dev/no-such-watchdog".to_owned()] {
+            record::replace(&note(dir.path()), text.as_bytes()).expect("written");
+            assert_eq!(left(dir.path()).as_deref(), Some(path));
+            assert_eq!(release(dir.path()), Ok(()));
+            assert!(!note(dir.path()).exists());
+        }
+        // The machine was started anew since: what was left does not run, and must not be opened.
+        record::replace(&note(dir.path()), b"/dev/null\nanother-boot\n").expect("written");
+        assert_eq!((left(dir.path()), release(dir.path())), (None, Ok(())));
     }
 }

@@ -15,7 +15,7 @@ fn armed() -> Outcome {
 /// A guest that is to run under the Lease, and waits for the watchdog.
 fn waiting() -> Rig {
     let mut rig = Rig::with_instance("Scheduled");
-    rig.core = Handler::new("n1", &Rng::new(1)).with_watchdog(true);
+    rig.core = Handler::new("n1", &Rng::new(1)).taking_over_watchdog(None);
     rig.change(VMI, |vmi| vmi["metadata"]["annotations"] = json!({"kubevirt.io/failover": "true"}));
     rig.start(Vec::new());
     // It is tried once, and nobody needs it yet.

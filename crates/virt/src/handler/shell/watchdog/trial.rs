@@ -14,6 +14,7 @@ use super::super::{anchor::Anchor, blocking};
 use super::Watchdog;
 use crate::fence::{GUEST_RUNS, RENEW_PERIOD};
 use crate::handler::core::watchdog::{Need, Watchdog as Decisions};
+use crate::handler::effects::WatchdogCall;
 
 /// Holds a device until `stop`, and closes it then in good order. `timeout` is what it is set to. What happens is told to
 /// `say`.
@@ -29,7 +30,7 @@ pub async fn run(
     let clock = Clock::default();
     let (anchor, held) = (Arc::new(Anchor::new(clock)), Arc::new(Watchdog::new(Some(device), None)));
     let mut decisions = Decisions::new(true).with_timeout(timeout);
-    let (mut renewed, mut opened, mut unfit) = (clock.now(), false, None);
+    let (mut renewed, mut opened, mut unfit, mut unclosed) = (clock.now(), false, None, None);
     loop {
         let now = clock.now();
         // The Lease of a node that hears of its API server.
@@ -42,6 +43,9 @@ pub async fn run(
         if let Some(call) = call {
             let (held, anchor) = (held.clone(), anchor.clone());
             let outcome = blocking(move || held.call(call, &anchor)).await;
+            if call == WatchdogCall::Close {
+                unclosed = outcome.as_ref().err().map(|error| format!("it is not closed in good order: {error}"));
+            }
             decisions.done(clock.now(), outcome);
             if !opened {
                 opened = true;
@@ -65,7 +69,7 @@ pub async fn run(
     if decisions.is_open() {
         return Err("its driver does not let it be stopped: it will reset the machine".to_owned());
     }
-    match unfit {
+    match unclosed.or(unfit) {
         Some(why) => Err(why),
         None => {
             say("closed in good order");
