@@ -523,6 +523,8 @@ impl Swarm {
                 | Bug::CopiesOneByOne
                 | Bug::UnfrozenDisks
                 | Bug::StateLeftBehind
+                | Bug::StateUnowned
+                | Bug::StateUnminded
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack
