@@ -40,7 +40,9 @@ fn what_firmware_keeps_is_kept_or_waited_for() {
         assert_eq!(play(Scene::Hasty, seed, faults)["vmcontents"], 1);
     }
     let end = play(Scene::Unkept, 1, false);
-    let waits = ["Pending", "does not support snapshots"].iter().all(|word| end["clone default/copying"].to_string().contains(word));
+    let waits = ["Pending", "does not support snapshots"]
+        .iter()
+        .all(|word| end["clone default/copying"].to_string().contains(word));
     assert!(waits && end["vmcontents"] == 0, "{end:?}");
 }
 

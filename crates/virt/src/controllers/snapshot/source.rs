@@ -18,8 +18,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use crate::controllers::{Planted, copies};
 use crate::controllers::vm::instance::started_from;
+use crate::controllers::{Planted, copies};
 use crate::identity::{keeps_state, state_volume_name};
 
 use super::classes::{self, Ambiguous, Classes, OnClaim, Way};
