@@ -370,7 +370,8 @@ fn firmware_keeps_its_variables() {
     let counts_in = |name: &str, wanted: usize| {
         eventually(&format!("the firmware has counted {wanted} starts"), BOOT_S, || {
             let files = variables(&sandbox, name);
-            let counted = starts_counted(&files);
+            // What comes with Microsoft's keys was started once, to have them.
+            let counted = starts_counted(&files).saturating_sub(usize::from(name == SEALED));
             if counted == wanted { Ok(()) } else { Err(format!("{counted}, in {files:?}")) }
         });
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrack_engine::Time;
 use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
 use carrack_types::kubevirt::snapshot::copy_name;
-use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, SOURCE_FINALIZER};
+use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use carrack_virt::identity::{STATE_CLAIM_PREFIX, state_claim_name};
 use serde_json::Value;
@@ -348,9 +348,8 @@ fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
     let Some(machine) = content.pointer("/spec/source/virtualMachine") else { return true };
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
     let is_in = |name: &str| backups.into_iter().flatten().any(|backup| backup["volumeName"] == name);
-    let out = snapshot.pointer("/status/snapshotVolumes/excludedVolumes").and_then(Value::as_array);
-    let mut out = out.into_iter().flatten().filter_map(Value::as_str);
-    claims(machine).any(|(volume, _)| !is_in(volume)) || out.any(|volume| volume.starts_with(STATE_CLAIM_PREFIX))
+    let left_out = content["metadata"]["annotations"][LEFT_OUT_ANNOTATION].is_string();
+    left_out || claims(machine).any(|(volume, _)| !is_in(volume))
 }
 
 /// Whether another machine has the target's name, or another restore is making one.

@@ -2,6 +2,7 @@
 
 use carrack_engine::{EventRecord, Plan, derived_suffix};
 use carrack_types::kubevirt::clone::{self, names, phase};
+use carrack_types::kubevirt::snapshot::names::LEFT_OUT_ANNOTATION;
 use carrack_types::kubevirt::snapshot::{TypedLocalReference, VirtualMachineSnapshotSpec, content_name};
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSpec,
@@ -104,9 +105,9 @@ pub(super) fn of_claims(spec: &VirtualMachineSpec) -> impl Iterator<Item = &str>
 }
 
 /// The volume that stands for what a machine keeps beside its volumes, by name; none where it has one of that name.
-fn of_state(world: &World<'_>, machine: &str, spec: &VirtualMachineSpec) -> Option<String> {
-    let name = Some(state_volume_name(machine)).filter(|_| world.planted != Some(Planted::StateUnminded))?;
-    let mut volumes = spec.template.iter().flat_map(|template| &template.spec.volumes);
+fn of_state(world: &World<'_>, machine: &VirtualMachine) -> Option<String> {
+    let name = Some(state_volume_name(machine.name())).filter(|_| world.planted != Some(Planted::StateUnminded))?;
+    let mut volumes = machine.spec.template.iter().flat_map(|template| &template.spec.volumes);
     (!volumes.any(|volume| volume.name == name)).then_some(name)
 }
 
@@ -119,7 +120,7 @@ fn unsupported(world: &World<'_>, machine: &VirtualMachine) -> Option<String> {
         None => Some(format!("Virtual Machine volume {name} snapshot support unknown")),
     };
     // Not every machine keeps something.
-    let state = of_state(world, machine.name(), &machine.spec);
+    let state = of_state(world, machine);
     let state = state.as_deref().filter(|name| statuses.iter().any(|status| status.name == *name));
     let all: Vec<String> = of_claims(&machine.spec).chain(state).filter_map(wrong).collect();
     (!all.is_empty()).then(|| all.join("\n"))
@@ -150,18 +151,14 @@ fn follow(world: &World<'_>, snapshot: &VirtualMachineSnapshot) -> Plan {
         let message = format!("snapshot content {name} in namespace {} does not exist", world.namespace());
         return world.fail(proof, "SnapshotContentInvalid", &message);
     };
-    if let Some(message) = invalid(world, snapshot, content) {
+    if let Some(message) = invalid(world, content) {
         return world.fail(Plan::none().confirm_unchanged(content.as_ref()), "SnapshotContentInvalid", &message);
     }
     restore::ensure(world, snapshot, content)
 }
 
 /// Why a content cannot be restored to another machine.
-fn invalid(
-    world: &World<'_>,
-    snapshot: &VirtualMachineSnapshot,
-    content: &VirtualMachineSnapshotContent,
-) -> Option<String> {
+fn invalid(world: &World<'_>, content: &VirtualMachineSnapshotContent) -> Option<String> {
     let Some(of) = &content.spec.virtual_machine_snapshot_name else {
         return Some(format!("cannot get snapshot name from content {}", content.name()));
     };
@@ -169,12 +166,7 @@ fn invalid(
         return Some(format!("there is no machine in content {}", content.name()));
     };
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
-    // What its machine keeps beside its volumes, a snapshot names where it was left out.
-    let volumes = snapshot.status.as_ref().and_then(|status| status.snapshot_volumes.as_ref());
-    let left_out = |name: &&str| volumes.is_some_and(|volumes| volumes.excluded_volumes.iter().any(|out| out == name));
-    let named = machine.metadata.as_ref().and_then(|metadata| metadata.name.as_deref());
-    let state = of_state(world, named.unwrap_or_default(), &machine.spec);
-    let state = state.as_deref().filter(left_out);
+    let state = content.annotation(LEFT_OUT_ANNOTATION).filter(|_| world.planted != Some(Planted::StateUnminded));
     let missing = of_claims(&machine.spec).chain(state).filter(|name| !is_in(name));
     let all: Vec<String> = missing.map(|name| format!("volume {name} is not backed up in snapshot {of}")).collect();
     (!all.is_empty()).then(|| all.join("\n"))

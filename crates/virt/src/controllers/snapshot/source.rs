@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use carrack_engine::{Key, Plan, View};
-use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, SOURCE_FINALIZER};
+use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{
     SourceClaim, SourceSpec, SourceVirtualMachine, VirtualMachineSnapshotContentSpec, VolumeBackup, content_name,
     copy_name, volume_snapshot_name,
@@ -304,12 +304,17 @@ pub(super) fn content(
     if let Some(why) = source.must_stop(view)? {
         return Err(why);
     }
-    let mut backups = Vec::new();
+    let (mut backups, mut left_out) = (Vec::new(), None);
     for (volume, claim, way) in source.ways(view) {
         let child = match way.map_err(|ambiguous| ambiguous.0)? {
             Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), &volume),
             Way::Copy(_) => copy_name(&name, &volume),
-            Way::Neither => continue,
+            Way::Neither => {
+                // Volumes are in the spec, and are seen not to be kept.
+                let is_state = volume == state_volume_name(vm.name()) && matches!(volume, Cow::Owned(_));
+                left_out = left_out.or(is_state.then(|| (LEFT_OUT_ANNOTATION.to_owned(), volume.into_owned())));
+                continue;
+            }
         };
         backups.push(VolumeBackup {
             volume_name: volume.into_owned(),
@@ -326,6 +331,7 @@ pub(super) fn content(
             name: Some(name),
             namespace: snapshot.metadata.namespace.clone(),
             finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
+            annotations: left_out.map(|left_out| [left_out].into()),
             ..ObjectMeta::default()
         },
         spec: VirtualMachineSnapshotContentSpec {

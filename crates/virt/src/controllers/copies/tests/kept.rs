@@ -104,6 +104,17 @@ fn what_cannot_be_kept_is_told() {
     let said = said_of_snapshot(&world.snapshot());
     assert_eq!(said["snapshotVolumes"], json!({"includedVolumes": ["disk"], "excludedVolumes": [VOLUME]}));
     assert_eq!(said["indications"], json!(["PartialSnapshot"]));
+    // The content remembers it.
+    let left_out = |provisioner: &str, more: Value| {
+        let mut world = World::new();
+        world.claims.push(with(state("Bound"), more));
+        world.classes = vec![class("plain", provisioner, false)];
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        created(&world.snapshot())["metadata"]["annotations"]["snapshot.kubevirt.io/left-out"].clone()
+    };
+    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({})), VOLUME);
+    assert_eq!(left_out("driver", json!({})), Value::Null);
+    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({"status": {"phase": "Pending"}})), Value::Null);
 }
 
 #[test]
