@@ -112,6 +112,37 @@ fn a_running_machine_is_cloned_and_its_clone_is_cloned() {
     assert_eq!(files(&sandbox, "snapshots"), 0);
 }
 
+/// A clone of a machine whose volume nothing can keep waits, and says for what; the machine is not touched.
+fn waits_for_classes(kubectl: &Kubectl<'_>) {
+    const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
+    kubectl.ok(&["annotate", "storageclass", "carrack-local", "--overwrite", &format!("{DEFAULT}=false")]);
+    kubectl.apply(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: fixed}\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+         capacity: {storage: 16Mi}\n  hostPath: {path: /tmp}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: fixed}\nspec:\n  storageClassName: \"\"\n  \
+         accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 16Mi}}\n---\n\
+         apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: fixed}\nspec:\n  runStrategy: Halted\n  \
+         template:\n    spec:\n      domain: {devices: {disks: [{name: d, disk: {bus: virtio}}]}, memory: {guest: 64Mi}}\n      \
+         volumes: [{name: d, persistentVolumeClaim: {claimName: fixed}}]\n---\n\
+         apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata: {name: of-fixed}\nspec:\n  \
+         source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: fixed}\n",
+    );
+    let wanted = "Virtual Machine volume d does not support snapshots";
+    eventually("the clone says what it waits for", 60, || {
+        let conditions = kubectl.field("vmclone", "of-fixed", "/status/conditions").to_string();
+        if conditions.contains(wanted) { Ok(()) } else { Err(conditions) }
+    });
+    eventually_true("so does an event", 30, || {
+        let events = kubectl.ok(&["get", "events", "--field-selector", "involvedObject.name=of-fixed"]);
+        events.contains("VMVolumeSnapshotsInvalid")
+    });
+    assert_eq!(left(kubectl), "");
+    let held = kubectl.field("vm", "fixed", "/status/snapshotInProgress");
+    assert!(held.is_null(), "{held}");
+    kubectl.ok(&["delete", "vmclone", "of-fixed", "--timeout=30s"]);
+    kubectl.ok(&["delete", "vm,pvc,pv", "fixed", "--timeout=60s"]);
+}
+
 #[test]
 fn bad_clones() {
     let sandbox = Sandbox::up(&[]);
@@ -130,6 +161,11 @@ fn bad_clones() {
     refused("  target: {kind: VirtualMachine, name: nobody}\n", &["spec.target.name"]);
     refused("  newMacAddresses: {default: nonsense}\n", &["spec.newMacAddresses.default"]);
     refused("  patches: [\"{\"]\n", &["spec.patches"]);
+    let of_pod = clone("wrong", "").replace("kind: VirtualMachine,", "kind: Pod,");
+    assert_contains(
+        &kubectl.run(&["apply", "-f", "-"]).input(of_pod).fails(),
+        &["spec.Source.Kind", "Source kind is not supported"],
+    );
     // As `virtctl create clone --name early --source-name nobody` writes it.
     kubectl.apply(
         "apiVersion: clone.kubevirt.io/v1beta1\nkind: VirtualMachineClone\nmetadata:\n  creationTimestamp: null\n  name: early\n\
@@ -148,6 +184,29 @@ fn bad_clones() {
     kubectl.apply(machine);
     kubectl.ok(&["wait", "--for=condition=Ready", "vmclone/early", "--timeout=60s"]);
     cleared(&kubectl, "early");
+    // So may a snapshot that is the source; it stays.
+    let of_later = clone("of-later", "  labelFilters: [\"*\", \"!role\"]\n").replace(
+        "kubevirt.io, kind: VirtualMachine, name: nobody",
+        "snapshot.kubevirt.io, kind: VirtualMachineSnapshot, name: later",
+    );
+    kubectl.apply(&of_later);
+    eventually("it says that its source is not there", 60, || {
+        let conditions = kubectl.field("vmclone", "of-later", "/status/conditions").to_string();
+        if conditions.contains("Source doesnt exist: VirtualMachineSnapshot default/later") {
+            Ok(())
+        } else {
+            Err(conditions)
+        }
+    });
+    kubectl.apply(
+        "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineSnapshot\nmetadata: {name: later}\nspec:\n  \
+         source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: nobody}\n",
+    );
+    kubectl.ok(&["wait", "--for=condition=Ready", "vmclone/of-later", "--timeout=60s"]);
+    cleared(&kubectl, "of-later");
+    assert_eq!(kubectl.field("vmsnapshot", "later", "/status/readyToUse"), true);
+    kubectl.ok(&["delete", "vmsnapshot", "later", "--timeout=60s"]);
+    waits_for_classes(&kubectl);
     // A second clone with the same target fails, and leaves the target and the source as they are.
     let target = kubectl.field("vmclone", "early", "/status/targetName");
     let target = target.as_str().expect("a name").to_owned();

@@ -102,7 +102,8 @@ fn copy(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyError> {
                 }
                 _ => {}
             }
-            copy_image(direction, from, &to.join(name))
+            copy_image(direction, from, &to.join(name))?;
+            receive::sync_name(to).map_err(failed)
         }
         _ => copy_image(direction, from, to),
     }
@@ -161,12 +162,15 @@ fn copy_image(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyEr
         return Ok(());
     }
     if std::fs::symlink_metadata(to).is_ok_and(|meta| meta.file_type().is_block_device()) {
-        return convert(from, read, to, write, &["-n"]);
+        convert(from, read, to, write, &["-n"])?;
+        // qemu-img does not wait for the disk.
+        let synced = File::open(to).and_then(|device| device.sync_all());
+        return synced.map_err(|source| CopyError::Path { path: to.to_path_buf(), source });
     }
     let failed = |source| CopyError::Path { path: to.to_path_buf(), source };
     match std::fs::symlink_metadata(to) {
-        // It was renamed to this name when it was whole.
-        Ok(meta) if meta.is_file() => return Ok(()),
+        // It was renamed to this name when it was whole; whoever did that may have ended right after it.
+        Ok(meta) if meta.is_file() => return receive::sync_name(to).map_err(failed),
         Ok(_) => return Err(CopyError::Kind(to.to_path_buf())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
@@ -186,7 +190,7 @@ fn copy_image(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyEr
         file.set_permissions(std::fs::Permissions::from_mode(0o660))?;
         file.sync_all()?;
         std::fs::rename(&partial, to)?;
-        to.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+        receive::sync_name(to)
     };
     whole().map_err(failed)
 }

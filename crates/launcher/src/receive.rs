@@ -144,6 +144,18 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Sees to it that what has this name still has it after a power cut.
+///
+/// # Errors
+/// Those of its directory; but for that its file system knows nothing of the kind.
+pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
+    let Some(directory) = path.parent() else { return Ok(()) };
+    match rustix::fs::fsync(open_directory(directory)?) {
+        Err(rustix::io::Errno::INVAL) | Ok(()) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Opens a plain file that anybody may have put there, or makes it when `access` says so.
 ///
 /// # Errors

@@ -274,6 +274,14 @@ pub const INVARIANTS: &[Invariant] = &[
         name: crate::clones::RESTORED_STATE,
         sentence: "A machine that has become what a snapshot holds has what that holds of its firmware's variables.",
     },
+    Invariant {
+        name: crate::clones::KEPT_STATE,
+        sentence: "A snapshot has what its machine's firmware keeps, whether that was restored a moment ago or not, unless nothing can keep it.",
+    },
+    Invariant {
+        name: crate::clones::CLONED_STATE,
+        sentence: "A clone that has succeeded has left out nothing that its source's firmware keeps.",
+    },
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",

@@ -24,7 +24,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 29] = [
+const LOOKED_AT: [(&str, &str); 30] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -45,6 +45,7 @@ const LOOKED_AT: [(&str, &str); 29] = [
     ("/registry/persistentvolumeclaims/", "claim"),
     ("/registry/persistentvolumes/", "volume"),
     ("/registry/volumeattachments/", "attachment"),
+    ("/registry/storageclasses/", "class"),
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
     ("/registry/kubevirt.io/virtualmachineinstancereplicasets/", "vmirs"),

@@ -529,6 +529,8 @@ impl Swarm {
                 | Bug::CopiesOneByOne
                 | Bug::UnfrozenDisks
                 | Bug::StateLeftBehind
+                | Bug::StateUnowned
+                | Bug::StateUnminded
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack

@@ -66,6 +66,8 @@ pub(crate) enum Bug {
     CopiesOneByOne,
     UnfrozenDisks,
     StateLeftBehind,
+    StateUnowned,
+    StateUnminded,
     AdoptsAnything,
     TargetDrawnLate,
     MissingHeartbeat,
@@ -415,6 +417,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::StateLeftBehind,
     },
     Plant {
+        name: "state-unowned",
+        what: "a snapshot leaves out what firmware keeps that its machine was restored with, and does not own yet",
+        found_by: crate::clones::KEPT_STATE,
+        also: &[],
+        bug: Bug::StateUnowned,
+    },
+    Plant {
+        name: "state-unminded",
+        what: "a machine is cloned whether or not anything can keep what its firmware does",
+        found_by: crate::clones::CLONED_STATE,
+        also: &[],
+        bug: Bug::StateUnminded,
+    },
+    Plant {
         name: "unwanted-copies",
         what: "a guest goes on copying its disks when the pod that waited for it is gone",
         found_by: crate::clones::COPIED_DISKS_REST,
@@ -754,6 +770,7 @@ impl Bug {
             Self::CacheMissIsTerminal => Planted::CacheMissIsTerminal,
             Self::AdoptsAnything => Planted::AdoptsAnything,
             Self::TargetDrawnLate => Planted::TargetDrawnLate,
+            Self::StateUnminded => Planted::StateUnminded,
             _ => return None,
         })
     }
@@ -771,6 +788,8 @@ impl Bug {
                 | Self::CopiesOneByOne
                 | Self::UnfrozenDisks
                 | Self::StateLeftBehind
+                | Self::StateUnowned
+                | Self::StateUnminded
         )
     }
     /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
@@ -780,6 +799,8 @@ impl Bug {
             Self::CopiesWhatRuns => Some(Scene::Awoken),
             Self::CopiesOneByOne | Self::UnwantedCopies => Some(Scene::Speechless),
             Self::UnfrozenDisks | Self::StateLeftBehind => Some(Scene::Running),
+            Self::StateUnowned => Some(Scene::Hasty),
+            Self::StateUnminded => Some(Scene::Unkept),
             _ => None,
         }
     }
@@ -796,6 +817,7 @@ impl Bug {
             Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
             Self::UnfrozenDisks => Planted::UnfrozenDisks,
             Self::StateLeftBehind => Planted::StateLeftBehind,
+            Self::StateUnowned => Planted::StateUnowned,
             _ => return None,
         })
     }

@@ -27,6 +27,26 @@ fn a_machine_is_cloned_while_it_runs() {
 }
 
 #[test]
+fn what_firmware_keeps_is_kept_or_waited_for() {
+    let play = |scene, seed, faults| {
+        let safety = Duration::from_secs(20);
+        let options = Options { clones: true, faults, scene: Some(scene), safety, ..Options::default() };
+        let outcome = run(seed, &options);
+        must_hold(&format!("{scene:?}, seed {seed}"), &outcome);
+        outcome.end
+    };
+    // The target is snapshotted before its restore is complete.
+    for (seed, faults) in [(1, false), (2, true)] {
+        assert_eq!(play(Scene::Hasty, seed, faults)["vmcontents"], 1);
+    }
+    let end = play(Scene::Unkept, 1, false);
+    let waits = ["Pending", "does not support snapshots"]
+        .iter()
+        .all(|word| end["clone default/copying"].to_string().contains(word));
+    assert!(waits && end["vmcontents"] == 0, "{end:?}");
+}
+
+#[test]
 fn a_pod_that_comes_late_copies_nothing_that_runs() {
     for (seed, faults) in [(1, false), (2, true)] {
         let safety = Duration::from_secs(25);

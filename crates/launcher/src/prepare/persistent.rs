@@ -4,6 +4,7 @@
 //! smaller where the file system takes its part; KubeVirt's rule and its tolerance.
 
 use crate::argv::NodeKind;
+use crate::receive::sync_name;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
@@ -68,7 +69,7 @@ pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
             let copied = File::open(template).and_then(|mut from| io::copy(&mut from, &mut file));
             copied.and_then(|_| file.sync_all()).map_err(failed)?;
-            std::fs::rename(&partial, path).map_err(failed)
+            std::fs::rename(&partial, path).and_then(|()| sync_name(path)).map_err(failed)
         }
         Err(error) => Err(format!("{}: {error}", of(path))),
     }
@@ -83,7 +84,7 @@ fn create(path: &Path, wanted: u64) -> Result<(), String> {
     let partial = path.with_extension("partial");
     let file = File::options().write(true).create(true).truncate(true).mode(0o660).open(&partial).map_err(failed)?;
     file.set_len(size).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&partial, path).map_err(failed)
+    std::fs::rename(&partial, path).and_then(|()| sync_name(path)).map_err(failed)
 }
 
 /// The size that an image gets.

@@ -35,6 +35,10 @@ pub enum Scene {
     Speechless,
     /// A snapshot of a machine that is off, which is started before the pod comes that is to copy its disk.
     Awoken,
+    /// A clone of a machine that keeps something beside its disks, and a snapshot of the clone's target as soon as that is there.
+    Hasty,
+    /// A clone of a machine that keeps something beside its disks, where nothing can keep that any more.
+    Unkept,
     /// A clone whose target is deleted when it has been there for a while.
     Forsaken,
     /// A hundred clones of one machine at once.
@@ -44,10 +48,12 @@ pub enum Scene {
 impl Scene {
     /// Whether machines run in it.
     pub(crate) fn runs(self) -> bool {
-        matches!(self, Self::Running | Self::Speechless | Self::Awoken)
+        matches!(self, Self::Running | Self::Speechless | Self::Awoken | Self::Hasty | Self::Unkept)
     }
 }
 
+/// Annotation of a storage class: it is that of claims that name none.
+pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// All acts.
@@ -90,7 +96,7 @@ impl People {
         let at = Duration::from_millis(1);
         let class = json!({"metadata": {"name": "shelf"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
-        let default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        let default = json!({DEFAULT_CLASS: "true"});
         let class = json!({"metadata": {"name": "plain", "annotations": default}, "provisioner": PLAIN,
             "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
@@ -148,7 +154,8 @@ impl People {
             Scene::Hopeless => &["bad-disk", "data"],
             Scene::Copied | Scene::Running => &["plain-root", "data", "plain-data"],
             Scene::Speechless => &["plain-root", "plain-data"],
-            Scene::Awoken => &["plain-root"],
+            Scene::Awoken | Scene::Hasty => &["plain-root"],
+            Scene::Unkept => &["data"],
             _ => &["root", "data"],
         };
         let name = if scene == Scene::Speechless { host::MUTE } else { "golden" };
@@ -156,7 +163,7 @@ impl People {
             self.node();
         }
         match scene {
-            Scene::Running => {
+            Scene::Running | Scene::Hasty | Scene::Unkept => {
                 self.runs(SECOND, name, claims);
                 self.keeps_state();
             }
@@ -168,6 +175,14 @@ impl People {
         match scene {
             Scene::OfMachine | Scene::Copied | Scene::Running | Scene::Speechless => {
                 self.clone(at, "copying", machine, Some("copy"), SUCCEEDS)
+            }
+            Scene::Hasty => {
+                self.clone(at, "copying", machine, Some("copy"), SUCCEEDS);
+                self.snapshot(at, "early", "copy");
+            }
+            Scene::Unkept => {
+                self.acts.push(delete(at, StorageClass::resource(), "", "plain", "class"));
+                self.clone(at + SECOND, "copying", machine, Some("copy"), MAY_FAIL);
             }
             Scene::Awoken => {
                 self.is_to(SECOND * 2, name, "Manual");

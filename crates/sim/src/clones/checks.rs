@@ -6,16 +6,17 @@ use std::time::Duration;
 use carrack_engine::Time;
 use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
 use carrack_types::kubevirt::snapshot::copy_name;
-use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
+use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
-use carrack_virt::identity::STATE_CLAIM_PREFIX;
+use carrack_virt::identity::{STATE_CLAIM_PREFIX, state_claim_name};
 use serde_json::Value;
 
+use super::acts::DEFAULT_CLASS;
 use super::ends::data;
 use super::host::MUTE;
 use super::room::INSTANT;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, key_of, text, uid};
+use crate::observer::{Change, Observer, controller, deleting, key_of, text, uid};
 
 /// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
 const STALE: Duration = Duration::from_secs(60);
@@ -23,6 +24,10 @@ const STALE: Duration = Duration::from_secs(60);
 pub(crate) const ONE_INSTANT: &str = "copies-are-of-one-instant";
 /// The invariant of what a machine keeps beside its disks.
 pub(crate) const RESTORED_STATE: &str = "restored-machines-have-their-state";
+/// The invariant of what a snapshot has of that.
+pub(crate) const KEPT_STATE: &str = "snapshots-have-their-machines-state";
+/// The invariant of what a clone has of that.
+pub(crate) const CLONED_STATE: &str = "clones-have-their-sources-state";
 /// The kinds of children, by the field that names them.
 const CHILDREN: [(&str, &str); 2] = [("snapshotName", "vmsnapshot"), ("restoreName", "vmrestore")];
 
@@ -37,6 +42,10 @@ pub(crate) struct Clones {
     reasons: BTreeMap<String, Time>,
     /// Claims that some machine has had.
     used: BTreeSet<String>,
+    /// Machines that kept something beside their disks when they were last held for a snapshot, by UID: from then on it is known.
+    keepers: BTreeSet<String>,
+    /// Snapshots without what their machines keep, as nothing can keep it.
+    bereft: BTreeSet<String>,
 }
 
 fn place(object: &Value, name: &str) -> String {
@@ -73,8 +82,10 @@ impl Clones {
                     let machine = change.object();
                     self.used.extend(claims(machine).map(|(_, claim)| place(machine, claim)));
                     self.used.extend(state_claim(machine).map(|claim| place(machine, claim)));
+                    self.held(change, observer);
                     state(change, observer, breaches);
                 }
+                "vmcontent" if change.before.is_none() => self.kept(change.object(), observer, breaches),
                 _ => {}
             }
         }
@@ -136,12 +147,59 @@ impl Clones {
             }
         }
         let failed = |clone: &Value| text(clone, "/status/phase") == "Failed";
+        let succeeded = |clone: &Value| text(clone, "/status/phase") == "Succeeded";
+        if succeeded(clone) && !succeeded(before) {
+            let of_snapshot = text(clone, "/spec/source/kind") == "VirtualMachineSnapshot";
+            let derived = snapshot_name(uid(clone));
+            let snapshot = if of_snapshot { text(clone, "/spec/source/name") } else { &derived };
+            if self.bereft.contains(&place(clone, snapshot)) {
+                let what = format!("{} has succeeded without what its source keeps beside its disks", key_of(clone));
+                breaches.push(Breach::new(CLONED_STATE, what));
+            }
+        }
         if failed(clone) && !failed(before) {
             let reason = self.reasons.get(uid(clone)).is_some_and(|last| now.since(*last) <= STALE);
             if !reason {
                 let what = format!("{} fails, and nothing in the API says why: {}", key_of(clone), clone["status"]);
                 breaches.push(Breach::new("clones-fail-on-proof", what));
             }
+        }
+    }
+
+    /// A machine is held for a snapshot, or is not any more.
+    fn held(&mut self, change: &Change, observer: &Observer) {
+        let is_held = |machine: &Value| {
+            let finalizers = machine.pointer("/metadata/finalizers").and_then(Value::as_array);
+            finalizers.into_iter().flatten().any(|name| name == SOURCE_FINALIZER)
+        };
+        let Some(machine) = change.after.as_ref().filter(|machine| is_held(machine)) else { return };
+        if change.before.as_ref().is_some_and(is_held) {
+            return;
+        }
+        let id = uid(machine);
+        let own = state_claim_name(text(machine, "/metadata/name"), id);
+        let claim = observer.get("claim", &place(machine, state_claim(machine).unwrap_or(&own)));
+        let holds = claim.filter(|claim| !deleting(claim)).and_then(|claim| data(claim, observer));
+        if holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
+            self.keepers.insert(id.to_owned());
+        } else {
+            self.keepers.remove(id);
+        }
+    }
+
+    /// A content has what its machine keeps beside its disks.
+    fn kept(&mut self, content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
+        let has = backups.into_iter().flatten().any(|b| text(b, "/volumeName").starts_with(STATE_CLAIM_PREFIX));
+        if has || !self.keepers.contains(text(content, "/spec/source/virtualMachine/metadata/uid")) {
+            return;
+        }
+        // It is on a volume of the default class.
+        if observer.all("class").any(|class| class["metadata"]["annotations"][DEFAULT_CLASS] == "true") {
+            let what = format!("{} is without what its machine keeps beside its disks", key_of(content));
+            breaches.push(Breach::new(KEPT_STATE, what));
+        } else {
+            self.bereft.insert(place(content, text(content, "/spec/virtualMachineSnapshotName")));
         }
     }
 
@@ -290,7 +348,8 @@ fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
     let Some(machine) = content.pointer("/spec/source/virtualMachine") else { return true };
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
     let is_in = |name: &str| backups.into_iter().flatten().any(|backup| backup["volumeName"] == name);
-    claims(machine).any(|(volume, _)| !is_in(volume))
+    let left_out = content["metadata"]["annotations"][LEFT_OUT_ANNOTATION].is_string();
+    left_out || claims(machine).any(|(volume, _)| !is_in(volume))
 }
 
 /// Whether another machine has the target's name, or another restore is making one.

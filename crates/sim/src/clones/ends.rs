@@ -45,7 +45,10 @@ pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Optio
         "" => {
             let kind = if text(clone, "/spec/source/kind") == "VirtualMachine" { "vm" } else { "vmsnapshot" };
             let waits = find(kind, text(clone, "/spec/source/name")).is_none();
-            (!waits).then(|| format!("has not begun: {}", clone["status"]))
+            // Its source has something that cannot be kept.
+            let conditions = clone.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+            let pending = may_fail && conditions.into_iter().any(|condition| condition["reason"] == "Pending");
+            (!waits && !pending).then(|| format!("has not begun: {}", clone["status"]))
         }
         phase => Some(format!("is {phase}: {}", clone["status"]["conditions"])),
     }
@@ -154,12 +157,25 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
         let annotations = annotations.into_iter().filter(|(key, _)| !key.starts_with("restore.kubevirt.io/"));
         let annotations: BTreeMap<_, _> =
             annotations.map(|(key, value)| (key, without_uids(value.as_str().unwrap_or_default()))).collect();
-        let domain = &machine["spec"]["template"]["spec"]["domain"];
         let what = json!({"labels": metadata["labels"], "annotations": annotations, "finalizers": metadata["finalizers"],
-            "strategy": machine["spec"]["runStrategy"], "firmware": domain["firmware"],
-            "interfaces": domain["devices"]["interfaces"], "disks": disks(machine, observer),
+            "spec": without_uids(&machine["spec"].to_string()), "disks": disks(machine, observer),
             "locked": [machine["status"]["snapshotInProgress"], machine["status"]["restoreInProgress"]]});
         end.insert(format!("vm {}", plain(text(machine, "/metadata/name"))), what);
+    }
+    // Several may be called the same but for UIDs.
+    let mut claims = BTreeMap::<String, Vec<String>>::new();
+    for claim in observer.all("claim") {
+        let owners = claim.pointer("/metadata/ownerReferences").and_then(Value::as_array).into_iter().flatten();
+        let owners: Vec<String> = owners.map(|o| format!("{} {}", text(o, "/kind"), plain(text(o, "/name")))).collect();
+        let metadata = &claim["metadata"];
+        let mut of_claim = vec![owners.join(" "), claim["spec"].to_string(), metadata["labels"].to_string()];
+        of_claim.extend([metadata["finalizers"].to_string(), text(claim, "/status/phase").to_owned()]);
+        of_claim.push(data(claim, observer).unwrap_or_default().to_owned());
+        claims.entry(without_uids(text(claim, "/metadata/name"))).or_default().push(without_uids(&of_claim.join(" ")));
+    }
+    for (name, mut all) in claims {
+        all.sort();
+        end.insert(format!("claim {name}"), json!(all));
     }
     let kinds =
         ["pod", "claim", "volume", "vmsnapshot", "vmcontent", "vmrestore", "volumesnapshot", "volumesnapshotcontent"];

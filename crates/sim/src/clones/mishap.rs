@@ -48,6 +48,8 @@ pub(crate) struct Fate {
     forgetful: bool,
     /// Pods that are to copy disks of machines that are off come late.
     late_pods: bool,
+    /// Restored claims get their owners late.
+    late_owners: bool,
     /// What a planted bug needs to show: all lines of this watch are late.
     pub slow: Option<ConnId>,
     pub begun: bool,
@@ -63,11 +65,16 @@ impl Fate {
     pub(crate) fn new(options: &Options, bug: Option<Bug>) -> Self {
         let forgetful = bug == Some(Bug::RestoreNotCreatedYet);
         let late_pods = options.scene == Some(Scene::Awoken);
-        Self { mishap: options.mishap, forgetful, late_pods, ..Self::default() }
+        let late_owners = options.scene == Some(Scene::Hasty);
+        Self { mishap: options.mishap, forgetful, late_pods, late_owners, ..Self::default() }
     }
     /// How long a request is on its way for the scene's sake.
     pub(crate) fn request(&self, request: &ApiRequest) -> Option<Duration> {
         let path = request.path.split('?').next().unwrap_or_default();
+        if self.late_owners && request.method == Method::Patch && path.contains("/persistentvolumeclaims/restore-") {
+            let patch: Value = serde_json::from_slice(&request.body).ok()?;
+            return patch["metadata"]["ownerReferences"].is_array().then_some(LATE);
+        }
         if !self.late_pods || request.method != Method::Post || !path.ends_with("/pods") {
             return None;
         }

@@ -380,6 +380,9 @@ pub mod names {
     pub const CONTENT_FINALIZER: &str = "snapshot.kubevirt.io/vmsnapshotcontent-protection";
     /// Finalizer of a restore.
     pub const RESTORE_FINALIZER: &str = "snapshot.kubevirt.io/vmrestore-protection";
+    /// Annotation of a content: name of the volume that stands for what its machine keeps beside its volumes, where nothing could
+    /// keep that.
+    pub const LEFT_OUT_ANNOTATION: &str = "snapshot.kubevirt.io/left-out";
     /// Finalizer of a machine of which a snapshot is being taken.
     pub const SOURCE_FINALIZER: &str = "snapshot.kubevirt.io/snapshot-source-protection";
     /// Label of a VolumeSnapshot: the machine.

@@ -66,7 +66,7 @@ pub fn without_clones(config: &Config, rng: Rng) -> Manager {
         .with(replicaset::ReplicaSetController)
         .with(node::NodeController::new(config.planted))
         .with(node::recovery::RecoveryController::new(config.planted))
-        .with(snapshot::SnapshotController::default())
+        .with(snapshot::SnapshotController::new(config))
         .with(snapshot::ContentController::new(config))
         .with(restore::RestoreController::new(config))
         .with(installation::InstallationController)

@@ -19,6 +19,8 @@ pub enum Planted {
     CopiesWhatRuns,
     /// Nobody freezes the guest of a running machine whose disks are taken one by one.
     UnfrozenDisks,
+    /// What a restored machine keeps beside its disks is left out of its snapshots as long as it does not own it.
+    StateUnowned,
     /// A restored machine goes on with what it keeps beside its disks, or with nothing.
     StateLeftBehind,
 }

@@ -1,4 +1,4 @@
-//! Bugs that the simulator plants: the third incident's, and each of the holes that are left upstream after its fix.
+//! Bugs that the simulator plants: the third incident's, each of the holes that are left upstream after its fix, and others.
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,4 +15,6 @@ pub enum Planted {
     AdoptsAnything,
     /// The name of a target that was given none is drawn when it is restored, and looked for in the clone's spec.
     TargetDrawnLate,
+    /// A machine is cloned whether or not what it keeps beside its disks can be kept.
+    StateUnminded,
 }

@@ -2,6 +2,7 @@
 
 use carrack_engine::{EventRecord, Plan, derived_suffix};
 use carrack_types::kubevirt::clone::{self, names, phase};
+use carrack_types::kubevirt::snapshot::names::LEFT_OUT_ANNOTATION;
 use carrack_types::kubevirt::snapshot::{TypedLocalReference, VirtualMachineSnapshotSpec, content_name};
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSpec,
@@ -10,6 +11,7 @@ use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt;
 
 use super::{Child, Planted, World, child, restore};
+use crate::identity::state_volume_name;
 
 /// Has a snapshot, and goes on with it once it can be restored.
 pub(super) fn ensure(world: &World<'_>) -> Plan {
@@ -76,7 +78,7 @@ fn take(world: &World<'_>, source: &str, spec: VirtualMachineSnapshotSpec) -> Pl
         let message = format!("Source doesnt exist: {} {namespace}/{source}", names::MACHINE);
         return world.wait("SourceDoesNotExist", &message);
     };
-    if let Some(message) = unsupported(machine) {
+    if let Some(message) = unsupported(world, machine) {
         return world.wait("VMVolumeSnapshotsInvalid", &message);
     }
     let name = match world.planted {
@@ -102,15 +104,25 @@ pub(super) fn of_claims(spec: &VirtualMachineSpec) -> impl Iterator<Item = &str>
     of_claim.map(|volume| volume.name.as_str())
 }
 
-/// Why the volumes of a machine cannot all be snapshotted.
-fn unsupported(machine: &VirtualMachine) -> Option<String> {
+/// The volume that stands for what a machine keeps beside its volumes, by name; none where it has one of that name.
+fn of_state(world: &World<'_>, machine: &VirtualMachine) -> Option<String> {
+    let name = Some(state_volume_name(machine.name())).filter(|_| world.planted != Some(Planted::StateUnminded))?;
+    let mut volumes = machine.spec.template.iter().flat_map(|template| &template.spec.volumes);
+    (!volumes.any(|volume| volume.name == name)).then_some(name)
+}
+
+/// Why the volumes of a machine, and what it keeps beside them, cannot all be snapshotted.
+fn unsupported(world: &World<'_>, machine: &VirtualMachine) -> Option<String> {
     let statuses = machine.status.as_ref().map_or(&[][..], |status| &status.volume_snapshot_statuses);
     let wrong = |name: &str| match statuses.iter().find(|status| status.name == name) {
         Some(status) if status.enabled => None,
         Some(_) => Some(format!("Virtual Machine volume {name} does not support snapshots")),
         None => Some(format!("Virtual Machine volume {name} snapshot support unknown")),
     };
-    let all: Vec<String> = of_claims(&machine.spec).filter_map(wrong).collect();
+    // Not every machine keeps something.
+    let state = of_state(world, machine);
+    let state = state.as_deref().filter(|name| statuses.iter().any(|status| status.name == *name));
+    let all: Vec<String> = of_claims(&machine.spec).chain(state).filter_map(wrong).collect();
     (!all.is_empty()).then(|| all.join("\n"))
 }
 
@@ -139,14 +151,14 @@ fn follow(world: &World<'_>, snapshot: &VirtualMachineSnapshot) -> Plan {
         let message = format!("snapshot content {name} in namespace {} does not exist", world.namespace());
         return world.fail(proof, "SnapshotContentInvalid", &message);
     };
-    if let Some(message) = invalid(content) {
+    if let Some(message) = invalid(world, content) {
         return world.fail(Plan::none().confirm_unchanged(content.as_ref()), "SnapshotContentInvalid", &message);
     }
     restore::ensure(world, snapshot, content)
 }
 
 /// Why a content cannot be restored to another machine.
-fn invalid(content: &VirtualMachineSnapshotContent) -> Option<String> {
+fn invalid(world: &World<'_>, content: &VirtualMachineSnapshotContent) -> Option<String> {
     let Some(of) = &content.spec.virtual_machine_snapshot_name else {
         return Some(format!("cannot get snapshot name from content {}", content.name()));
     };
@@ -154,7 +166,8 @@ fn invalid(content: &VirtualMachineSnapshotContent) -> Option<String> {
         return Some(format!("there is no machine in content {}", content.name()));
     };
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
-    let missing = of_claims(&machine.spec).filter(|name| !is_in(name));
+    let state = content.annotation(LEFT_OUT_ANNOTATION).filter(|_| world.planted != Some(Planted::StateUnminded));
+    let missing = of_claims(&machine.spec).chain(state).filter(|name| !is_in(name));
     let all: Vec<String> = missing.map(|name| format!("volume {name} is not backed up in snapshot {of}")).collect();
     (!all.is_empty()).then(|| all.join("\n"))
 }

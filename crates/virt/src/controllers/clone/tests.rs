@@ -246,7 +246,25 @@ fn a_source_that_is_not_ready_is_waited_for() {
     let efi = json!({"firmware": {"bootloader": {"efi": {"persistent": true}}}});
     let keeps = vm("golden", json!({"spec": {"template": {"spec": {"domain": efi}}}}));
     let taken = ["create tmp-snapshot-clone-uid", "! SnapshotCreated"];
-    check("state beside volumes", &Scene::new("", json!({})).source(keeps), &taken);
+    check("state beside volumes", &Scene::new("", json!({})).source(keeps.clone()), &taken);
+    let state = |enabled: bool, volumes: Value| {
+        let statuses = json!({"volumeSnapshotStatuses": [{"name": "persistent-state-for-golden", "enabled": enabled}]});
+        let mut keeps = keeps.clone();
+        merge(&mut keeps, json!({"status": statuses, "spec": {"template": {"spec": {"volumes": volumes}}}}));
+        Scene::new("", json!({})).source(keeps)
+    };
+    check("state that can be kept", &state(true, json!([])), &taken);
+    let cannot = state(false, json!([]));
+    check("state that cannot be kept", &cannot, &["status", "! VMVolumeSnapshotsInvalid"]);
+    let plan = cannot.plan();
+    let [Write::Patch { patch, .. }] = &plan.writes[..] else { panic!("{plan:?}") };
+    let ready = patch["status"]["conditions"][1].clone();
+    assert_eq!(
+        (&ready["type"], &ready["reason"]),
+        (&json!("Ready"), &json!("Virtual Machine volume persistent-state-for-golden does not support snapshots"))
+    );
+    let scratch = json!([{"name": "persistent-state-for-golden", "emptyDisk": {"capacity": "1Gi"}}]);
+    check("a volume of that name that is not kept", &state(false, scratch), &taken);
 }
 
 #[test]
@@ -341,6 +359,8 @@ fn the_restore_of_a_snapshot() {
     let mut with = without;
     with["spec"]["volumeBackups"] = json!([{"volumeName": "disk", "persistentVolumeClaim": {}}]);
     check("a volume that is in it", &content(with), &create);
+    let left_out = json!({"snapshot.kubevirt.io/left-out": "persistent-state-for-golden"});
+    check("state that was left out", &content(json!({"metadata": {"annotations": left_out}})), &invalid);
     check(
         "a content that the cache does not show",
         &ready,

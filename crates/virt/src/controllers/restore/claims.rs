@@ -256,7 +256,7 @@ fn new_claim(world: &World<'_>, held: &Held<'_>, volume: &VolumeRestore) -> Resu
         match world.vm {
             Some(vm) => metadata.owner_references = Some(vec![controller_ref(vm)]),
             // Its machine comes later, and owns it then, as the one before owned the one before.
-            None if was_owned(backup, vm) => {
+            None if is_state || was_owned(backup, vm) => {
                 let annotations = metadata.annotations.get_or_insert_default();
                 annotations.insert(RESTORE_OWNED_BY_VM_ANNOTATION.to_owned(), restore.name().to_owned());
             }

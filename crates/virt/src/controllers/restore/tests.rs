@@ -581,6 +581,28 @@ fn a_restored_machine_gets_its_claims_and_is_let_go() {
 }
 
 #[test]
+fn a_restore_that_ends_early_gives_its_claims_to_the_machine_that_is_there() {
+    let mut world = World::begun();
+    world.restore = with(world.restore, deleted());
+    world.vm = Some(restored("restore-r-uid-disk"));
+    world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
+    world.claims[1]["metadata"]["annotations"]["restore.kubevirt.io/owned-by-vm"] = json!("r");
+    let adopt = format!("patch {NEW} ownerReferences");
+    check(&world, &["alive virtualmachines/vm", &adopt], "they would be nobody's, and stay");
+    assert!(world.plan().requeue_after.is_some());
+    let Some(Write::Patch { patch, .. }) = world.plan().writes.into_iter().nth(1) else { panic!("a patch") };
+    assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "vm-uid");
+    world.claims[1]["metadata"]["ownerReferences"] = patch["metadata"]["ownerReferences"].clone();
+    let free = "patch virtualmachines/vm/status memoryDumpRequest=null restoreInProgress=null";
+    check(&world, &[free], "then it goes on");
+    // One that another restore has made what it is has its own.
+    let other = json!({"restore.kubevirt.io/lastRestoreUID": "s-s-uid"});
+    world.vm = Some(with(restored("data"), json!({"metadata": {"annotations": other}})));
+    world.claims[1]["metadata"]["ownerReferences"] = json!([]);
+    assert!(!words(&world.plan()).contains(&adopt));
+}
+
+#[test]
 fn a_restored_machine_has_its_instance_type_for_itself_before_the_restore_is_complete() {
     const KIND: &str = "VirtualMachineClusterInstancetype";
     let mut world = World::begun();

@@ -7,10 +7,12 @@
 use std::borrow::Cow;
 
 use carrack_engine::{Setup, Source, View};
+use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, Volume};
 use carrack_types::resource::{Kind, Object, PartialObject, Resource};
 use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
+use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -184,18 +186,35 @@ pub(crate) struct OnClaim<'a> {
     pub is_dump: bool,
 }
 
-/// The claim that keeps what a machine keeps beside its volumes, if it has ever had that.
+/// The claim that keeps what a machine keeps beside its volumes, if it has ever had that. One that was restored for a machine which
+/// was not there yet belongs to it before it owns it.
 pub(crate) fn state_claim<'a>(vm: &VirtualMachine, view: &'a View<'_>) -> Option<&'a PersistentVolumeClaim> {
-    claim(view, vm.namespace(), &state::of_machine(vm)).filter(|claim| claim.controller_uid() == Some(vm.uid()))
+    let is_its = |claim: &&PersistentVolumeClaim| match claim.controller_uid() {
+        Some(owner) => owner == vm.uid(),
+        None => is_restored(vm, claim) && by(*claim).is_some() && by(*claim) == by(vm),
+    };
+    claim(view, vm.namespace(), &state::of_machine(vm)).filter(is_its)
 }
 
-/// All that a machine has on claims. A claim for its state that has no volume yet holds nothing.
+/// The restore by which an object is what it is.
+fn by<K: Object>(object: &K) -> Option<&str> {
+    object.annotation(LAST_RESTORE_ANNOTATION)
+}
+
+/// Whether what a machine keeps on this claim was restored: only then the machine names the claim.
+fn is_restored(vm: &VirtualMachine, claim: &PersistentVolumeClaim) -> bool {
+    vm.annotation(STATE_CLAIM_ANNOTATION) == Some(claim.name())
+}
+
+/// All that a machine has on claims. A claim for its state that has no volume yet holds nothing, unless it was restored: then it is
+/// waited for, as any volume.
 pub(crate) fn on_claims<'a>(vm: &'a VirtualMachine, view: &'a View<'_>) -> impl Iterator<Item = OnClaim<'a>> {
     let of = |volume: &'a Volume| {
         let is_dump = volume.memory_dump.is_some();
         Some(OnClaim { volume: Cow::Borrowed(volume.name.as_str()), claim: snapshottable(volume)?, is_dump })
     };
-    let state = state_claim(vm, view).filter(|claim| is_bound(claim)).map(|claim| OnClaim {
+    let holds = |claim: &&PersistentVolumeClaim| is_bound(claim) || is_restored(vm, claim);
+    let state = state_claim(vm, view).filter(holds).map(|claim| OnClaim {
         volume: Cow::Owned(state_volume_name(vm.name())),
         claim: claim.name(),
         is_dump: false,

@@ -37,6 +37,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::{Config, Planted};
 use crate::diff::merge_patch;
 use crate::duration::go_duration;
 use classes::{Classes, Kinds};
@@ -79,6 +80,15 @@ pub(super) fn snapshot_of<'a>(
 #[derive(Default)]
 pub struct SnapshotController {
     kinds: Kinds,
+    planted: Option<Planted>,
+}
+
+impl SnapshotController {
+    /// With what the controllers are set to.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self { kinds: Kinds::default(), planted: config.planted }
+    }
 }
 
 /// What a decision about one snapshot rests on.
@@ -147,7 +157,8 @@ impl Controller for SnapshotController {
         let named = view.get::<VirtualMachineSnapshotContent>(&key.namespace, &content_name(snapshot.uid()));
         let named = named.map(AsRef::as_ref);
         let content = named.filter(|content| content.spec.virtual_machine_snapshot_name == snapshot.metadata.name);
-        let source = Source::find(&key.namespace, &snapshot.spec.source.name, view);
+        let source = Source::find(&key.namespace, &snapshot.spec.source.name, view)
+            .map(|source| source.with_planted(self.planted));
         // A machine that took the source's name after it was snapshotted is another one.
         let kept = content.and_then(|content| content.spec.source.virtual_machine.as_ref()?.metadata.as_ref());
         let kept = kept.and_then(|metadata| metadata.uid.as_deref());
@@ -265,8 +276,8 @@ fn proceed(world: &World<'_>) -> Plan {
     match source::content(snapshot, source, view) {
         Ok(content) => create(world, source, &classes, &content).then(say(world, &turn)),
         Err(why) => {
-            // What is to be stopped must not be held.
-            let stops = source.must_stop(view).is_ok_and(|wrong| wrong.is_some());
+            // What is to be stopped must not be held, nor what is to start to have its volumes.
+            let stops = source.unfit(view).is_some() || source.must_stop(view).is_ok_and(|wrong| wrong.is_some());
             let unlock = if stops { source.unlock(snapshot.name()) } else { None };
             turn.problem = Some(why);
             unlock.unwrap_or_default().then(say(world, &turn)).requeue_after(LOCK_AGAIN)

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use carrack_engine::{Key, Plan, View};
-use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, SOURCE_FINALIZER};
+use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{
     SourceClaim, SourceSpec, SourceVirtualMachine, VirtualMachineSnapshotContentSpec, VolumeBackup, content_name,
     copy_name, volume_snapshot_name,
@@ -18,17 +18,18 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use crate::controllers::copies;
 use crate::controllers::vm::instance::started_from;
+use crate::controllers::{Planted, copies};
 use crate::identity::{keeps_state, state_volume_name};
 
-use super::classes::{self, Ambiguous, Classes, Way};
+use super::classes::{self, Ambiguous, Classes, OnClaim, Way};
 use super::sizes;
 
 /// A machine and its instance.
 pub(super) struct Source<'a> {
     pub vm: &'a VirtualMachine,
     pub vmi: Option<&'a VirtualMachineInstance>,
+    planted: Option<Planted>,
 }
 
 impl<'a> Source<'a> {
@@ -36,7 +37,25 @@ impl<'a> Source<'a> {
     pub fn find(namespace: &str, name: &str, view: &'a View<'_>) -> Option<Self> {
         let vm = view.get::<VirtualMachine>(namespace, name)?.as_ref();
         let vmi = view.get::<VirtualMachineInstance>(namespace, name).map(AsRef::as_ref);
-        Some(Self { vm, vmi: vmi.filter(|vmi| vmi.controller_uid() == Some(vm.uid())) })
+        Some(Self { vm, vmi: vmi.filter(|vmi| vmi.controller_uid() == Some(vm.uid())), planted: None })
+    }
+
+    /// Plants a bug, for the simulator.
+    pub fn with_planted(self, planted: Option<Planted>) -> Self {
+        Self { planted, ..self }
+    }
+
+    /// What it has on claims.
+    fn on_claims<'v>(&self, view: &'v View<'_>) -> impl Iterator<Item = OnClaim<'v>>
+    where
+        'a: 'v,
+    {
+        let (vm, misses) = (self.vm, self.planted == Some(Planted::StateUnowned));
+        let is_owned = move |claim: &str| {
+            classes::claim(view, vm.namespace(), claim).is_some_and(|claim| claim.controller_uid().is_some())
+        };
+        classes::on_claims(vm, view)
+            .filter(move |found| !misses || found.volume != state_volume_name(vm.name()) || is_owned(found.claim))
     }
 
     /// Whether it runs, or may.
@@ -79,7 +98,7 @@ impl<'a> Source<'a> {
     where
         'a: 'v,
     {
-        classes::on_claims(self.vm, view).map(|found| found.claim).collect()
+        self.on_claims(view).map(|found| found.claim).collect()
     }
 
     /// Volumes with claims that have volumes, and how each can be kept.
@@ -91,7 +110,7 @@ impl<'a> Source<'a> {
         'a: 'v,
     {
         let (vm, vmi) = (self.vm, self.vmi);
-        classes::on_claims(vm, view).filter_map(move |found| {
+        self.on_claims(view).filter_map(move |found| {
             let claim = classes::claim(view, vm.namespace(), found.claim)?;
             let way = Classes::new(view).way(claim, found.is_dump, view);
             // What a running guest does not have, since its machine keeps no state any more, it cannot copy.
@@ -138,14 +157,21 @@ impl<'a> Source<'a> {
         Ok(None)
     }
 
+    /// Why its volumes cannot be kept now, in KubeVirt's words.
+    pub fn unfit(&self, view: &View<'_>) -> Option<String> {
+        let (namespace, name) = (self.vm.namespace(), self.vm.name());
+        self.claims(view).into_iter().find_map(|claim| {
+            let why = unfit(classes::claim(view, namespace, claim))?;
+            Some(format!("source {namespace}/{name} {why}: {claim}"))
+        })
+    }
+
     /// Why it cannot be locked now, in KubeVirt's words.
     pub fn obstacle(&self, snapshot: &VirtualMachineSnapshot, view: &View<'_>) -> Option<String> {
         let (namespace, name) = (self.vm.namespace(), self.vm.name());
         let claims = self.claims(view);
-        for claim in &claims {
-            if let Some(why) = unfit(classes::claim(view, namespace, claim)) {
-                return Some(format!("source {namespace}/{name} {why}: {claim}"));
-            }
+        if let Some(why) = self.unfit(view) {
+            return Some(why);
         }
         if self.vm.is_deleting() {
             return Some(format!("source {namespace}/{name} is being deleted"));
@@ -271,15 +297,24 @@ pub(super) fn content(
 ) -> Result<VirtualMachineSnapshotContent, String> {
     let vm = source.vm;
     let name = content_name(snapshot.uid());
+    // A cache may have shown it too late.
+    if let Some(why) = source.unfit(view) {
+        return Err(why);
+    }
     if let Some(why) = source.must_stop(view)? {
         return Err(why);
     }
-    let mut backups = Vec::new();
+    let (mut backups, mut left_out) = (Vec::new(), None);
     for (volume, claim, way) in source.ways(view) {
         let child = match way.map_err(|ambiguous| ambiguous.0)? {
             Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), &volume),
             Way::Copy(_) => copy_name(&name, &volume),
-            Way::Neither => continue,
+            Way::Neither => {
+                // Volumes are in the spec, and are seen not to be kept.
+                let is_state = volume == state_volume_name(vm.name()) && matches!(volume, Cow::Owned(_));
+                left_out = left_out.or(is_state.then(|| (LEFT_OUT_ANNOTATION.to_owned(), volume.into_owned())));
+                continue;
+            }
         };
         backups.push(VolumeBackup {
             volume_name: volume.into_owned(),
@@ -296,6 +331,7 @@ pub(super) fn content(
             name: Some(name),
             namespace: snapshot.metadata.namespace.clone(),
             finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
+            annotations: left_out.map(|left_out| [left_out].into()),
             ..ObjectMeta::default()
         },
         spec: VirtualMachineSnapshotContentSpec {

@@ -28,7 +28,7 @@ use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::VolumeSnapshotClass;
-use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, VM_FINALIZER};
+use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, STATE_CLAIM_ANNOTATION, VM_FINALIZER};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -89,19 +89,22 @@ impl Controller for VmController {
         setup.watch::<VirtualMachineClusterPreference>(|of, view| named(view, CLUSTER_PREFERENCE, of.name(), ""));
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            // A machine's state is on a claim of its own.
+            // A machine's state is on a claim of its own, or on one that was restored for it.
             let owner = claim.controller_uid().map(str::to_owned);
-            let has = |vm: &VirtualMachine| claims(vm).any(|claim| claim == name) || owner.as_deref() == Some(vm.uid());
+            let has = |vm: &VirtualMachine| {
+                let keeps = owner.as_deref() == Some(vm.uid()) || vm.annotation(STATE_CLAIM_ANNOTATION) == Some(&name);
+                keeps || claims(vm).any(|claim| claim == name)
+            };
             machines(view, |vm| vm.namespace() == namespace && has(vm))
         });
         // They say which volumes can be snapshotted.
-        setup.watch::<StorageClass>(|_, view| machines(view, |vm| claims(vm).next().is_some()));
+        setup.watch::<StorageClass>(|_, view| on_claims(view));
         Kinds::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
         self.kinds.refresh(view, setup, |setup| {
-            setup.watch::<VolumeSnapshotClass>(|_, view| machines(view, |vm| claims(vm).next().is_some()));
+            setup.watch::<VolumeSnapshotClass>(|_, view| on_claims(view));
         });
     }
 
@@ -145,6 +148,11 @@ fn claims(vm: &VirtualMachine) -> impl Iterator<Item = &str> {
 
 fn machines(view: &View<'_>, which: impl Fn(&VirtualMachine) -> bool) -> Vec<Key> {
     view.cache::<VirtualMachine>().iter().filter(|vm| which(vm)).map(|vm| Key::of(vm.as_ref())).collect()
+}
+
+/// The machines that have something on a claim.
+fn on_claims(view: &View<'_>) -> Vec<Key> {
+    machines(view, |vm| claims(vm).next().is_some() || classes::state_claim(vm, view).is_some())
 }
 
 /// The machines that name an instance type or a preference.

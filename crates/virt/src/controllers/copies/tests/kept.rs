@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::state_claim_name;
+use carrack_types::well_known::kubevirt::STARTED_FROM_ANNOTATION;
 
 const VOLUME: &str = "persistent-state-for-vm";
 const KEPT: &str = "vmsnapshot-content-s-uid-copy-persistent-state-for-vm";
@@ -58,6 +59,103 @@ fn it_is_in_a_snapshot_if_there_is_any() {
     world.claims.push(with(state("Bound"), json!({"metadata": {"deletionTimestamp": "1970-01-12T13:46:45Z"}})));
     let said = words(&world.snapshot()).join("\n");
     assert!(said.contains("volume is being deleted: persistent-state-for-vm-"), "{said}");
+}
+
+/// What a plan says of its snapshot.
+fn said_of_snapshot(plan: &Plan) -> Value {
+    let said = plan.writes.iter().find_map(|write| match write {
+        Write::Patch { resource, patch, .. } if resource.plural == "virtualmachinesnapshots" => Some(patch.clone()),
+        _ => None,
+    });
+    said.unwrap_or_else(|| panic!("nothing is said: {plan:?}"))["status"].clone()
+}
+
+#[test]
+fn what_was_restored_is_in_a_snapshot_before_its_machine_owns_it() {
+    let mark = json!({"restore.kubevirt.io/lastRestoreUID": "b-b-uid"});
+    let snapshot = |claim_marks: &Value, phase: &str| {
+        let mut world = World::new();
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        let names = with(mark.clone(), json!({NAMES: RESTORED}));
+        world.vm = Some(with(vm(), json!({"metadata": {"annotations": names}})));
+        let own = json!({"metadata": {"annotations": claim_marks}, "status": {"phase": phase}});
+        world.claims.push(claim(RESTORED, own));
+        world.snapshot()
+    };
+    let names = |plan: &Plan| {
+        let backups = created(plan)["spec"]["volumeBackups"].clone();
+        backups.as_array().into_iter().flatten().map(|backup| backup["volumeName"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&snapshot(&mark, "Bound")), ["disk", VOLUME]);
+    assert_eq!(names(&snapshot(&json!({"restore.kubevirt.io/lastRestoreUID": "c-c-uid"}), "Bound")), ["disk"]);
+    assert_eq!(names(&snapshot(&json!({}), "Bound")), ["disk"], "nobody restored it");
+    // What has no volume yet holds all the same what it is to be made of. The machine may have to start for that.
+    let plan = snapshot(&mark, "Pending");
+    assert_eq!(words(&plan)[0], "patch virtualmachines/vm finalizers=[]");
+    let wanted = format!("source ns/vm volume not bound: {RESTORED}");
+    assert_eq!(said_of_snapshot(&plan)["error"]["message"], wanted);
+}
+
+#[test]
+fn what_cannot_be_kept_is_told() {
+    let mut world = World::new();
+    world.claims.push(state("Bound"));
+    world.content["status"] = json!({"readyToUse": true, "creationTime": "1970-01-12T13:46:44Z"});
+    let said = said_of_snapshot(&world.snapshot());
+    assert_eq!(said["snapshotVolumes"], json!({"includedVolumes": ["disk"], "excludedVolumes": [VOLUME]}));
+    assert_eq!(said["indications"], json!(["PartialSnapshot"]));
+    // The content remembers it.
+    let left_out = |provisioner: &str, more: Value| {
+        let mut world = World::new();
+        world.claims.push(with(state("Bound"), more));
+        world.classes = vec![class("plain", provisioner, false)];
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        created(&world.snapshot())["metadata"]["annotations"]["snapshot.kubevirt.io/left-out"].clone()
+    };
+    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({})), VOLUME);
+    assert_eq!(left_out("driver", json!({})), Value::Null);
+    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({"status": {"phase": "Pending"}})), Value::Null);
+}
+
+#[test]
+fn what_a_guest_does_not_have_it_cannot_copy() {
+    let names = |domain: Value, taken: Option<Vec<Value>>| {
+        let mut world = World::new();
+        world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        world.claims.push(state("Bound"));
+        // Started from what the machine is still.
+        let spec = world.vm.as_ref().map_or(Value::Null, |vm| vm["spec"].clone());
+        let started = json!({STARTED_FROM_ANNOTATION: spec.to_string()});
+        world.vmi = Some(with(vmi(), json!({"metadata": {"annotations": started}, "spec": {"domain": domain}})));
+        if taken.is_some() {
+            world.classes = vec![class("plain", "shelf", false)];
+        }
+        world.taken = taken;
+        let backups = created(&world.snapshot())["spec"]["volumeBackups"].clone();
+        backups.as_array().into_iter().flatten().map(|backup| backup["volumeName"].clone()).collect::<Vec<_>>()
+    };
+    let keeps = json!({"firmware": {"bootloader": {"efi": {"persistent": true}}}});
+    assert_eq!(names(keeps, None), ["disk", VOLUME]);
+    assert_eq!(names(json!({}), None), ["disk"], "its machine kept something once, and does not any more");
+    assert_eq!(names(json!({}), Some(Vec::new())), ["disk", VOLUME], "storage needs no guest");
+}
+
+#[test]
+fn it_has_no_place_of_its_own_to_be_restored_to() {
+    let name = |more: Value| {
+        let mut world = restoring();
+        world.restore["status"] = json!({"complete": false});
+        world.restore["spec"] = with(world.restore["spec"].clone(), more);
+        let plan = world.restore();
+        let Some(Write::Patch { patch, .. }) = plan.writes.first() else { panic!("{plan:?}") };
+        patch["status"]["restores"][0]["persistentVolumeClaim"].clone()
+    };
+    assert_eq!(name(json!({})), RESTORED);
+    // What was there stays until the restore is complete, so nothing is lost with a restore that fails.
+    assert_eq!(name(json!({"volumeRestorePolicy": "InPlace"})), RESTORED);
+    assert_eq!(name(json!({"volumeRestorePolicy": "PrefixTargetName"})), format!("vm-{VOLUME}"));
+    let mine = json!([{"volumeName": VOLUME, "restoreName": "mine"}]);
+    assert_eq!(name(json!({"volumeRestorePolicy": "InPlace", "volumeRestoreOverrides": mine})), "mine");
 }
 
 #[test]
@@ -142,7 +240,8 @@ fn another_machine_gets_one_of_its_own() {
     let mut world = restoring();
     world.restore["spec"]["target"]["name"] = json!("copy");
     world.restore["metadata"]["ownerReferences"] = json!([]);
-    // The source was restored once.
+    // The source was restored once, and snapshotted before it owned this.
+    world.content["spec"]["volumeBackups"][0]["persistentVolumeClaim"]["metadata"]["ownerReferences"] = json!([]);
     world.content["spec"]["source"]["virtualMachine"]["metadata"]["annotations"] = json!({NAMES: "the-source's"});
     let plan = world.restore();
     let claim = made(&mut world, &plan);
