@@ -3,8 +3,9 @@
 //! What a namespace uses is charged by the API server in the very transaction that stores the object, and counted whole
 //! whenever the quota itself is written. What is left is what changes with time alone: a pod that should have ended by
 //! now counts no more. So this controller writes nothing of its own: when such a time has come, it writes the quota's status
-//! as it is, and the API server counts. Where no time comes, nothing is written (kube-controller-manager's resource quota
-//! controller counts itself, each five minutes, whatever happened).
+//! as it is, and the API server counts; a count that changes nothing is no write. It does so when it sees a quota for the
+//! first time, too, and again from time to time, for what nobody saw go (kube-controller-manager's resource quota controller
+//! counts itself, each five minutes).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,10 +16,22 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use serde_json::json;
 
+/// After so long each quota is counted anew.
+const RECOUNTED: Duration = Duration::from_secs(600);
+
 /// The resource quota controller.
 #[derive(Default)]
 pub struct QuotaController {
-    counted: BTreeMap<Key, Time>,
+    counts: BTreeMap<Key, Count>,
+}
+
+/// What is known of a quota's count.
+#[derive(Clone, Copy)]
+struct Count {
+    /// When it was asked for last.
+    at: Time,
+    /// The first of the times after that at which a pod counts no more; that pod may have gone meanwhile.
+    due: Option<Time>,
 }
 
 /// When a pod that is being deleted counts no more, whatever its node says.
@@ -46,22 +59,25 @@ impl Controller for QuotaController {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(quota) = view.get::<ResourceQuota>(&key.namespace, &key.name).filter(|q| !q.is_deleting()) else {
-            self.counted.remove(key);
+            self.counts.remove(key);
             return Plan::none();
         };
-        let last = self.counted.get(key).copied();
-        let ends: Vec<Time> = view.cache::<Pod>().in_namespace(&key.namespace).filter_map(|p| deadline(p)).collect();
-        let due = ends.iter().any(|end| *end < now && last.is_none_or(|last| *end >= last));
-        let next = ends.iter().filter(|end| **end >= now).map(|end| end.since(now) + Duration::from_secs(1)).min();
-        let mut plan = Plan::none();
-        if due {
-            self.counted.insert(key.clone(), now);
-            plan = plan.patch_status(quota.as_ref(), json!({}));
-        }
-        match next {
-            Some(wait) => plan.requeue_after(wait),
-            None => plan,
-        }
+        let pods = view.cache::<Pod>();
+        let ends: Vec<Time> = pods.in_namespace(&key.namespace).filter_map(|pod| deadline(pod)).collect();
+        let first_since = |time: Time| ends.iter().copied().filter(|end| *end >= time).min();
+        let known = self
+            .counts
+            .get(key)
+            .map(|count| Count { due: count.due.into_iter().chain(first_since(count.at)).min(), ..*count });
+        let is_over = |count: &Count| count.due.is_some_and(|due| due < now) || now.since(count.at) >= RECOUNTED;
+        let (count, plan) = match known.filter(|count| !is_over(count)) {
+            Some(count) => (count, Plan::none()),
+            None => (Count { at: now, due: first_since(now) }, Plan::none().patch_status(quota.as_ref(), json!({}))),
+        };
+        self.counts.insert(key.clone(), count);
+        let next = count.due.map(|due| due.since(now) + Duration::from_secs(1));
+        let again = (count.at + RECOUNTED).since(now);
+        plan.requeue_after(next.map_or(again, |next| next.min(again)))
     }
 }
 
@@ -87,14 +103,23 @@ mod tests {
                     "deletionGracePeriodSeconds": 10},
                 "spec": {"containers": []}})]
         };
-        // Nothing changes with time alone.
-        assert_eq!(look(vec![], 1000), (0, 0));
+        // What was there before is counted once; then nothing changes with time alone.
+        assert_eq!(look(vec![], 1000), (1, 600));
+        assert_eq!(look(vec![], 1001), (0, 599));
         assert_eq!(look(overdue(), 1020), (0, 31));
         assert_eq!(look(overdue(), 1050), (0, 1));
-        assert_eq!(look(overdue(), 1051), (1, 0));
+        assert_eq!(look(overdue(), 1051), (1, 600));
         // Once is enough.
-        assert_eq!(look(overdue(), 1052), (0, 0));
-        assert_eq!(look(vec![], 9000), (0, 0));
+        assert_eq!(look(overdue(), 1052), (0, 599));
+        // What nobody saw go is found in the end.
+        assert_eq!(look(vec![], 1651), (1, 600));
+        // A pod that was removed when it was overdue gave nothing back.
+        let mut c = QuotaController::default();
+        let mut look = |pods: Vec<Value>, at_s: i64| {
+            let caches = Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(pods.into_iter().map(of));
+            words(&c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s))).len()
+        };
+        assert_eq!([look(overdue(), 1020), look(vec![], 1051), look(vec![], 1052)], [1, 1, 0]);
         // Whoever was not there when it was due counts when he comes.
         let mut c = QuotaController::default();
         let caches =

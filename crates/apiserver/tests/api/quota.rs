@@ -86,3 +86,45 @@ fn what_ends_is_given_back_and_scopes_choose() {
     cluster.delete(&format!("{CONFIG_MAPS}/m")).expect(200);
     cluster.post(CONFIG_MAPS, &config_map("n", "x")).expect(201);
 }
+
+/// What moves from the scopes of one quota to those of another is given back there and counted here.
+#[test]
+fn what_changes_its_scope_is_charged_anew() {
+    let cluster = Cluster::new();
+    quota(&cluster, "long", json!({"hard": {"pods": "2"}, "scopes": ["NotTerminating"]}));
+    quota(&cluster, "short", json!({"hard": {"pods": "1"}, "scopes": ["Terminating"]}));
+    for name in ["a", "b"] {
+        cluster.post(PODS, &pod(name)).expect(201);
+    }
+    let both = || (used(&cluster, "long")["pods"].clone(), used(&cluster, "short")["pods"].clone());
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 600}});
+    cluster.merge(&format!("{PODS}/a"), &deadline).expect(200);
+    assert_eq!(both(), (json!("1"), json!("1")));
+    cluster.merge(&format!("{PODS}/b"), &deadline).refused(403, "Forbidden", "exceeded quota: short");
+    cluster.delete(&format!("{PODS}/a")).expect(200);
+    assert_eq!(both(), (json!("1"), json!("0")));
+
+    // A claim counts for the class that it has until it has the other one.
+    let of_class = |name: &str| {
+        let expression = json!({"scopeName": "VolumeAttributesClass", "operator": "In", "values": [name]});
+        json!({"hard": {"persistentvolumeclaims": "5"}, "scopeSelector": {"matchExpressions": [expression]}})
+    };
+    quota(&cluster, "gold", of_class("gold"));
+    quota(&cluster, "silver", of_class("silver"));
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "s",
+        "volumeAttributesClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster.post(claims, &claim).expect(201);
+    let counts = || ["gold", "silver"].map(|name| used(&cluster, name)["persistentvolumeclaims"].clone());
+    assert_eq!(counts(), [json!("1"), json!("0")]);
+    let status = |status: Value| cluster.merge(&format!("{claims}/c/status"), &json!({"status": status})).expect(200);
+    status(json!({"phase": "Bound", "currentVolumeAttributesClassName": "gold"}));
+    cluster.merge(&format!("{claims}/c"), &json!({"spec": {"volumeAttributesClassName": "silver"}})).expect(200);
+    assert_eq!(counts(), [json!("1"), json!("1")]);
+    status(json!({"currentVolumeAttributesClassName": "silver"}));
+    assert_eq!(counts(), [json!("0"), json!("1")]);
+    // Another selector counts other things.
+    let selector = json!({"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": "Exists"}]});
+    cluster.merge(&format!("{QUOTAS}/gold"), &json!({"spec": {"scopeSelector": selector}})).expect(200);
+    assert_eq!(counts(), [json!("1"), json!("1")]);
+}

@@ -36,11 +36,14 @@ use serde_json::json;
 
 use super::binder::{BY_REFERENCE, by_reference};
 use super::is_bound_to;
-use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to};
+use super::told::{Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, reports_in_use, tell};
 use crate::pods::{self, BY_CLAIM, BY_NODE};
 
 /// Annotation of a volume that one node may have at a time: the node that it was given to last.
 const LAST_NODE: &str = "carrack.io/attached-to";
+
+/// Index of nodes by what they are told is attached to them.
+const BY_ATTACHED: &str = "attached";
 
 /// The attach and detach controller.
 #[derive(Default)]
@@ -130,6 +133,31 @@ impl AttachDetach {
     }
 }
 
+/// Takes the volume from what nodes are told of that have no attachment of it: somebody else ended that, and the node would take
+/// it for attached when a pod comes.
+fn forgotten(disk: &Disk<'_>, there: &[&Arc<VolumeAttachment>], view: &View<'_>) -> Plan {
+    let told = view.cache::<Node>().by_index(BY_ATTACHED, &disk.unique);
+    let bare = told.filter(|node| there.iter().all(|attachment| attachment.spec.node_name != node.name()));
+    bare.filter(|node| !reports_in_use(node, &disk.unique)).fold(Plan::none(), |plan, node| {
+        let none = Key::new("", disk.attachment(node.name()));
+        let gone = Premise::absent(&VolumeAttachment::resource(), none.clone());
+        let plan = plan.confirm_absent(&VolumeAttachment::resource(), none, "");
+        plan.then(tell(node, &disk.unique, None).resting_on(&gone))
+    })
+}
+
+/// Why a volume is not attached that another node has (kubernetes pkg/controller/volume/attachdetach/reconciler
+/// `reportMultiAttachError`).
+fn in_use_elsewhere(volume: &PersistentVolume, wanted: &BTreeMap<String, &Arc<Pod>>, busy: &BTreeSet<&str>) -> String {
+    let users: Vec<&str> =
+        wanted.iter().filter(|(node, _)| busy.contains(node.as_str())).map(|(_, pod)| pod.name()).collect();
+    let why = match users.is_empty() {
+        true => "exclusively attached to one node and can't be attached to another".to_owned(),
+        false => format!("used by pod(s) {}", users.join(", ")),
+    };
+    format!("Multi-Attach error for volume {:?} Volume is already {why}", volume.name())
+}
+
 /// Attaches the volume for this pod, if its claim is surely the volume's.
 fn attach(disk: &Disk<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
     let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
@@ -139,7 +167,8 @@ fn attach(disk: &Disk<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, vi
     let bound = claim.is_some_and(|c| {
         is_bound_to(volume, c) && c.spec.as_ref().and_then(|s| s.volume_name.as_deref()) == Some(volume.name())
     });
-    if !bound || volume.is_deleting() || !may_attach_to(node, pod) {
+    // A volume that somebody asked to delete stays as long as its claim does, and is used as before.
+    if !bound || !may_attach_to(node, pod) {
         return Plan::none();
     }
     let attachment = VolumeAttachment {
@@ -201,7 +230,13 @@ impl Controller for AttachDetach {
             keys.extend(pods.flat_map(|pod| volumes_of(pod, view)));
             keys.into_iter().collect()
         });
-        setup.read::<CSIDriver>();
+        setup.index::<Node>(BY_ATTACHED, attached_names);
+        setup.watch::<CSIDriver>(|driver, view| {
+            let uses = |volume: &&Arc<PersistentVolume>| {
+                volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).is_some_and(|csi| csi.driver == driver.name())
+            };
+            view.cache::<PersistentVolume>().iter().filter(uses).map(|volume| Key::of(volume.as_ref())).collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let all = view.cache::<VolumeAttachment>().iter();
@@ -213,11 +248,11 @@ impl Controller for AttachDetach {
         let Some(disk) = Disk::of(volume) else { return Plan::none() };
         let unique = disk.unique.as_str();
         let wanted = if disk.needs_attaching(volume, view) { wanted(volume, view) } else { BTreeMap::new() };
-        let mut plan = Plan::none();
+        let mut plan = forgotten(&disk, &there, view);
         for attachment in &there {
             let node = &attachment.spec.node_name;
             plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => follow(attachment, volume.name(), unique, found, pod),
+                (Some(pod), Some(found)) => follow(attachment, volume.name(), unique, found, pod, now),
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });
@@ -226,11 +261,7 @@ impl Controller for AttachDetach {
         for (name, pod) in &wanted {
             let Some(node) = view.get::<Node>("", name).filter(|_| !busy.contains(name.as_str())) else { continue };
             if !busy.is_empty() && !is_shared(volume) {
-                let why = format!(
-                    "Multi-Attach error for volume {:?} Volume is already exclusively attached to one node and can't \
-                     be attached to another",
-                    volume.name()
-                );
+                let why = in_use_elsewhere(volume, &wanted, &busy);
                 plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));
                 continue;
             }

@@ -47,6 +47,7 @@ fn caches(volume: &Value, pods: &[Value], nodes: &[Value], attachments: &[Value]
         .with::<CSIDriver>([])
         .with_index::<Pod>(BY_CLAIM, pods::by_claim)
         .with::<Pod>(pods.iter().cloned().map(of))
+        .with_index::<Node>(BY_ATTACHED, attached_names)
         .with::<Node>(nodes.iter().cloned().map(of))
         .with::<VolumeAttachment>(attachments.iter().cloned().map(of))
 }
@@ -120,6 +121,9 @@ fn single_decisions() {
             vec![attachment("a", true)],
             vec!["confirm unchanged a".to_owned(), "delete va-a".to_owned()],
         ),
+        // Somebody else ended the attachment, and the node is still told of it.
+        (vec![], vec![node("a", false, true)], vec![], vec!["confirm absent va-a".to_owned(), told("[]")]),
+        (vec![], vec![node("a", true, true)], vec![], none()),
         // Proof that the node is down, by an operator.
         (vec![], vec![out_of_service(node("a", true, true))], vec![attachment("a", true)], untold()),
     ] {
@@ -159,6 +163,29 @@ fn single_decisions() {
     let nodes = [node("a", true, true), node("b", false, false)];
     let (_, plan) = at(&mut c, &[pod("p", "b")], &nodes, &[attachment("a", true)], 0);
     assert_eq!(plan.events[0].reason, "FailedAttachVolume");
+    let whole = "Multi-Attach error for volume \"v\" Volume is already";
+    assert!(
+        plan.events[0].message.starts_with(&format!("{whole} exclusively attached to one node")),
+        "{:?}",
+        plan.events
+    );
+    let (_, plan) = at(&mut c, &[pod("o", "a"), pod("p", "b")], &nodes, &[attachment("a", true)], 0);
+    assert_eq!(plan.events[0].message, format!("{whole} used by pod(s) o"));
+    // And that nobody answers.
+    let mut asked = attachment("a", false);
+    asked["metadata"]["creationTimestamp"] = "1970-01-01T00:00:10Z".into();
+    let nodes = [node("a", false, false)];
+    let (_, plan) = at(&mut c, &[pod("p", "a")], &nodes, &[asked.clone()], 100);
+    assert_eq!((plan.events.len(), plan.requeue_after.map(|wait| wait.as_secs())), (0, Some(30)));
+    let (_, plan) = at(&mut c, &[pod("p", "a")], &nodes, &[asked], 131);
+    let late = "timed out waiting for external-attacher of d CSI driver to attach volume v";
+    assert!(plan.events[0].message.ends_with(late), "{:?}", plan.events);
+    // Who asks to delete a volume that a claim has takes it from nobody.
+    let mut going = volume();
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let view = caches(&going, &[pod("p", "a")], &nodes, &[]);
+    let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &view.view(), Time::default());
+    assert_eq!(crate::testing::words(&plan), give());
 }
 
 #[test]

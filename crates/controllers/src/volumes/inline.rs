@@ -161,7 +161,7 @@ impl Controller for InlineAttachDetach {
             let node = &attachment.spec.node_name;
             let its = by_node(pods.iter().copied().filter(|pod| is_of(attachment, unique, pod)));
             plan = plan.then(match (its.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => follow(attachment, name, unique, found, pod),
+                (Some(pod), Some(found)) => follow(attachment, name, unique, found, pod, now),
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });

@@ -19,6 +19,8 @@ use crate::pods;
 pub(super) const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// How long a node must have been gone before what it had is taken from it.
 const NODE_GONE: Duration = Duration::from_secs(360);
+/// How long an attacher may take until that is told (kubernetes pkg/volume/csi: the watch of an attachment ends after 2 min).
+const ANSWERED_IN: Duration = Duration::from_secs(120);
 /// How soon to look again at what nothing will tell of.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -43,12 +45,17 @@ pub(super) fn may_attach_to(node: &Node, pod: &Pod) -> bool {
     node.annotation(MANAGED) == Some("true") && !pod.is_deleting() && !is_out_of_service(node)
 }
 
-fn reports_in_use(node: &Node, unique: &str) -> bool {
+pub(super) fn reports_in_use(node: &Node, unique: &str) -> bool {
     node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| u == unique)
 }
 
 fn attached(node: &Node) -> &[AttachedVolume] {
     node.status.as_ref().and_then(|s| s.volumes_attached.as_deref()).unwrap_or_default()
+}
+
+/// The names of what a node is told is attached to it.
+pub(super) fn attached_names(node: &Node) -> Vec<String> {
+    attached(node).iter().map(|attached| attached.name.clone()).collect()
 }
 
 fn is_out_of_service(node: &Node) -> bool {
@@ -57,7 +64,7 @@ fn is_out_of_service(node: &Node) -> bool {
 }
 
 /// The node is told that it has the volume, or that it has not.
-fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
+pub(super) fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
     let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
     if let Some(path) = device {
         list.push(AttachedVolume { name: unique.to_owned(), device_path: path.to_owned() });
@@ -111,7 +118,14 @@ impl Detaching {
 }
 
 /// Says to the node what is so, and to the pod what is wrong.
-pub(super) fn follow(attachment: &VolumeAttachment, volume: &str, unique: &str, node: &Node, pod: &Pod) -> Plan {
+pub(super) fn follow(
+    attachment: &VolumeAttachment,
+    volume: &str,
+    unique: &str,
+    node: &Node,
+    pod: &Pod,
+    now: Time,
+) -> Plan {
     let status = attachment.status.clone().unwrap_or_default();
     let known = attached(node).iter().find(|a| a.name == unique);
     if status.attached && !attachment.is_deleting() {
@@ -127,12 +141,19 @@ pub(super) fn follow(attachment: &VolumeAttachment, volume: &str, unique: &str, 
         let plan = plan.resting_on(&Premise::unchanged(attachment));
         return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
     }
-    match status.attach_error.and_then(|e| e.message) {
-        Some(why) => Plan::none().event(EventRecord::warning(
-            pod,
-            "FailedAttachVolume",
-            format!("AttachVolume.Attach failed for volume {volume:?} : {why}"),
-        )),
-        None => Plan::none(),
+    let failed = |why: String| {
+        let text = format!("AttachVolume.Attach failed for volume {volume:?} : {why}");
+        Plan::none().event(EventRecord::warning(pod, "FailedAttachVolume", text))
+    };
+    if let Some(why) = status.attach_error.and_then(|e| e.message) {
+        return failed(why);
     }
+    let made = attachment.metadata.creation_timestamp.as_ref().map_or(now, Time::from);
+    let left = ANSWERED_IN.saturating_sub(now.since(made));
+    if attachment.is_deleting() || !left.is_zero() {
+        return if attachment.is_deleting() { Plan::none() } else { Plan::none().requeue_after(left) };
+    }
+    let attacher = &attachment.spec.attacher;
+    failed(format!("timed out waiting for external-attacher of {attacher} CSI driver to attach volume {volume}"))
+        .requeue_after(ANSWERED_IN)
 }

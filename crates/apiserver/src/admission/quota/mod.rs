@@ -39,7 +39,7 @@ impl AdmissionPlugin for ResourceQuota {
             Operation::Delete => attributes.old.is_some(),
             _ => false,
         };
-        if certain || !difference(attributes).is_empty() {
+        if certain || !difference(attributes).is_empty() || moves(attributes) {
             needed.push(Needed::all("", QUOTAS, namespace).pinned());
         }
         needed
@@ -102,54 +102,68 @@ fn counts_the_same(old: &Object, new: &Object) -> bool {
             == meta(new, "annotations").and_then(|all| all.get(usage::CLASS_ANNOTATION))
 }
 
+/// Whether a change takes an object from the scopes of some quotas to those of others.
+fn moves(attributes: &Attributes<'_>) -> bool {
+    let plural = &*attributes.row.plural;
+    let (Operation::Update, Some(old)) = (attributes.operation, attributes.old) else { return false };
+    !counts_the_same(old, &attributes.object)
+        && scopes::may_change(plural, old) != scopes::may_change(plural, &attributes.object)
+}
+
 /// By how much what the object counts for changes; names that stay as they are left out.
 fn difference(attributes: &Attributes<'_>) -> ResourceList {
-    if let (Operation::Update, Some(old)) = (attributes.operation, attributes.old)
-        && counts_the_same(old, &attributes.object)
+    let new = (attributes.operation != Operation::Delete).then_some(&attributes.object);
+    delta(attributes, new, attributes.old)
+}
+
+/// By how much more the one counts than the other.
+fn delta(attributes: &Attributes<'_>, new: Option<&Object>, old: Option<&Object>) -> ResourceList {
+    if let (Some(new), Some(old)) = (new, old)
+        && counts_the_same(old, new)
     {
         return ResourceList::new();
     }
-    let mut used = if attributes.operation == Operation::Delete {
-        ResourceList::new()
-    } else {
-        of(attributes, &attributes.object)
-    };
-    if let Some(old) = attributes.old {
-        for (name, quantity) in of(attributes, old) {
-            *used.entry(name).or_default() -= quantity;
-        }
+    let mut used = new.map(|new| of(attributes, new)).unwrap_or_default();
+    for (name, quantity) in old.map(|old| of(attributes, old)).unwrap_or_default() {
+        *used.entry(name).or_default() -= quantity;
     }
     used.retain(|_, quantity| !quantity.is_zero());
     used
 }
 
-/// The quota with the write charged to it; none when it is not concerned.
+/// The quota with the write charged to it; none when it is not concerned. What comes into its scopes counts whole, and what
+/// leaves them gives back all.
 fn charge(attributes: &Attributes<'_>, quota: &Object) -> Result<Option<Object>, Status> {
     let plural = &*attributes.row.plural;
-    let own = is_quota(attributes) && name(quota) == attributes.name;
-    let subject = if attributes.operation == Operation::Delete { attributes.old } else { Some(&attributes.object) };
-    let Some(subject) = subject.filter(|subject| !own && scopes::matches(quota, plural, subject)) else {
+    if is_quota(attributes) && name(quota) == attributes.name {
         return Ok(None);
-    };
+    }
+    let matches = |object: &&Object| scopes::matches(quota, plural, object);
+    let new = (attributes.operation != Operation::Delete).then_some(&attributes.object).filter(matches);
+    let old = attributes.old.filter(matches);
+    if new.is_none() && old.is_none() {
+        return Ok(None);
+    }
     let hard = match at(quota, &["status", "hard"]) {
         Some(hard) => usage::amounts(Some(hard)),
         None => scopes::hard(quota),
     };
     let quota_name = name(quota);
     // First of all: what a pod does not say is charged nowhere.
-    if let Some(why) = (plural == "pods" && attributes.operation == Operation::Create)
-        .then(|| usage::unsaid(hard.keys(), subject))
-        .flatten()
+    if let Some(pod) = new.filter(|_| plural == "pods" && attributes.operation == Operation::Create)
+        && let Some(why) = usage::unsaid(hard.keys(), pod)
     {
         return Err(attributes.forbidden(&format!("failed quota: {quota_name}: {why}")));
     }
-    let mut delta = difference(attributes);
+    let mut delta = delta(attributes, new, old);
     delta.retain(|name, _| hard.contains_key(name));
     if delta.is_empty() {
         return Ok(None);
     }
     let mut used = usage::amounts(at(quota, &["status", "used"]));
-    let more = |name: &String| delta.get(name).is_some_and(|by| *by > Quantity::ZERO);
+    // What a component reports is so, and is counted.
+    let is_told = attributes.subresource == "status";
+    let more = |name: &String| !is_told && delta.get(name).is_some_and(|by| *by > Quantity::ZERO);
     let unknown: Vec<&str> = delta.keys().filter(|n| more(n) && !used.contains_key(*n)).map(String::as_str).collect();
     if !unknown.is_empty() {
         let why = format!("status unknown for quota: {quota_name}, resources: {}", unknown.join(","));
@@ -190,7 +204,7 @@ fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
     let quota = &attributes.object;
     let hard = scopes::hard(quota);
     let asked = attributes.subresource == "status";
-    if !asked && attributes.old.is_some_and(|old| at(old, &["spec", "hard"]) == at(quota, &["spec", "hard"])) {
+    if !asked && attributes.old.is_some_and(|old| old.get("spec") == quota.get("spec")) {
         return;
     }
     let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();

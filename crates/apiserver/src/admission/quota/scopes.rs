@@ -1,5 +1,7 @@
 //! Which objects a quota is for.
 
+use std::collections::BTreeSet;
+
 use carrack_types::pod::ResourceList;
 use serde_json::Value;
 
@@ -29,21 +31,48 @@ fn holds(scope: &str, operator: &str, values: &[&str], plural: &str, object: &Ob
         _ => !value.is_empty(),
     };
     if plural == "persistentvolumeclaims" {
-        return scope == "VolumeAttributesClass" && by_value(str_at(object, &["spec", "volumeAttributesClassName"]));
+        return scope == "VolumeAttributesClass" && attributes_classes(object).into_iter().any(by_value);
     }
     if plural != "pods" {
         return false;
     }
-    let deadline = at(object, &["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64).is_some_and(|s| s >= 0);
     match scope {
-        "Terminating" => deadline,
-        "NotTerminating" => !deadline,
+        "Terminating" => has_deadline(object),
+        "NotTerminating" => !has_deadline(object),
         "BestEffort" => qos::class(object) == "BestEffort",
         "NotBestEffort" => qos::class(object) != "BestEffort",
         "PriorityClass" => by_value(str_at(object, &["spec", "priorityClassName"])),
         "CrossNamespacePodAffinity" => crosses_namespaces(object),
         _ => false,
     }
+}
+
+/// The classes of attributes that a claim has, is to have, or is being given (kubernetes
+/// pkg/quota/v1/evaluator/core/persistent_volume_claims.go `getReferencedVolumeAttributesClassNames`); one without a name if none.
+fn attributes_classes(claim: &Object) -> BTreeSet<&str> {
+    let places: [&[&str]; 3] = [
+        &["spec", "volumeAttributesClassName"],
+        &["status", "currentVolumeAttributesClassName"],
+        &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
+    ];
+    let mut names: BTreeSet<&str> = places.iter().map(|place| str_at(claim, place)).collect();
+    if names.len() > 1 {
+        names.remove("");
+    }
+    names
+}
+
+/// What of an object's scopes a change may make another: whether a pod has a deadline, and a claim's classes of attributes.
+pub(super) fn may_change<'o>(plural: &str, object: &'o Object) -> BTreeSet<&'o str> {
+    match plural {
+        "persistentvolumeclaims" => attributes_classes(object),
+        "pods" if has_deadline(object) => BTreeSet::from(["Terminating"]),
+        _ => BTreeSet::new(),
+    }
+}
+
+fn has_deadline(pod: &Object) -> bool {
+    at(pod, &["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64).is_some_and(|s| s >= 0)
 }
 
 fn crosses_namespaces(pod: &Object) -> bool {

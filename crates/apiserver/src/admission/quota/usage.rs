@@ -137,9 +137,12 @@ fn of_pod(pod: &Object) -> ResourceList {
             used.insert(format!("requests.{name}"), quantity);
         }
     }
+    let overhead = typed.spec.as_ref().map(|spec| pod::resource_list(spec.overhead.as_ref())).unwrap_or_default();
     for (name, quantity) in pod::limits(&typed) {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
-            used.insert(format!("limits.{name}"), quantity);
+            // What is limited is limited with what its sandbox takes.
+            let beside = overhead.get(&name).copied().unwrap_or_default();
+            used.insert(format!("limits.{name}"), quantity + beside);
         }
     }
     used
