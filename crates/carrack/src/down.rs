@@ -62,12 +62,13 @@ async fn close_watchdog(layout: &Layout, progress: &mut Progress) -> anyhow::Res
     if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
         progress.step(format!("stopping carrack (pid {})", up.pid));
         let mut ends = tokio::task::spawn_blocking(move || up.terminate(UP_GRACE));
+        let mut held = true;
         loop {
             tokio::select! {
                 ended = &mut ends => break ended??,
-                () = tokio::time::sleep(LOOK) => {
-                    // Held until then.
-                    let _refused = release().await?;
+                // Opening is petting: what cannot be closed is opened once.
+                () = tokio::time::sleep(LOOK), if held => {
+                    held = release().await?.is_err_and(|refused| refused.held);
                 }
             }
         }

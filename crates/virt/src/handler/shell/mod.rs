@@ -90,7 +90,8 @@ pub async fn run(
         }
     }
     if config.watchdog.is_some() {
-        core = match left {
+        // Another device than the one to be used was closed just now.
+        core = match left.filter(|left| config.watchdog.as_ref() == Some(left)) {
             Some(path) => core.taking_over_watchdog(watchdog::set_to(&path)),
             None => core.with_watchdog(),
         };

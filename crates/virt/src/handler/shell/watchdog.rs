@@ -207,8 +207,9 @@ impl Watchdog {
     }
 
     fn is_noted(&self, device: &Path) -> bool {
-        let read = |note: &PathBuf| std::fs::read_to_string(note).is_ok_and(|text| text == noted(device));
-        self.note.as_ref().is_some_and(read)
+        // Also by a version that did not write down the boot.
+        let state_dir = self.note.as_deref().and_then(Path::parent);
+        state_dir.and_then(left).as_deref() == Some(device)
     }
 
     fn drop_note(&self) -> io::Result<()> {
