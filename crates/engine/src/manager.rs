@@ -333,8 +333,10 @@ impl Manager {
                 self.awaited.remove(&awaited);
             }
         }
-        let Some(deltas) = informer.step_any(now, input, fx) else { return false };
+        let deltas = informer.step_any(now, input, fx);
         self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
+        // A timer that nobody waits for any more is nobody's.
+        let Some(deltas) = deltas else { return false };
         if !deltas.is_empty() {
             self.observe(&source, &deltas, fx);
         }

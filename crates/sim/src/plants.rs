@@ -732,6 +732,7 @@ impl Bug {
                 | Self::CarelessDetach
                 | Self::HastyOrphans
                 | Self::BaselessWrites
+                | Self::EndlessTerms
                 | Self::UnplacedStay
                 | Self::IgnoredUntold
                 | Self::HastySlices
