@@ -439,7 +439,9 @@ impl Manager {
                 self.begin(now, i, key, plan, fx);
             }
         }
-        let due = self.hosted.iter().filter_map(|h| h.queue.next_due()).min();
+        // What waits for its caches looks when they have come, whatever is due by then.
+        let ready = self.hosted.iter().filter(|hosted| hosted.required.is_empty());
+        let due = ready.filter_map(|hosted| hosted.queue.next_due()).min();
         if let Some(due) = due
             && self.wake.is_none_or(|(_, at)| due < at || at <= now)
         {

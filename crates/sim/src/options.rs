@@ -451,8 +451,8 @@ impl Swarm {
             }
             Some(Bug::EndlessTerms) => {
                 // Leaders that die, and requests of theirs that arrive afterwards.
-                net.late_one_in = 4;
-                intervals.crash = Some(Duration::from_secs(1));
+                net.late_one_in = 8;
+                intervals.crash = Some(Duration::from_secs(3));
             }
             Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
             Some(Bug::BaselessWrites) => {

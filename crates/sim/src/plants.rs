@@ -732,7 +732,6 @@ impl Bug {
                 | Self::CarelessDetach
                 | Self::HastyOrphans
                 | Self::BaselessWrites
-                | Self::EndlessTerms
                 | Self::UnplacedStay
                 | Self::IgnoredUntold
                 | Self::HastySlices
