@@ -282,13 +282,13 @@ impl Network {
 
     /// Lets everything happen that is still to happen, until nothing changes any more. That the leader leads on is no act.
     pub fn settle(&mut self) -> Result<(), String> {
-        let (mut acts, mut turns) = (0, 0);
+        let (mut acts, mut turns) = (0_usize, 0_usize);
         while acts < 60_000 {
             let renewals = self.renewals;
             // Time passes however much there is to do: a cache that waits for a moment to be read again is not to wait for ever,
             // while what others do about what it shows goes on and on.
             turns += 1;
-            let busy = if turns % 64 == 0 { self.fire() } else { self.deliver() || self.tell() };
+            let busy = if turns.is_multiple_of(64) { self.fire() } else { self.deliver() || self.tell() };
             if !busy && !script::all_nodes_act(&mut self.api) {
                 let due = self.timers.first_key_value().map(|((at, _), ())| *at);
                 if due.is_none_or(|at| at.since(self.quiet_since).as_secs() > HORIZON_S) || !self.fire() {
