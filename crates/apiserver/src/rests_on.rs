@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use carrack_auth::Attributes;
-use carrack_engine::{Premise, RESTS_ON};
+use carrack_engine::{Premise, RESTS_ON, Term};
 use carrack_store::Check;
+use k8s_openapi::api::coordination::v1::Lease;
 use serde::Deserialize;
 
 use crate::context::Cx;
@@ -70,7 +71,9 @@ async fn check(cx: &Cx<'_>, premise: &Premise) -> Result<Check, Status> {
         };
     };
     let metadata = serde_json::from_slice::<Partial>(&entry.value).map(|partial| partial.metadata).unwrap_or_default();
-    if !premise.holds(&metadata.uid, &entry.mod_revision.to_string(), metadata.generation) {
+    // What is stored as something else is no Lease, and is held in no term.
+    let term = premise.term.as_ref().and_then(|_| Term::of(&serde_json::from_slice::<Lease>(&entry.value).ok()?));
+    if !premise.holds(&metadata.uid, &entry.mod_revision.to_string(), metadata.generation, term.as_ref()) {
         return Err(broken("the request rests on it, and it is not as it was read"));
     }
     Ok(Check::Unchanged(key, entry.mod_revision))

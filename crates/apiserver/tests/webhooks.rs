@@ -245,6 +245,9 @@ async fn validating_webhooks_refuse_as_upstream_does() {
         assert!(reply["message"].as_str().unwrap_or_default().contains(message), "{path} {policy}: {reply}");
         assert_eq!(warnings.iter().any(|w| w.contains("mind the gap")), path == "/allow", "{path}: {warnings:?}");
         assert_eq!(reply["details"]["causes"][0]["field"] == "data.x", path == "/deny", "{path}: {reply}");
+        // Who is told so knows that nothing was made.
+        let error = carrack_engine::ApiError::from_reply(found, reply.to_string().as_bytes());
+        assert!(!error.is_unknown(), "{path} {policy}: {reply}");
     }
 }
 

@@ -36,7 +36,6 @@ mod service_account;
 mod stale_disruption;
 #[cfg(test)]
 mod testing;
-mod trim;
 mod volumes;
 pub mod workloads;
 
@@ -56,7 +55,6 @@ pub use quota::QuotaController;
 pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 pub use stale_disruption::StaleDisruption;
-pub use trim::TrimmedPods;
 pub use volumes::{
     AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, InlineAttachDetach, PersistentVolumeBinder,
     VolumeProtection,
@@ -119,7 +117,6 @@ pub enum Planted {
 #[must_use]
 pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
     let cluster: Vec<Box<dyn Controller>> = vec![
-        Box::new(TrimmedPods),
         Box::new(GarbageCollector::new(config.collected.clone()).with_planted(config.planted)),
         Box::new(NamespaceController::new(config.collected.clone()).with_planted(config.planted)),
         Box::new(ServiceAccountController),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
-use carrack_types::pod::is_terminal;
+use carrack_types::pod::{forget_what_nodes_do, is_terminal};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
@@ -126,6 +126,8 @@ impl Controller for PodGc {
         "pod-garbage-collector"
     }
     fn setup(&self, setup: &mut Setup<'_>) {
+        // All controllers share their cache of pods: what no one of them looks at is left out where pods are looked after anyway.
+        setup.trim::<Pod>(forget_what_nodes_do);
         setup.index::<Pod>(BY_NODE, pods::by_node);
         setup.watch::<Pod>(|pod, _| {
             let mut keys = vec![Key::of(pod)];

@@ -343,6 +343,12 @@ impl StatusError {
         let causes = self.details["causes"].as_array();
         causes.into_iter().flatten().any(|cause| cause["reason"] == reason)
     }
+    /// Whether a webhook could not be asked, for which the server has refused the request before it changed anything. Upstream
+    /// reference: `ErrCallingWebhook` in k8s.io/apiserver's plugin/webhook, in the words of `NewInternalError`.
+    fn is_of_webhook(&self) -> bool {
+        const WORDS: &str = "Internal error occurred: failed calling webhook ";
+        self.code == 500 && self.reason == "InternalError" && self.message.starts_with(WORDS)
+    }
 }
 
 impl ApiError {
@@ -387,7 +393,7 @@ impl ApiError {
         match self {
             Self::Transport(_) => true,
             // A gateway's or a shut-down server's word says nothing about what was done before.
-            Self::Status(s) => matches!(s.code, 500 | 502 | 503 | 504),
+            Self::Status(s) => matches!(s.code, 500 | 502 | 503 | 504) && !s.is_of_webhook(),
             Self::Decode(_) => false,
         }
     }

@@ -75,11 +75,12 @@ impl Source {
 pub(crate) struct Parts {
     pub(crate) informers: BTreeMap<Source, MakeInformer>,
     pub(crate) maps: Vec<(Source, MapFn)>,
-    pub(crate) indexes: Vec<(Source, AddIndex)>,
+    /// What informers become, of kinds that are watched whole: with another index, or trimmed.
+    pub(crate) adjustments: Vec<(Source, Adjust)>,
     pub(crate) dropped: Vec<Source>,
     pub(crate) hurried: Vec<Source>,
 }
-pub(crate) type AddIndex = Box<dyn FnOnce(&mut dyn AnyInformer) + Send>;
+pub(crate) type Adjust = Box<dyn FnOnce(&mut dyn AnyInformer) + Send>;
 
 /// Collects what a controller watches.
 pub struct Setup<'a> {
@@ -186,7 +187,7 @@ impl Setup<'_> {
     /// Leaves out of each object of a kind that is watched whole what this takes out of it. All who read the kind see it so, and
     /// none of them may write it back whole.
     pub fn trim<K: Kind>(&mut self, trim: fn(&mut K)) {
-        self.parts.indexes.push((
+        self.parts.adjustments.push((
             Source::of::<K>(),
             Box::new(move |informer| {
                 if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
@@ -197,7 +198,7 @@ impl Setup<'_> {
     }
     /// Adds an index to the cache of a kind that this controller watches whole.
     pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
-        self.parts.indexes.push((
+        self.parts.adjustments.push((
             Source::of::<K>(),
             Box::new(move |informer| {
                 if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {

@@ -32,6 +32,8 @@ use crate::{
 const PAGE: usize = 500;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// After so long what must show something lists anew: watches of a quiet kind may tell nothing for a minute.
+pub const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// A change that an informer saw.
 #[derive(Clone, Debug)]
@@ -98,6 +100,8 @@ impl Awaited {
 struct Page {
     seen: BTreeSet<Key>,
     failed: usize,
+    /// It was asked for after everything that is owed.
+    fresh: bool,
     /// The words so far.
     digest: u64,
 }
@@ -123,6 +127,10 @@ pub struct Informer<K> {
     every: Option<Duration>,
     /// It is to be listed once more when the list that is under way has come.
     hurried: bool,
+    /// It does not show everything up to this revision yet, nor what a list tells that was asked for later than that was demanded.
+    owed: Option<u64>,
+    /// When it is listed anew because of that.
+    late: Option<TimerId>,
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
     trim: Option<fn(&mut K)>,
@@ -178,6 +186,8 @@ impl<K: Object> Informer<K> {
             metadata_only: false,
             every: None,
             hurried: false,
+            owed: None,
+            late: None,
             digest: None,
             trim: None,
         }
@@ -212,6 +222,38 @@ impl<K: Object> Informer<K> {
             _ => {}
         }
     }
+    /// From now on it has caught up ([`Self::caught_up`]) only when it shows everything up to a revision; or when a list has come
+    /// that is asked for from now on, since an API server may keep each kind in a store of its own, with revisions that compare
+    /// with no others. What has done neither in [`CATCH_UP`] is listed anew. Nothing is demanded of what is not watched.
+    pub fn must_show<F>(&mut self, now: Time, revision: u64, fx: &mut Effects<F>) {
+        (self.owed, self.late) = (None, None);
+        if self.every.is_some() || self.synced && self.revision >= revision {
+            return;
+        }
+        if let State::Listing { page, .. } = &mut self.state {
+            page.fresh = false;
+        }
+        self.owed = Some(revision);
+        self.late = Some(fx.timer(now + CATCH_UP));
+    }
+    /// Whether a complete list has been seen once, and it shows what it must.
+    #[must_use]
+    pub fn caught_up(&self) -> bool {
+        self.synced && self.owed.is_none()
+    }
+    /// It has not caught up in time: its watch may be behind, and the server silent about it.
+    fn is_late<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        self.late = None;
+        match &mut self.state {
+            State::Watching { watch } => {
+                fx.unwatch(*watch);
+                self.list(fx, "", Page::default());
+            }
+            State::Backoff { relist, .. } => *relist = true,
+            State::Listing { page, .. } if !page.fresh => self.late = Some(fx.timer(now + CATCH_UP)),
+            State::Listing { .. } | State::Idle => {}
+        }
+    }
     /// Adds an index to the cache.
     pub fn add_index(&mut self, name: &'static str, of: IndexFn<K>) {
         self.cache.add_index(name, of);
@@ -241,6 +283,11 @@ impl<K: Object> Informer<K> {
             State::Watching { watch } => Some(Awaited::Watch(*watch)),
             State::Backoff { timer, .. } => Some(Awaited::Timer(*timer)),
         }
+    }
+    /// What it waits for besides while it must show something.
+    #[must_use]
+    pub fn awaits_besides(&self) -> Option<Awaited> {
+        self.late.map(Awaited::Timer)
     }
     /// The cache shows every change up to this revision.
     #[must_use]
@@ -285,12 +332,17 @@ impl<K: Object> Informer<K> {
             fx.unwatch(watch);
         }
         self.state = State::Idle;
+        self.late = None;
     }
 
     /// Takes an input if it is this informer's. Returns the changes it brought, or none when the
     /// input is somebody else's.
     pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> Option<Vec<Delta<K>>> {
         match (input, &mut self.state) {
+            (Input::Timer(id), _) if self.late == Some(*id) => {
+                self.is_late(now, fx);
+                Some(Vec::new())
+            }
             (Input::Api { id, result }, State::Listing { call, page }) if id == call => {
                 let page = std::mem::take(page);
                 Some(self.listed(now, result, page, fx))
@@ -311,6 +363,8 @@ impl<K: Object> Informer<K> {
     fn list<F>(&mut self, fx: &mut Effects<F>, continue_token: &str, page: Page) {
         let mut request = ApiRequest::list(&self.resource, &self.selector, PAGE, continue_token);
         request.metadata_only = self.metadata_only;
+        // What comes in several pages is all as it was when the first was asked for.
+        let page = Page { fresh: page.fresh || continue_token.is_empty(), ..page };
         self.state = State::Listing { call: fx.api(request), page };
     }
 
@@ -382,6 +436,9 @@ impl<K: Object> Informer<K> {
             deltas.extend(gone.iter().filter_map(|key| self.cache.remove(key)).map(Delta::Removed));
         }
         self.set_revision(&list.metadata.resource_version);
+        if page.fresh {
+            (self.owed, self.late) = (None, None);
+        }
         self.synced = true;
         self.failure = None;
         self.backoff = FIRST_BACKOFF;
@@ -508,6 +565,9 @@ impl<K: Object> Informer<K> {
         if let Ok(revision) = text.parse() {
             self.revision = revision;
             self.revision_text = text.to_owned();
+            if self.owed.is_some_and(|owed| owed <= revision) {
+                (self.owed, self.late) = (None, None);
+            }
         }
     }
 }
@@ -533,7 +593,7 @@ pub(crate) trait AnyInformer: Send {
         input: &Input<crate::Never>,
         fx: &mut Effects<crate::Never>,
     ) -> Option<Vec<Box<dyn Any>>>;
-    fn awaits(&self) -> Option<Awaited>;
+    fn awaits(&self) -> [Option<Awaited>; 2];
     fn all_as_added(&self) -> Vec<Box<dyn Any>>;
     fn stop(&mut self, fx: &mut Effects<crate::Never>);
     fn synced(&self) -> bool;
@@ -541,6 +601,8 @@ pub(crate) trait AnyInformer: Send {
     fn steady_since(&self) -> Option<Time>;
     fn digest(&self) -> Option<u64>;
     fn hurry(&mut self, fx: &mut Effects<crate::Never>);
+    fn must_show(&mut self, now: Time, revision: u64, fx: &mut Effects<crate::Never>);
+    fn caught_up(&self) -> bool;
     fn uid_of(&self, key: &Key) -> Option<String>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
@@ -559,8 +621,8 @@ impl<K: Object> AnyInformer for Informer<K> {
         let deltas = self.step(now, input, fx)?;
         Some(deltas.into_iter().map(|d| Box::new(d) as Box<dyn Any>).collect())
     }
-    fn awaits(&self) -> Option<Awaited> {
-        Self::awaits(self)
+    fn awaits(&self) -> [Option<Awaited>; 2] {
+        [Self::awaits(self), self.awaits_besides()]
     }
     fn all_as_added(&self) -> Vec<Box<dyn Any>> {
         self.cache.iter().map(|o| Box::new(Delta::Added(o.clone())) as Box<dyn Any>).collect()
@@ -582,6 +644,12 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn hurry(&mut self, fx: &mut Effects<crate::Never>) {
         Self::hurry(self, fx);
+    }
+    fn must_show(&mut self, now: Time, revision: u64, fx: &mut Effects<crate::Never>) {
+        Self::must_show(self, now, revision, fx);
+    }
+    fn caught_up(&self) -> bool {
+        Self::caught_up(self)
     }
     fn uid_of(&self, key: &Key) -> Option<String> {
         self.cache.get_key(key).map(|o| o.uid().to_owned())

@@ -16,7 +16,7 @@ use carrack_types::resource::{Kind, Object};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Input, Time, TimerId};
+use crate::{ApiError, ApiRequest, ApiResponse, CallId, Effects, Input, Premise, StatusError, Time, TimerId};
 
 /// How long a lease holds without renewal.
 pub const LEASE_DURATION: Duration = Duration::from_secs(2);
@@ -24,19 +24,54 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(2);
 pub const RENEW_DEADLINE: Duration = Duration::from_millis(1400);
 /// Time between tries.
 pub const RETRY_PERIOD: Duration = Duration::from_millis(400);
+/// How long a term lasts at least that was begun because somebody asked for another one.
+pub const SHORTEST_TERM: Duration = Duration::from_secs(2);
+/// The same at most, when that goes on: longer than the slowest webhook may take, which is 30 s.
+pub const LONGEST_TERM: Duration = Duration::from_secs(32);
+
+/// What a candidate is about to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// What the Lease says.
+    Read,
+    /// Whether it leads on, in the same term.
+    Renewed,
+    /// Whether it leads on, in another term.
+    BegunAnew,
+    /// Whether it leads.
+    Taken,
+}
+
+/// The term in which a candidate leads, or led last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// What its writes rest on: that it still leads in this term.
+    pub premise: Premise,
+    /// Its number among this candidate's own, from 1 on.
+    pub number: u64,
+    /// The number of the first one since it began to lead; nobody else can have led since then.
+    pub since: u64,
+    /// The revision with which it began: nothing of an earlier term was written after it.
+    pub revision: u64,
+}
 
 /// Takes part in an election. A part that a core embeds.
 pub struct LeaderElector {
     namespace: String,
     name: String,
     identity: String,
-    call: Option<(CallId, Time, bool)>,
+    call: Option<(CallId, Time, Asked)>,
     timer: Option<TimerId>,
     /// The Lease as last seen, and when it was first seen so.
     observed: Option<(Lease, Time)>,
     /// This candidate's own Lease as it was written last.
     held: Option<Lease>,
     renewed: Option<Time>,
+    tenure: Option<Tenure>,
+    /// Another term is wanted.
+    anew: bool,
+    /// When the last term was begun that was asked for, and how long it lasts at least.
+    lasts: Option<(Time, Duration)>,
     /// It is to end: it gives back what it holds, and leads no more.
     stopping: bool,
 }
@@ -54,6 +89,9 @@ impl LeaderElector {
             observed: None,
             held: None,
             renewed: None,
+            tenure: None,
+            anew: false,
+            lasts: None,
             stopping: false,
         }
     }
@@ -72,6 +110,23 @@ impl LeaderElector {
     pub fn lost(&self, now: Time) -> bool {
         self.renewed.is_some() && !self.leading(now)
     }
+    /// The term in which it leads, or led last. None while it has not led.
+    #[must_use]
+    pub fn tenure(&self) -> Option<&Tenure> {
+        self.tenure.as_ref()
+    }
+    /// Asks for another term, so that what was sent in this one is refused: nobody knows what becomes of it. The term is over when
+    /// [`Self::tenure`] tells another one. That is with the next renewal; but where such terms follow each other, each of them lasts
+    /// longer than the one before, so that what takes its time is done in one.
+    pub fn begin_anew(&mut self) {
+        // What was sent before one that is on its way is answered is of an earlier term anyway.
+        self.anew |= !matches!(self.call, Some((_, _, Asked::BegunAnew | Asked::Taken)));
+    }
+    /// Whether an error says that a write rests on a term of this Lease that is over.
+    #[must_use]
+    pub fn is_over_by(&self, error: &StatusError) -> bool {
+        error.code == 409 && error.details["kind"] == "leases" && error.details["name"] == self.name.as_str()
+    }
     /// Begins.
     pub fn start<F>(&mut self, now: Time, fx: &mut Effects<F>) {
         self.read(now, fx);
@@ -83,7 +138,7 @@ impl LeaderElector {
         self.timer = None;
         match (&self.call, self.held.take()) {
             // Whether it holds the Lease, and in which revision, is known when the answer is there.
-            (Some((_, _, true)), _) => {}
+            (Some((_, _, asked)), _) if *asked != Asked::Read => {}
             (_, Some(lease)) if led => self.give_back(now, lease, fx),
             _ => self.call = None,
         }
@@ -104,35 +159,52 @@ impl LeaderElector {
             lease_transitions: lease.spec.as_ref().and_then(|spec| spec.lease_transitions),
             ..LeaseSpec::default()
         };
-        self.write(now, ApiRequest::update(&Lease { spec: Some(spec), ..lease }), fx);
+        self.write(now, ApiRequest::update(&Lease { spec: Some(spec), ..lease }), Asked::Renewed, fx);
     }
     fn read<F>(&mut self, now: Time, fx: &mut Effects<F>) {
         let id = fx.api(ApiRequest::get(&Lease::resource(), &self.namespace, &self.name));
-        self.call = Some((id, now, false));
+        self.call = Some((id, now, Asked::Read));
+    }
+    /// The holder renews what it wrote; if somebody took it, that fails, and it looks.
+    fn renew<F>(&mut self, now: Time, fx: &mut Effects<F>) {
+        self.timer = None;
+        match self.held.take().filter(|_| self.leading(now)) {
+            Some(lease) => self.go_on(now, &lease, fx),
+            None => self.read(now, fx),
+        }
+    }
+    /// Renews a Lease that nobody else can have held since it was this candidate's.
+    fn go_on<F>(&mut self, now: Time, lease: &Lease, fx: &mut Effects<F>) {
+        let lasts = self.lasts.is_some_and(|(begun, least)| now.since(begun) < least);
+        let asked = if self.anew && !lasts { Asked::BegunAnew } else { Asked::Renewed };
+        self.anew &= asked != Asked::BegunAnew;
+        self.write(now, ApiRequest::update(&self.lease(now, Some(lease), asked)), asked, fx);
+    }
+    /// Begins to lead, if nobody is faster.
+    fn take<F>(&mut self, now: Time, old: Option<&Lease>, fx: &mut Effects<F>) {
+        let lease = self.lease(now, old, Asked::Taken);
+        let request = if old.is_some() { ApiRequest::update(&lease) } else { ApiRequest::create(&lease) };
+        self.write(now, request, Asked::Taken, fx);
     }
     /// Takes an input if it is this elector's.
     pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
         match input {
             Input::Timer(id) if self.timer == Some(*id) => {
-                self.timer = None;
-                match self.held.take().filter(|_| self.leading(now)) {
-                    // The holder renews what it wrote; if somebody took it, that fails, and it looks.
-                    Some(lease) => self.write(now, ApiRequest::update(&self.lease(now, Some(&lease))), fx),
-                    None => self.read(now, fx),
-                }
+                self.renew(now, fx);
                 true
             }
             Input::Api { id, result } if self.call.is_some_and(|(c, _, _)| c == *id) => {
-                let Some((_, sent, writing)) = self.call.take() else { return false };
+                let Some((_, sent, asked)) = self.call.take() else { return false };
                 if self.stopping {
-                    let written = result.as_ref().ok().filter(|_| writing).and_then(|reply| reply.json::<Lease>().ok());
+                    let written = result.as_ref().ok().filter(|_| asked != Asked::Read);
+                    let written = written.and_then(|reply| reply.json::<Lease>().ok());
                     if let Some(lease) = written.filter(|lease| self.is_mine(lease)) {
                         self.give_back(now, lease, fx);
                     }
-                } else if writing {
-                    self.written(now, sent, result, fx);
-                } else {
+                } else if asked == Asked::Read {
                     self.was_read(now, result, fx);
+                } else {
+                    self.written(now, sent, asked, result, fx);
                 }
                 true
             }
@@ -140,8 +212,8 @@ impl LeaderElector {
         }
     }
 
-    fn write<F>(&mut self, now: Time, request: ApiRequest, fx: &mut Effects<F>) {
-        self.call = Some((fx.api(request), now, true));
+    fn write<F>(&mut self, now: Time, request: ApiRequest, asked: Asked, fx: &mut Effects<F>) {
+        self.call = Some((fx.api(request), now, asked));
     }
 
     fn was_read<F>(&mut self, now: Time, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<F>) {
@@ -155,17 +227,18 @@ impl LeaderElector {
                 let seen = self.observed.as_ref().map_or(now, |(_, at)| *at);
                 let held_for = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(15);
                 let expired = now.since(seen) >= Duration::from_secs(held_for);
-                if holder == self.identity || holder.is_empty() || expired {
-                    self.write(now, ApiRequest::update(&self.lease(now, Some(&lease))), fx);
+                if self.tenure.as_ref().is_some_and(|tenure| tenure.premise == Premise::same_term(&lease)) {
+                    // A renewal failed; but each beginning is counted, and nobody has begun since.
+                    self.go_on(now, &lease, fx);
+                } else if holder == self.identity || holder.is_empty() || expired {
+                    self.take(now, Some(&lease), fx);
                 } else {
                     // The moment at which it would be over is not slept through.
                     let next = (now + RETRY_PERIOD).min(seen + Duration::from_secs(held_for));
                     self.timer = Some(fx.timer(next));
                 }
             }
-            Err(error) if error.is_not_found() => {
-                self.write(now, ApiRequest::create(&self.lease(now, None)), fx);
-            }
+            Err(error) if error.is_not_found() => self.take(now, None, fx),
             Err(error) => {
                 tracing::warn!(lease = self.name, %error, "the leader lease could not be read");
                 self.again(now, fx);
@@ -173,22 +246,52 @@ impl LeaderElector {
         }
     }
 
-    fn written<F>(&mut self, now: Time, sent: Time, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<F>) {
-        match result {
-            Ok(reply) => {
+    fn written<F>(
+        &mut self,
+        now: Time,
+        sent: Time,
+        asked: Asked,
+        result: &Result<ApiResponse, ApiError>,
+        fx: &mut Effects<F>,
+    ) {
+        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Lease>()) {
+            Ok(lease) => {
                 if !self.leading(now) {
                     tracing::info!(lease = self.name, identity = self.identity, "leading");
                 }
-                self.held = reply.json().ok();
+                if asked == Asked::BegunAnew {
+                    let goes_on = |(begun, least): (Time, Duration)| sent.since(begun) < least * 2;
+                    let before = self.lasts.filter(|lasts| goes_on(*lasts));
+                    let least = before.map_or(SHORTEST_TERM, |(_, least)| (least * 2).min(LONGEST_TERM));
+                    self.lasts = Some((sent, least));
+                }
+                self.anew &= asked != Asked::Taken;
+                let premise = Premise::same_term(&lease);
+                if asked == Asked::Taken || self.tenure.as_ref().is_none_or(|tenure| tenure.premise != premise) {
+                    let number = self.tenure.as_ref().map_or(0, |tenure| tenure.number) + 1;
+                    let since = self.tenure.as_ref().filter(|_| asked != Asked::Taken).map_or(number, |t| t.since);
+                    self.tenure = Some(Tenure { premise, number, since, revision: lease.revision() });
+                }
+                self.held = Some(lease);
                 // Counted from before the request, so that it is never longer than others believe.
                 self.renewed = Some(sent);
             }
-            Err(error) if error.is_conflict() || error.is_already_exists() => {
-                tracing::debug!(lease = self.name, %error, "another candidate was faster");
+            Err(error) => {
+                // No other term has begun, as far as is known.
+                self.anew |= matches!(asked, Asked::BegunAnew | Asked::Taken);
+                self.say_why_not(&error);
             }
-            Err(error) => tracing::warn!(lease = self.name, %error, "the leader lease could not be renewed"),
         }
         self.again(now, fx);
+    }
+
+    fn say_why_not(&self, error: &ApiError) {
+        match error {
+            error if error.is_conflict() || error.is_already_exists() => {
+                tracing::debug!(lease = self.name, %error, "another candidate was faster");
+            }
+            error => tracing::warn!(lease = self.name, %error, "the leader lease could not be renewed"),
+        }
     }
 
     fn is_mine(&self, lease: &Lease) -> bool {
@@ -199,24 +302,26 @@ impl LeaderElector {
         self.timer = Some(fx.timer(now + RETRY_PERIOD));
     }
 
-    fn lease(&self, now: Time, old: Option<&Lease>) -> Lease {
+    /// The Lease as this candidate writes it. Only one that renews it has its term from before.
+    fn lease(&self, now: Time, old: Option<&Lease>, asked: Asked) -> Lease {
         let spec = old.and_then(|l| l.spec.clone()).unwrap_or_default();
-        let mine = old.is_some_and(|lease| self.is_mine(lease));
+        let renews = asked == Asked::Renewed;
+        let metadata = || ObjectMeta {
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            ..ObjectMeta::default()
+        };
+        // Nobody compares two terms but for equality, so they may begin again.
+        let more = i32::from(!renews && old.is_some());
+        let transitions = spec.lease_transitions.unwrap_or(0).checked_add(more).unwrap_or(0);
         Lease {
-            metadata: old.map_or_else(
-                || ObjectMeta {
-                    namespace: Some(self.namespace.clone()),
-                    name: Some(self.name.clone()),
-                    ..ObjectMeta::default()
-                },
-                |l| l.metadata.clone(),
-            ),
+            metadata: old.map_or_else(metadata, |l| l.metadata.clone()),
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
                 lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-                acquire_time: if mine { spec.acquire_time } else { Some(now.meta_micro()) },
+                acquire_time: if renews { spec.acquire_time } else { Some(now.meta_micro()) },
                 renew_time: Some(now.meta_micro()),
-                lease_transitions: Some(spec.lease_transitions.unwrap_or(0) + i32::from(!mine && old.is_some())),
+                lease_transitions: Some(transitions),
                 ..LeaseSpec::default()
             }),
         }

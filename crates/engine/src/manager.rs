@@ -17,33 +17,35 @@
 //! **Others' writes.** A plan that rests on what another controller here is just writing, or has written and no cache shows yet,
 //! would be refused. Its key waits for that write, and looks again ([`crate::unseen`]).
 //!
+//! **Terms.** Where there is an election, writes rest on the leader's term ([`crate::Tenure`]). Who begins to lead decides
+//! nothing before the caches that its controllers named at first show all that was written in terms before; what they came to
+//! watch later (kinds that definitions made) is read live where something rests on it. A write whose outcome is unknown ends
+//! the term, so that it is refused should it still be on its way; only then is it looked at what it has done.
+//!
 //! **Patience.** Writes that only tell what there is (statuses on the way to somewhere) are left out of a plan until the first
 //! of them has waited for as long as the controller lets it; what is decided meanwhile takes their place.
 
+mod answers;
 mod apart;
+mod doubt;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use carrack_types::resource::Object as _;
-use carrack_types::resource::PartialObject;
-use serde_json::Value;
-
-use crate::informer::{OnlyRevision, digest_of_list};
+use crate::informer::OnlyRevision;
 use crate::unseen::{Target, Unseen, Way, needs};
 use crate::{
-    Absent, AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
-    EventRecorder, Input, Key, LeaderElector, MapFn, Method, NAMESPACE_TERMINATING, Never, Parts, Plan, Premise,
-    Refusal, Rng, Selector, Setup, Source, StatusError, Time, TimerId, View, WorkQueue, Write,
+    AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
+    EventRecorder, Input, Key, LeaderElector, MapFn, Method, Never, Parts, Plan, Premise, Rng, Setup, Source, Time,
+    TimerId, View, WorkQueue, Write,
 };
-
-/// How long to wait before asking again for a revision after an unknown outcome, while few wait.
-const PROBE_RETRY: Duration = Duration::from_secs(1);
 
 struct Hosted {
     controller: Box<dyn Controller>,
-    /// Sources that must be synced before the first reconcile.
+    /// What it named when it was set up.
+    sources: BTreeSet<Source>,
+    /// Those of them that must show more before it is asked.
     required: BTreeSet<Source>,
     queue: WorkQueue<Key>,
     runs: BTreeMap<Key, Run>,
@@ -101,6 +103,10 @@ struct Run {
     /// Writes without which the others are made all the same, and whether there was one.
     apart: BTreeSet<usize>,
     left_out: bool,
+    /// Since which term nobody else can have led when this was decided.
+    since: u64,
+    /// In which term its first write was sent.
+    term: u64,
     /// It stepped back before somebody else's write, and looks again.
     again: bool,
 }
@@ -140,6 +146,10 @@ pub struct Manager {
     probes: BTreeMap<TimerId, (usize, Key)>,
     recorder: EventRecorder,
     elector: Option<LeaderElector>,
+    /// The term that was looked at last, and the one since which it leads.
+    term: (u64, u64),
+    /// Keys with a write of unknown outcome, which wait for another term.
+    doubts: Vec<(usize, Key, Write)>,
     wake: Option<(TimerId, Time)>,
     unseen: Unseen,
     barrier: bool,
@@ -160,6 +170,8 @@ impl Manager {
             calls: BTreeMap::new(),
             probes: BTreeMap::new(),
             elector: None,
+            term: (0, 0),
+            doubts: Vec::new(),
             wake: None,
             unseen: Unseen::default(),
             barrier: true,
@@ -190,6 +202,7 @@ impl Manager {
     pub fn with_all(mut self, controllers: impl IntoIterator<Item = Box<dyn Controller>>) -> Self {
         self.hosted.extend(controllers.into_iter().map(|controller| Hosted {
             controller,
+            sources: BTreeSet::new(),
             required: BTreeSet::new(),
             queue: WorkQueue::default(),
             runs: BTreeMap::new(),
@@ -235,6 +248,7 @@ impl Manager {
             self.hosted[i].controller.setup(&mut setup);
             let parts = setup.parts;
             let added = self.apply(i, parts, fx);
+            self.hosted[i].sources.extend(added.iter().cloned());
             self.hosted[i].required.extend(added);
         }
         if let Some(elector) = &mut self.elector {
@@ -248,11 +262,11 @@ impl Manager {
             let rng = self.rng.fork(&format!("{source:?}"));
             let informer = self.informers.entry(source.clone()).or_insert_with(|| make(rng));
             informer.start(fx);
-            self.awaited.extend(informer.awaits().map(|awaited| (awaited, source)));
+            self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
         }
-        for (source, index) in parts.indexes {
+        for (source, adjust) in parts.adjustments {
             if let Some(informer) = self.informers.get_mut(&source) {
-                index(informer.as_mut());
+                adjust(informer.as_mut());
             }
         }
         let mut sources = Vec::new();
@@ -273,7 +287,7 @@ impl Manager {
         }
         for source in parts.dropped {
             if let Some(mut informer) = self.informers.remove(&source) {
-                if let Some(awaited) = informer.awaits() {
+                for awaited in informer.awaits().into_iter().flatten() {
                     self.awaited.remove(&awaited);
                 }
                 informer.stop(fx);
@@ -285,6 +299,7 @@ impl Manager {
                 self.unseen.shown(group, plural, u64::MAX);
             }
             for hosted in &mut self.hosted {
+                hosted.sources.remove(&source);
                 hosted.required.remove(&source);
             }
         }
@@ -293,13 +308,7 @@ impl Manager {
 
     /// Lists a source that is not watched, if it is read and waits for its time.
     fn hurry(&mut self, source: &Source, fx: &mut Effects<Never>) {
-        if let Some(informer) = self.informers.get_mut(source) {
-            if let Some(awaited) = informer.awaits() {
-                self.awaited.remove(&awaited);
-            }
-            informer.hurry(fx);
-            self.awaited.extend(informer.awaits().map(|awaited| (awaited, source.clone())));
-        }
+        self.with_informer(source, |informer| informer.hurry(fx));
     }
 
     /// Lists those of some sources that are not watched.
@@ -309,12 +318,31 @@ impl Manager {
         }
     }
 
+    /// Does something to an informer after which it may wait for something else.
+    fn with_informer(&mut self, source: &Source, act: impl FnOnce(&mut dyn AnyInformer)) {
+        if let Some(informer) = self.informers.get_mut(source) {
+            for awaited in informer.awaits().into_iter().flatten() {
+                self.awaited.remove(&awaited);
+            }
+            act(informer.as_mut());
+            self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
+        }
+    }
+
     /// Gives an input to the informer that waits for it. True when there is one.
     fn feed(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
         let Some(source) = Awaited::of(input).and_then(|awaited| self.awaited.remove(&awaited)) else { return false };
         let Some(informer) = self.informers.get_mut(&source) else { return false };
-        let Some(deltas) = informer.step_any(now, input, fx) else { return false };
-        self.awaited.extend(informer.awaits().map(|awaited| (awaited, source.clone())));
+        // A timer may end what it waited for besides.
+        if matches!(input, Input::Timer(_)) {
+            for awaited in informer.awaits().into_iter().flatten() {
+                self.awaited.remove(&awaited);
+            }
+        }
+        let deltas = informer.step_any(now, input, fx);
+        self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
+        // A timer that nobody waits for any more is nobody's.
+        let Some(deltas) = deltas else { return false };
         if !deltas.is_empty() {
             self.observe(&source, &deltas, fx);
         }
@@ -402,9 +430,9 @@ impl Manager {
             return;
         }
         for i in 0..self.hosted.len() {
-            // What has been synced once stays so; this runs at every step.
+            // What has shown enough once stays so; this runs at every step.
             let informers = &self.informers;
-            self.hosted[i].required.retain(|s| informers.get(s).is_some_and(|x| !x.synced()));
+            self.hosted[i].required.retain(|s| informers.get(s).is_some_and(|x| !x.caught_up()));
             if !self.hosted[i].required.is_empty() {
                 continue;
             }
@@ -417,7 +445,9 @@ impl Manager {
                 self.begin(now, i, key, plan, fx);
             }
         }
-        let due = self.hosted.iter().filter_map(|h| h.queue.next_due()).min();
+        // What waits for its caches looks when they have come, whatever is due by then.
+        let ready = self.hosted.iter().filter(|hosted| hosted.required.is_empty());
+        let due = ready.filter_map(|hosted| hosted.queue.next_due()).min();
         if let Some(due) = due
             && self.wake.is_none_or(|(_, at)| due < at || at <= now)
         {
@@ -438,6 +468,8 @@ impl Manager {
             failed: plan.error.is_some(),
             apart: plan.apart,
             left_out: false,
+            since: self.term.1,
+            term: self.term.0,
             again: false,
         };
         self.hosted[i].runs.insert(key.clone(), run);
@@ -455,8 +487,9 @@ impl Manager {
     }
 
     fn next_write(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
-        if self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
-            // Somebody else may act by now; what is left of the plan rests on what was seen before.
+        let of_before = self.hosted[i].runs.get(key).is_some_and(|run| run.since != self.term.1);
+        if of_before || self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
+            // Somebody else may act by now, or may have; what is left of the plan rests on what was seen before.
             self.fail(now, i, key);
             return;
         }
@@ -465,9 +498,16 @@ impl Manager {
         }
         let run = self.hosted[i].runs.get(key);
         match run.and_then(|run| Some((run.request()?, run.writes.front()?))) {
-            Some((request, write)) => {
+            Some((mut request, write)) => {
+                let tenure = self.elector.as_ref().and_then(LeaderElector::tenure);
+                if let Some(tenure) = tenure.filter(|_| self.premises && request.method != Method::Get) {
+                    request.rests_on.push(tenure.premise.clone());
+                }
                 let id = fx.api(request);
                 self.unseen.sent(id, (i, key.clone()), write);
+                if let Some(run) = self.hosted[i].runs.get_mut(key) {
+                    run.term = self.term.0;
+                }
                 self.note_call(id, i, key, CallKind::Write);
             }
             None => self.try_finish(now, i, key),
@@ -567,171 +607,10 @@ impl Manager {
             .collect()
     }
 
-    fn answered(
-        &mut self,
-        now: Time,
-        (i, key, kind): (usize, Key, CallKind),
-        result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Never>,
-    ) {
-        let Some(write) = self.hosted[i].runs.get(&key).and_then(|run| run.writes.front()).cloned() else {
-            if kind == CallKind::Probe {
-                self.probed(now, i, &key, result, fx);
-            }
-            return;
-        };
-        if let (Write::Confirm { absent, .. }, CallKind::Write) = (&write, kind) {
-            match confirmed(absent, &result) {
-                Ok(true) => self.next_write_after(now, i, &key, fx),
-                Ok(false) => {
-                    tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
-                    self.wait_for_what_was_read(i, &key, &write, &result);
-                    self.hurry_all(self.sources_of(i, &write).iter(), fx);
-                    self.fail(now, i, &key);
-                }
-                Err(error) => {
-                    tracing::warn!(%key, absent = ?absent, %error, "a live read failed; will try again");
-                    self.fail(now, i, &key);
-                }
-            }
-            return;
-        }
-        match (kind, result) {
-            (CallKind::Write, Ok(reply)) => self.wrote(now, i, &key, &write, Some(&reply), fx),
-            (CallKind::Write, Err(error)) if error.is_already_exists() && matches!(write, Write::Create { .. }) => {
-                let target = write.key();
-                let id = fx.api(ApiRequest::get(write.resource(), &target.namespace, &target.name));
-                self.note_call(id, i, &key, CallKind::CheckChild);
-            }
-            (CallKind::Write, Err(error)) if error.is_not_found() && matches!(write, Write::Delete { .. }) => {
-                self.wrote(now, i, &key, &write, None, fx);
-            }
-            (CallKind::CheckChild, Ok(reply)) => {
-                if is_ours(&write, &reply) {
-                    self.wrote(now, i, &key, &write, Some(&reply), fx);
-                } else {
-                    let controller = self.hosted[i].controller.name();
-                    tracing::warn!(controller, %key, child = %write.key(), kind = %write.resource(),
-                        "a child's name is taken by an object that belongs to somebody else");
-                    let message = format!(
-                        "{} \"{}\" already exists, and belongs to somebody else",
-                        write.resource().qualified(),
-                        write.key().name
-                    );
-                    let taken =
-                        StatusError { code: 409, reason: "AlreadyExists".into(), message, ..StatusError::default() };
-                    self.refused(now, i, &key, &write, &taken, fx);
-                }
-            }
-            (CallKind::Write | CallKind::CheckChild, Err(error)) => {
-                let controller = self.hosted[i].controller.name();
-                if error.is_conflict() {
-                    tracing::debug!(controller, %key, %error, "a write rested on something older; will look again");
-                } else {
-                    tracing::warn!(controller, %key, target = %write.key(), kind = %write.resource(), %error, "a write failed; will try again");
-                }
-                if error.is_unknown() && kind == CallKind::Write {
-                    self.probe(i, key.clone(), &write, fx);
-                }
-                match &error {
-                    ApiError::Status(status) if apart::is_of_the_object(status.code) && self.stands_apart(i, &key) => {
-                        self.leave_out(now, i, &key, fx);
-                    }
-                    ApiError::Status(status)
-                        if matches!(write, Write::Call { .. }) || !error.is_unknown() && !error.is_conflict() =>
-                    {
-                        self.refused(now, i, &key, &write, status, fx);
-                    }
-                    _ => self.fail(now, i, &key),
-                }
-            }
-            (CallKind::Probe, result) => self.probed(now, i, &key, result, fx),
-        }
-    }
-
-    /// A write is done: note what the caches must show, and go on.
-    fn wrote(
-        &mut self,
-        now: Time,
-        i: usize,
-        key: &Key,
-        write: &Write,
-        reply: Option<&ApiResponse>,
-        fx: &mut Effects<Never>,
-    ) {
-        let object: Option<PartialObject> = reply.and_then(|r| r.json().ok());
-        let mut barriers = Vec::new();
-        for source in self.sources_of(i, write) {
-            match (&object, write) {
-                (Some(o), _) if o.revision() > 0 && !selects(&source.selector, o) => {}
-                (Some(o), _) if o.revision() > 0 => barriers.push(Barrier::AtLeast(source, o.revision())),
-                (_, Write::Delete { key, options, .. }) => {
-                    if let Some(uid) = &options.uid {
-                        barriers.push(Barrier::Gone(source, key.clone(), uid.clone()));
-                    }
-                }
-                _ => {}
-            }
-        }
-        // What is not watched tells of the write when it is listed.
-        self.hurry_all(barriers.iter().map(Barrier::source), fx);
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            run.barriers.extend(barriers);
-        }
-        self.next_write_after(now, i, key, fx);
-    }
-
-    /// The first write is done: tell what waited for it, and go on.
-    fn next_write_after(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
-        let mut told = Vec::new();
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            run.writes.pop_front();
-            run.done += 1;
-            while run.told.front().is_some_and(|(after, _)| *after <= run.done) {
-                told.extend(run.told.pop_front().map(|(_, event)| event));
-            }
-        }
-        for event in told {
-            self.tell(now, i, event, fx);
-        }
-        self.next_write(now, i, key, fx);
-    }
-
     /// Records an event of a controller's.
     fn tell(&mut self, now: Time, i: usize, event: EventRecord, fx: &mut Effects<Never>) {
         let event = event.of_component(self.hosted[i].controller.event_source());
         self.recorder.record(now, event, fx);
-    }
-
-    /// The server refused a write. The controller may say so, in the object's status and in events; then the run fails.
-    fn refused(&mut self, now: Time, i: usize, key: &Key, write: &Write, error: &StatusError, fx: &mut Effects<Never>) {
-        // Nothing can be made there any more, and what is there goes without being told of this.
-        if error.has_cause(NAMESPACE_TERMINATING) {
-            if let Some(run) = self.hosted[i].runs.get_mut(key) {
-                run.told.clear();
-                run.writes.clear();
-            }
-            return self.try_finish(now, i, key);
-        }
-        // What was to be said of a refusal is refused itself.
-        if self.hosted[i].runs.get(key).is_none_or(|run| run.failed) {
-            return self.fail(now, i, key);
-        }
-        let said = {
-            let view = View { informers: &self.informers };
-            self.hosted[i].controller.refused(key, &view, &Refusal { write, error }, now)
-        };
-        for event in said.events {
-            self.tell(now, i, event, fx);
-        }
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            run.failed = true;
-            run.told.clear();
-            run.done = 0;
-            run.premises = said.premises;
-            run.writes = said.writes.into();
-        }
-        self.next_write(now, i, key, fx);
     }
 
     fn fail(&mut self, now: Time, i: usize, key: &Key) {
@@ -741,79 +620,6 @@ impl Manager {
             run.writes.clear();
         }
         self.try_finish(now, i, key);
-    }
-
-    /// A live read has shown what a cache did not. Until the cache shows it too, the same would be decided and read again.
-    fn wait_for_what_was_read(&mut self, i: usize, key: &Key, read: &Write, result: &Result<ApiResponse, ApiError>) {
-        let revision =
-            result.as_ref().ok().and_then(|reply| reply.json::<PartialObject>().ok()).map_or(0, |o| o.revision());
-        let sources = self.sources_of(i, read).into_iter().filter(|source| source.selector.is_all());
-        let barriers: Vec<Barrier> = sources.map(|source| Barrier::AtLeast(source, revision)).collect();
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            run.barriers.extend(barriers);
-        }
-    }
-
-    /// Asks for a revision that is newer than anything a lost request can have done before now.
-    fn probe(&mut self, i: usize, key: Key, write: &Write, fx: &mut Effects<Never>) {
-        if let Some(source) = self.sources_of(i, write).into_iter().find(|s| s.selector.is_all()) {
-            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
-            if let Some(run) = self.hosted[i].runs.get_mut(&key) {
-                // Held until the reply says which revision to wait for.
-                run.barriers.push(Barrier::AtLeast(source, u64::MAX));
-            }
-            self.note_call(id, i, &key, CallKind::Probe);
-        }
-    }
-
-    fn probed(
-        &mut self,
-        now: Time,
-        i: usize,
-        key: &Key,
-        result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Never>,
-    ) {
-        let revision = match result.and_then(|reply| reply.json::<OnlyRevision>()) {
-            // A server whose lists have no revision that could be waited for is believed as it is.
-            Ok(list) => Some(list.metadata.resource_version.parse().unwrap_or(0)),
-            // The kind is gone, and all its objects with it.
-            Err(error) if error.is_not_found() => Some(0),
-            Err(_) => None,
-        };
-        // All keys ask the same server: the more of them wait, the longer each does, so that together they ask a few times a
-        // second however many they are.
-        let waiting = u32::try_from(self.probes.len() / 4).unwrap_or(u32::MAX);
-        let again = now + PROBE_RETRY.saturating_mul(waiting.saturating_add(1));
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            for barrier in &mut run.barriers {
-                match barrier {
-                    Barrier::AtLeast(_, r) if *r == u64::MAX => {
-                        let Some(revision) = revision else {
-                            self.probes.insert(fx.timer(again), (i, key.clone()));
-                            run.pending += 1;
-                            return;
-                        };
-                        *r = revision;
-                    }
-                    _ => {}
-                }
-            }
-        }
-        self.try_finish(now, i, key);
-    }
-
-    fn probe_again(&mut self, i: usize, key: Key, fx: &mut Effects<Never>) {
-        let source = self.hosted[i].runs.get(&key).and_then(|run| {
-            run.barriers.iter().find_map(|b| match b {
-                Barrier::AtLeast(s, u64::MAX) => Some(s.clone()),
-                _ => None,
-            })
-        });
-        if let Some(source) = source {
-            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
-            self.note_call(id, i, &key, CallKind::Probe);
-        }
     }
 }
 
@@ -839,6 +645,7 @@ impl Core for Manager {
             self.tell_waiting(now, id, &result, fx);
             self.answered(now, call, result, fx);
         }
+        self.look_at_term(now, fx);
         self.dispatch(now, fx);
     }
 
@@ -865,59 +672,4 @@ fn revision_of(reply: &ApiResponse) -> u64 {
 
 fn new_setup(existing: &BTreeMap<Source, Box<dyn AnyInformer>>) -> Setup<'_> {
     Setup { existing, parts: Parts::default() }
-}
-
-/// Whether a live read shows that something is not there.
-fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<bool, ApiError> {
-    match (absent, result) {
-        (Absent::Object { .. } | Absent::Child { .. }, Err(error)) if error.is_not_found() => Ok(true),
-        (Absent::End { .. }, Err(error)) if error.is_not_found() => Ok(false),
-        // The kind itself is gone, and all its objects with it.
-        (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
-        (_, Err(error)) => Err(error.clone()),
-        (Absent::Object { uid, .. }, Ok(reply)) => Ok(!uid.is_empty() && reply.json::<PartialObject>()?.uid() != uid),
-        (Absent::Child { owner, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.controller_uid() != Some(owner)),
-        (Absent::End { uid, .. }, Ok(reply)) => {
-            let found = reply.json::<PartialObject>()?;
-            Ok(found.uid() == uid && !found.is_deleting())
-        }
-        (Absent::Newer { resource_version, .. }, Ok(reply)) => {
-            Ok(reply.json::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
-        }
-        (Absent::Change { digest }, Ok(reply)) => Ok(digest_of_list(reply) == Some(*digest)),
-        (Absent::AnyIn(_), Ok(reply)) => {
-            let list: Value = reply.json()?;
-            // Null is what some servers make of an empty list.
-            match list.get("items") {
-                Some(Value::Null) => Ok(true),
-                Some(Value::Array(items)) => Ok(items.is_empty()),
-                _ => Err(ApiError::Decode("a list without items".into())),
-            }
-        }
-    }
-}
-
-/// Whether an object found under a child's name is that child: its controlling owner is the one that
-/// the child would have. A child without an owner is known by its name alone.
-fn is_ours(write: &Write, found: &ApiResponse) -> bool {
-    let Write::Create { object, .. } = write else { return false };
-    let Ok(found) = found.json::<PartialObject>() else { return false };
-    let wanted = object["metadata"]["ownerReferences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|o| o["controller"] == Value::Bool(true))
-        .and_then(|o| o["uid"].as_str());
-    !found.is_deleting() && wanted.is_none_or(|uid| found.controller_uid() == Some(uid))
-}
-
-/// Whether a cache with this selector shows the object. When in doubt it does not, and nobody waits.
-fn selects(selector: &Selector, object: &PartialObject) -> bool {
-    selector.fields.is_empty()
-        && (selector.namespace.is_empty() || selector.namespace == object.namespace())
-        && selector
-            .labels
-            .split(',')
-            .filter(|p| !p.is_empty())
-            .all(|pair| pair.split_once('=').is_some_and(|(k, v)| object.label(k) == Some(v.trim_start_matches('='))))
 }

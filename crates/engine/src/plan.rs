@@ -175,6 +175,21 @@ impl Write {
         }
     }
 
+    /// Whether it rests on the revision of its own object: one that arrives late is refused when anything was decided about that
+    /// object meanwhile. Reads and calls count as such, since no API server refuses them for what they rest on: who has a call
+    /// made must stand one that comes late, whoever leads by then.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        match self {
+            Self::Update { object: value, .. } | Self::Patch { patch: value, .. } => {
+                value.pointer("/metadata/resourceVersion").is_some_and(Value::is_string)
+            }
+            Self::Delete { options, .. } => options.resource_version.is_some(),
+            Self::Confirm { .. } | Self::Call { .. } => true,
+            Self::Create { .. } | Self::DeleteAll { .. } | Self::Post { .. } => false,
+        }
+    }
+
     /// As a request.
     #[must_use]
     pub fn request(&self) -> ApiRequest {

@@ -5,8 +5,12 @@
 //! request arrives. So a request names such objects in a header, and the API server makes the write in a transaction
 //! that holds only if they are as they were read. A server that does not know the header leaves it out of account, and
 //! the write is what it would be upstream; so everything that matters is decided again from what is there.
+//!
+//! One kind of premise is about the writer: that it leads, in the term in which it decided ([`Term`]). What arrives late from a
+//! term that is over is refused, whatever it is about.
 
 use carrack_types::resource::{Kind, Resource};
+use k8s_openapi::api::coordination::v1::Lease;
 use serde::{Deserialize, Serialize};
 
 use crate::Key;
@@ -37,6 +41,29 @@ pub struct Premise {
     /// Its generation; none for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// Who holds it and since when, where it is a Lease; none for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<Term>,
+}
+
+/// A leader's time, as the Lease tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Term {
+    /// `holderIdentity`.
+    pub holder: String,
+    /// `leaseTransitions`: each time that somebody begins to lead, and each time that a leader begins anew, it is a higher one.
+    pub transitions: i32,
+}
+
+impl Term {
+    /// The term that a Lease tells of. None where nobody holds it.
+    #[must_use]
+    pub fn of(lease: &Lease) -> Option<Self> {
+        let spec = lease.spec.as_ref()?;
+        let holder = spec.holder_identity.clone().filter(|holder| !holder.is_empty())?;
+        Some(Self { holder, transitions: spec.lease_transitions.unwrap_or(0) })
+    }
 }
 
 impl Premise {
@@ -49,7 +76,13 @@ impl Premise {
             uid: None,
             resource_version: None,
             generation: None,
+            term: None,
         }
+    }
+    /// A Lease is held as it was read, renewed or not.
+    #[must_use]
+    pub fn same_term(lease: &Lease) -> Self {
+        Self { term: Term::of(lease), ..Self::present(lease) }
     }
     /// An object is as it was read.
     #[must_use]
@@ -79,10 +112,11 @@ impl Premise {
     pub fn absent(resource: &Resource, key: Key) -> Self {
         Self::of(resource, key)
     }
-    /// Whether it holds of an object that is there, with this metadata.
+    /// Whether it holds of an object that is there, with this metadata, and held in this term if it is a Lease.
     #[must_use]
-    pub fn holds(&self, uid: &str, resource_version: &str, generation: Option<i64>) -> bool {
+    pub fn holds(&self, uid: &str, resource_version: &str, generation: Option<i64>, term: Option<&Term>) -> bool {
         self.uid.as_deref() == Some(uid)
+            && (self.term.is_none() || self.term.as_ref() == term)
             && self.resource_version.as_deref().is_none_or(|wanted| wanted == resource_version)
             && self.generation.is_none_or(|wanted| Some(wanted) == generation)
     }
@@ -90,6 +124,7 @@ impl Premise {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
     use k8s_openapi::api::core::v1::Pod;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -111,6 +146,7 @@ mod tests {
             Premise::same_spec(&pod),
             Premise::absent(&Pod::resource(), Key::new("ns", "other")),
             Premise::present(&pod),
+            Premise::same_term(&held("me", 3)),
         ];
         let text = serde_json::to_string(&all).unwrap_or_default();
         assert!(text.is_ascii() && !text.contains('\n'), "{text}");
@@ -126,7 +162,21 @@ mod tests {
             (&all[3], "u", "9", None, true),
             (&all[3], "x", "7", Some(2), false),
         ] {
-            assert_eq!(premise.holds(uid, revision, generation), expected, "{premise:?}");
+            assert_eq!(premise.holds(uid, revision, generation, None), expected, "{premise:?}");
         }
+        for (holder, transitions, expected) in [("me", 3, true), ("me", 4, false), ("you", 3, false), ("", 3, false)] {
+            let term = Term::of(&held(holder, transitions));
+            assert_eq!(all[4].holds("u", "9", None, term.as_ref()), expected, "{holder} {transitions}");
+        }
+    }
+
+    fn held(holder: &str, transitions: i32) -> Lease {
+        let metadata = ObjectMeta { name: Some("l".into()), uid: Some("u".into()), ..ObjectMeta::default() };
+        let spec = LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        };
+        Lease { metadata, spec: Some(spec) }
     }
 }

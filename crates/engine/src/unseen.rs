@@ -11,8 +11,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
 use crate::{CallId, Key, Premise, Write};
 
 /// Who writes: a controller by its place, and its key.
@@ -85,13 +83,7 @@ fn target(write: &Write) -> Target {
 
 /// What a write rests on, with its premises, as far as others' writes can break it.
 pub(crate) fn needs<'a>(write: &Write, premises: impl Iterator<Item = &'a Premise>) -> Vec<Need> {
-    let own = match write {
-        Write::Update { object: value, .. } | Write::Patch { patch: value, .. } => {
-            value.pointer("/metadata/resourceVersion").is_some_and(Value::is_string)
-        }
-        Write::Delete { options, .. } => options.resource_version.is_some(),
-        _ => false,
-    };
+    let own = write.is_pinned() && !matches!(write, Write::Confirm { .. } | Write::Call { .. });
     let mut needs: Vec<Need> = own.then(|| Need { target: target(write), whole: true }).into_iter().collect();
     for premise in premises.filter(|p| p.uid.is_some() && (p.resource_version.is_some() || p.generation.is_some())) {
         let key = Key::new(premise.namespace.clone(), premise.name.clone());

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Effect, Effects, EventRecord, EventRecorder, Informer, Input,
-    LEASE_DURATION, LeaderElector, Method, Never, RETRY_PERIOD, Rng, Selector, StatusError, Time, TimerId, WatchId,
-    WatchItem,
+    LEASE_DURATION, LONGEST_TERM, LeaderElector, Method, Never, RETRY_PERIOD, Rng, SHORTEST_TERM, Selector,
+    StatusError, Time, TimerId, WatchId, WatchItem,
 };
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -176,6 +176,126 @@ fn who_is_told_to_end_gives_the_lease_back() {
     let late = now + LEASE_DURATION;
     a.elector.stop(late, &mut a.fx);
     assert!(a.elector.ended() && a.fx.pop().is_none());
+}
+
+/// Transitions, number and beginning of a candidate's term.
+fn term(a: &Candidate) -> Option<(i32, u64, u64)> {
+    a.elector.tenure().map(|t| (t.premise.term.clone().map_or(-1, |t| t.transitions), t.number, t.since))
+}
+
+/// Who begins to lead does so in another term, also under the name that it had before; and so does who asks for it.
+#[test]
+fn each_beginning_is_another_term() {
+    let (mut api, mut now) = (Api::default(), Time::from_unix_s(1000));
+    let mut a = Candidate::new("a");
+    a.elector.start(now, &mut a.fx);
+    assert_eq!(term(&a), None);
+    a.settle(now, &mut api);
+    assert_eq!(term(&a), Some((0, 1, 1)));
+    now = now + RETRY_PERIOD;
+    a.tick(now, &mut api);
+    assert_eq!(term(&a), Some((0, 1, 1)), "a renewal");
+    // While a renewal is under way: with the next one, since what is meant may have been sent meanwhile.
+    now = now + RETRY_PERIOD;
+    let (_, timer) = a.timers.pop().expect("the next renewal");
+    a.elector.step::<Never, _>(now, &Input::Timer(timer), &mut a.fx);
+    a.elector.begin_anew();
+    a.settle(now, &mut api);
+    assert_eq!(term(&a), Some((0, 1, 1)));
+    now = now + RETRY_PERIOD;
+    let (_, timer) = a.timers.pop().expect("the next renewal");
+    a.elector.step::<Never, _>(now, &Input::Timer(timer), &mut a.fx);
+    // This one is on its way already.
+    a.elector.begin_anew();
+    a.settle(now, &mut api);
+    assert_eq!(term(&a), Some((1, 2, 1)), "nobody else can have led");
+    for _ in 0..20 {
+        now = now + RETRY_PERIOD;
+        a.tick(now, &mut api);
+    }
+    assert_eq!(term(&a), Some((1, 2, 1)));
+    // It did not hear for too long; or it was started anew.
+    now = now + LEASE_DURATION;
+    let mut again = Candidate::new("a");
+    again.elector.start(now, &mut again.fx);
+    again.settle(now, &mut api);
+    assert_eq!(term(&again), Some((2, 1, 1)));
+    // The first one is still there.
+    now = now + RETRY_PERIOD;
+    a.tick(now, &mut api);
+    a.tick(now + RETRY_PERIOD, &mut api);
+    assert_eq!(term(&a), Some((3, 3, 3)), "somebody else has led");
+    // Numbers begin again.
+    api.objects.values_mut().next().expect("the lease")["spec"]["leaseTransitions"] = i32::MAX.into();
+    let mut last = Candidate::new("last");
+    last.elector.start(now, &mut last.fx);
+    last.settle(now, &mut api);
+    now = now + LEASE_DURATION;
+    last.tick(now, &mut api);
+    assert_eq!(term(&last), Some((0, 1, 1)));
+}
+
+/// What is asked for all the time leaves each term longer than the one before, so that what takes its time is done in one.
+#[test]
+fn terms_that_follow_each_other_last_longer_and_longer() {
+    let (mut api, mut now) = (Api::default(), Time::from_unix_s(1000));
+    let mut a = Candidate::new("a");
+    a.elector.start(now, &mut a.fx);
+    a.settle(now, &mut api);
+    let mut next = |a: &mut Candidate, api: &mut Api, asking: bool| {
+        let (before, since) = (term(a), now);
+        while term(a) == before && now.since(since) < LONGEST_TERM * 4 {
+            if asking {
+                a.elector.begin_anew();
+            }
+            now = now + RETRY_PERIOD;
+            a.tick(now, api);
+        }
+        now.since(since)
+    };
+    assert_eq!(next(&mut a, &mut api, true), RETRY_PERIOD, "the first is not waited for");
+    let mut least = SHORTEST_TERM;
+    for _ in 0..8 {
+        let lasted = next(&mut a, &mut api, true);
+        assert!(lasted >= least && lasted < least + RETRY_PERIOD * 2, "{lasted:?} instead of {least:?}");
+        least = (least * 2).min(LONGEST_TERM);
+    }
+    assert_eq!(least, LONGEST_TERM);
+    next(&mut a, &mut api, false);
+    assert_eq!(next(&mut a, &mut api, true), RETRY_PERIOD, "that is over");
+    let lasted = next(&mut a, &mut api, true);
+    assert!(lasted < SHORTEST_TERM + RETRY_PERIOD * 2, "{lasted:?}");
+}
+
+/// A renewal that failed shows nothing about who leads. The Lease does.
+#[test]
+fn a_renewal_that_failed_ends_no_term() {
+    let (mut api, mut now) = (Api::default(), Time::from_unix_s(1000));
+    let mut a = Candidate::new("a");
+    a.elector.start(now, &mut a.fx);
+    a.settle(now, &mut api);
+    for tries in [1, 10] {
+        api.down = true;
+        for _ in 0..tries {
+            now = now + RETRY_PERIOD;
+            a.tick(now, &mut api);
+        }
+        assert_eq!(a.elector.leading(now), tries == 1);
+        api.down = false;
+        now = now + RETRY_PERIOD;
+        a.tick(now, &mut api);
+        assert!(a.elector.leading(now));
+        assert_eq!(term(&a), Some((0, 1, 1)));
+    }
+    // Another term is still wanted when the attempt has failed.
+    a.elector.begin_anew();
+    api.down = true;
+    now = now + RETRY_PERIOD;
+    a.tick(now, &mut api);
+    api.down = false;
+    now = now + RETRY_PERIOD;
+    a.tick(now, &mut api);
+    assert_eq!(term(&a), Some((1, 2, 1)));
 }
 
 /// The longest that nobody leads after a crash, wherever in the rounds of both it falls.

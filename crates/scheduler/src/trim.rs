@@ -1,7 +1,7 @@
 //! Of a pod, what the scheduler looks at. Where no extender is to be shown whole pods, nothing else of them is kept.
 
-use carrack_types::pod::forget_local_volumes;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use carrack_types::pod::forget_what_nodes_do;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 
 /// Leaves out of a pod what no plugin looks at.
 pub fn trim(pod: &mut Pod) {
@@ -9,13 +9,13 @@ pub fn trim(pod: &mut Pod) {
     pod.metadata.finalizers = None;
     pod.metadata.generate_name = None;
     pod.metadata.self_link = None;
-    forget_local_volumes(pod);
+    forget_what_nodes_do(pod);
     if let Some(spec) = pod.spec.take() {
         pod.spec = Some(PodSpec {
             affinity: spec.affinity,
-            containers: spec.containers.into_iter().map(container).collect(),
+            containers: spec.containers,
             host_network: spec.host_network,
-            init_containers: spec.init_containers.map(|all| all.into_iter().map(container).collect()),
+            init_containers: spec.init_containers,
             node_name: spec.node_name,
             node_selector: spec.node_selector,
             overhead: spec.overhead,
@@ -40,16 +40,6 @@ pub fn trim(pod: &mut Pod) {
             start_time: status.start_time,
             ..PodStatus::default()
         });
-    }
-}
-
-fn container(container: Container) -> Container {
-    Container {
-        image: container.image,
-        ports: container.ports,
-        resources: container.resources,
-        restart_policy: container.restart_policy,
-        ..Container::default()
     }
 }
 

@@ -91,9 +91,7 @@ impl Hosted {
     /// The core of a role, in its how-manieth life.
     pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack, room: &Room) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
-        let identity = format!("{role}-{life}");
-        let elector =
-            |namespace: &str, name: &str| settings.elect.then(|| LeaderElector::new(namespace, name, &identity));
+        let elector = || crate::leaders::elector(role, life).filter(|_| settings.elect);
         Some(match role {
             // People are made by the workload.
             Role::User | Role::Flooder => return None,
@@ -120,7 +118,7 @@ impl Hosted {
                     Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
                     _ => core,
                 };
-                let core = match elector("kube-system", "kube-scheduler") {
+                let core = match elector() {
                     Some(elector) => core.with_elector(elector),
                     None => core,
                 };
@@ -164,7 +162,7 @@ impl Hosted {
                 };
                 let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
                 let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
-                manager(core, elector("kube-system", "kube-controller-manager"), settings)
+                manager(core, elector(), settings)
             }
             Role::VirtController | Role::StandbyVirt | Role::Cloner => {
                 let config = carrack_virt::controllers::Config {
@@ -179,9 +177,7 @@ impl Hosted {
                     (_, true) => carrack_virt::controllers::without_clones(&config, rng),
                     (_, false) => carrack_virt::controllers::with_clones(&config, rng, clones),
                 };
-                // The only namespace where they may make a Lease.
-                let elector = elector("kubevirt", if role == Role::Cloner { "cloner" } else { "virt-controller" });
-                manager(core, elector, settings)
+                manager(core, elector(), settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
             Role::Storage if settings.clones => {

@@ -288,6 +288,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "No role repeats the very same request without end: at most 60 times in ten seconds.",
     },
     Invariant {
+        name: crate::leaders::NAME,
+        sentence: "No write of a controller's and no binding is made once somebody else leads than who sent it.",
+    },
+    Invariant {
         name: "roles-do-not-give-up",
         sentence: "No role ends itself, not even when it has lost a leader lease.",
     },

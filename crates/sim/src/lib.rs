@@ -27,6 +27,7 @@ mod hang;
 mod hosted;
 mod invariants;
 mod keepers;
+mod leaders;
 mod ledger;
 mod machines;
 mod meters;

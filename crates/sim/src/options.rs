@@ -255,7 +255,7 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let elect = rng.one_in(2) || planted == Some(Bug::LeaseIsLife);
+        let elect = rng.one_in(2) || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -454,6 +454,11 @@ impl Swarm {
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
+            }
+            Some(Bug::EndlessTerms) => {
+                // Leaders that die, and requests of theirs that arrive afterwards.
+                net.late_one_in = 8;
+                intervals.crash = Some(Duration::from_secs(3));
             }
             Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
             Some(Bug::BaselessWrites) => {

@@ -87,6 +87,7 @@ pub(crate) enum Bug {
     AskedTwice,
     Echo,
     LeaseIsLife,
+    EndlessTerms,
     GuessedLoss,
     CarelessInlineDetach,
     SharedTokens,
@@ -484,7 +485,7 @@ pub const PLANTS: &[Plant] = &[
         name: "baseless-writes",
         what: "writes are sent without what they rest on, and made whatever has become of that",
         found_by: "one-pod-for-one-place",
-        also: &[],
+        also: &[crate::leaders::NAME],
         bug: Bug::BaselessWrites,
     },
     Plant {
@@ -563,6 +564,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "roles-do-not-give-up",
         also: &[],
         bug: Bug::LeaseIsLife,
+    },
+    Plant {
+        name: "endless-terms",
+        what: "what a leader has sent is made whoever leads by then, as upstream does",
+        found_by: crate::leaders::NAME,
+        also: &[],
+        bug: Bug::EndlessTerms,
     },
     Plant {
         name: "read-once",

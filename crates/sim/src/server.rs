@@ -330,6 +330,12 @@ impl Servers {
         Some((&flight.label, request.body()))
     }
 
+    /// An object as it is stored.
+    pub(crate) fn stored(&self, key: &str) -> Option<serde_json::Value> {
+        let (entry, _) = complete(self.mem.get(key)).ok()?;
+        serde_json::from_slice(&entry?.value).ok()
+    }
+
     /// A planted bug: an object is changed behind the servers' back.
     pub(crate) fn overwrite(&self, key: &str, from: &str, to: &str) {
         let Ok((Some(entry), _)) = complete(self.mem.get(key)) else { return };

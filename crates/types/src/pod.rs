@@ -138,6 +138,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_others_look_at_stays() {
+        use serde_json::{Value, from_value, json};
+
+        let whole = |container: &Value, volumes: Value| -> Pod {
+            let pod = json!({"metadata": {"name": "p", "uid": "u", "labels": {"a": "b"}, "annotations": {"c": "d"}},
+                "spec": {"nodeName": "n", "containers": [container], "volumes": volumes, "tolerations": [{"operator": "Exists"}]},
+                "status": {"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": 3, "image": "i",
+                    "imageID": "", "ready": true}]}});
+            from_value(pod).expect("a pod")
+        };
+        let kept = json!({"name": "c", "ports": [{"containerPort": 80}], "resources": {"requests": {"cpu": "1"}}});
+        let mut container = kept.clone();
+        container["env"] = json!([{"name": "k", "value": "v"}]);
+        container["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        container["livenessProbe"] = json!({"tcpSocket": {"port": 80}});
+        let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+        let volumes = json!([{"name": "e", "emptyDir": {}}, claim, {"name": "t", "projected": {"sources": []}}]);
+        let mut pod = whole(&container, volumes);
+        forget_what_nodes_do(&mut pod);
+        assert_eq!(pod, whole(&kept, json!([claim])));
+        let mut pod = whole(&container, json!([{"name": "e", "emptyDir": {}}]));
+        forget_what_nodes_do(&mut pod);
+        assert_eq!(pod, whole(&kept, Value::Null));
+    }
+
+    #[test]
     fn requests_count_the_worst_moment() {
         let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
             "overhead": {"cpu": "10m"},

@@ -127,6 +127,7 @@ async fn attempt(
     let (mut object, mut terms) = admit(cx, object, managers, &name, dry_run).await?;
     let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
     if dry_run {
+        rests_on::checks(cx).await?;
         if cx.server.store.get(&key).await?.0.is_some() {
             return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
         }
@@ -137,6 +138,8 @@ async fn attempt(
     let (api_version, kind) = convert::storage_type(&cx.row);
     let value = stored::encode_managed(&convert::save(cx, object).await?, managers, &api_version, &kind)?;
     let Terms { mut checks, mut ops, mut warnings } = terms;
+    // Last of all: what takes its time, as webhooks do, is done.
+    checks.extend(rests_on::checks(cx).await?);
     let at = checks.len();
     checks.push(Check::Absent(Arc::clone(&key)));
     ops.insert(0, Op::Put(key, value));
@@ -213,8 +216,7 @@ async fn admit(
     }
     extend::validate(cx, &attributes).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
-    let mut terms = admission::terms(&server.plugins, &attributes, found)?;
-    terms.checks.extend(rests_on::checks(cx).await?);
+    let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
 }

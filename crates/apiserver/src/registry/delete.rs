@@ -121,6 +121,14 @@ pub(crate) async fn attempt(
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }
     checks.extend(also.checks);
+    let value = if may_go || new == old {
+        None
+    } else {
+        let (api_version, kind) = convert::storage_type(&cx.row);
+        let saved = convert::save(cx, std::mem::take(&mut new)).await?;
+        Some(stored::encode_managed(&saved, managers.as_deref(), &api_version, &kind)?)
+    };
+    // Last of all: what takes its time, as webhooks do, is done.
     checks.extend(rests_on::checks(cx).await?);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     if may_go {
@@ -141,12 +149,7 @@ pub(crate) async fn attempt(
             TxnOutcome::Failed { .. } => None,
         });
     }
-    if new == old {
-        return Ok(Some(Deleted::Waiting(Arc::clone(entry))));
-    }
-    let (api_version, kind) = convert::storage_type(&cx.row);
-    let saved = convert::save(cx, new).await?;
-    let value = stored::encode_managed(&saved, managers.as_deref(), &api_version, &kind)?;
+    let Some(value) = value else { return Ok(Some(Deleted::Waiting(Arc::clone(entry)))) };
     // What would go along goes when the object goes.
     let mut ops = also.ops;
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));

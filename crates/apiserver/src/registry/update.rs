@@ -148,15 +148,14 @@ pub(crate) async fn attempt(
     }
     strategy::count_template(cx, &mut new, Some(old));
     let (api_version, kind) = convert::storage_type(&cx.row);
-    let premises = rests_on::checks(cx).await?;
     if strategy::may_go(cx, &new) {
         managers::put(&mut new, managers.as_deref());
+        // What goes along with the object is not what a change of it would have changed.
+        Terms { checks, ops, .. } = delete::departure(cx, old).await?;
+        checks.extend(rests_on::checks(cx).await?);
         if dry_run {
             return Ok(Some(Changed::Gone(new, entry.mod_revision)));
         }
-        // What goes along with the object is not what a change of it would have changed.
-        Terms { checks, ops, .. } = delete::departure(cx, old).await?;
-        checks.extend(premises);
         checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
@@ -169,6 +168,8 @@ pub(crate) async fn attempt(
     }
     let dry = dry_run.then(|| new.clone());
     let value = stored::encode_managed(&convert::save(cx, new).await?, managers.as_deref(), &api_version, &kind)?;
+    // Last of all: what takes its time, as webhooks do, is done.
+    checks.extend(rests_on::checks(cx).await?);
     if stored::is_same(entry, &value) {
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
@@ -177,7 +178,6 @@ pub(crate) async fn attempt(
         cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
-    checks.extend(premises);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {

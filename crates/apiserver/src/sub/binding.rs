@@ -12,7 +12,7 @@ use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, is_deleting, meta, meta_str, metadata_mut, str_at};
 use crate::registry::decode;
 use crate::status::Status;
-use crate::{convert, keys, stored};
+use crate::{convert, keys, rests_on, stored};
 use carrack_store::{Check, Op, Txn, TxnOutcome};
 
 const TRIES: usize = 64;
@@ -60,13 +60,12 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
         let old = stored::parse(&entry);
         refuse(&binding, &old, &name, &entry.mod_revision.to_string())?;
         let new = bound(cx, &binding, old, &node);
+        let mut checks = rests_on::checks(cx).await?;
         if !dry_run {
             let (api_version, kind) = convert::storage_type(pods);
             let value = stored::encode(&new, &api_version, &kind);
-            let txn = Txn {
-                checks: vec![Check::Unchanged(entry.key.clone(), entry.mod_revision)],
-                ops: vec![Op::Put(entry.key.clone(), value)],
-            };
+            checks.push(Check::Unchanged(entry.key.clone(), entry.mod_revision));
+            let txn = Txn { checks, ops: vec![Op::Put(entry.key.clone(), value)] };
             if let TxnOutcome::Failed { .. } = cx.server.store.transact(txn).await? {
                 continue;
             }

@@ -112,3 +112,46 @@ fn premises_that_may_not_be_asked_for() {
     admin(&many).refused(400, "BadRequest", "64 objects at most");
     jane("[]").expect(201);
 }
+
+/// What was sent in a term that is over is refused: by who led before, and by who leads again.
+#[test]
+fn a_write_is_made_only_in_the_term_of_its_writer() {
+    let cluster = Cluster::new();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    let spec = |holder: &str, transitions: i32| json!({"holderIdentity": holder, "leaseTransitions": transitions});
+    let lease = cluster.post(leases, &json!({"metadata": {"name": "l"}, "spec": spec("me", 3)})).expect(201);
+    let premise = |holder: &str, transitions: i32| {
+        json!([{"group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-system", "name": "l",
+            "uid": lease["metadata"]["uid"], "term": {"holder": holder, "transitions": transitions}}])
+        .to_string()
+    };
+    let create = |name: &str, premises: &str| send(&cluster, "admin", Method::POST, SECRETS, premises, &secret(name));
+    let renew = |spec: Value| cluster.merge(&format!("{leases}/l"), &json!({"spec": spec})).expect(200);
+    create("a", &premise("me", 3)).expect(201);
+    renew(json!({"renewTime": "2026-01-01T00:00:00.000000Z"}));
+    create("b", &premise("me", 3)).expect(201);
+    for over in [spec("me", 4), spec("you", 5), spec("", 5)] {
+        renew(over.clone());
+        create("c", &premise("me", 3)).refused(409, "Conflict", "leases.coordination.k8s.io \"l\"");
+        send(&cluster, "admin", Method::DELETE, &format!("{SECRETS}/a"), &premise("me", 3), &Value::Null).refused(
+            409,
+            "Conflict",
+            "rests on it",
+        );
+    }
+    // Bindings, too.
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    cluster.post(pods, &pod).expect(201);
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    let bind = |premises: &str| send(&cluster, "admin", Method::POST, &format!("{pods}/p/binding"), premises, &binding);
+    renew(spec("me", 6));
+    bind(&premise("me", 5)).refused(409, "Conflict", "rests on it");
+    assert!(cluster.get(&format!("{pods}/p")).expect(200)["spec"]["nodeName"].is_null());
+    bind(&premise("me", 6)).expect(201);
+    // Not a Lease.
+    let owner = cluster.post(CONFIG_MAPS, &config_map("owner", "x")).expect(201);
+    let term = json!([{"resource": "configmaps", "namespace": "default", "name": "owner",
+        "uid": owner["metadata"]["uid"], "term": {"holder": "me", "transitions": 3}}]);
+    create("d", &term.to_string()).refused(409, "Conflict", "rests on it");
+}

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, Method, NAMESPACE_TERMINATING, Premise, StatusError, Time};
+use carrack_engine::{
+    ApiError, ApiRequest, ApiResponse, Method, NAMESPACE_TERMINATING, Premise, StatusError, Term, Time,
+};
+use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Map, Value, json};
 
 /// Where an object is: group and version, plural, namespace, name.
@@ -137,10 +140,14 @@ impl Api {
     fn write(&mut self, path: &Path, kind: &'static str, mut object: Value) -> Value {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = self.revision.to_string().into();
-        if kind == "DELETED" {
-            self.objects.remove(path);
-        } else {
-            self.objects.insert(path.clone(), object.clone());
+        let before = match kind {
+            "DELETED" => self.objects.remove(path),
+            _ => self.objects.insert(path.clone(), object.clone()),
+        };
+        // Nobody watches for renewals, and they never end.
+        let term = |lease: &Value| number(lease, "/spec/leaseTransitions");
+        if path.plural == "leases" && before.is_some_and(|before| term(&before) == term(&object)) {
+            return object;
         }
         self.log.push(Change { revision: self.revision, path: path.clone(), kind, object: object.clone() });
         object
@@ -241,7 +248,11 @@ impl Api {
             None => premise.uid.is_none(),
             Some((_, object)) => {
                 let generation = object["metadata"]["generation"].as_i64();
-                premise.holds(uid(object), text(object, "/metadata/resourceVersion"), generation)
+                let term = premise
+                    .term
+                    .as_ref()
+                    .and_then(|_| Term::of(&serde_json::from_value::<Lease>(object.clone()).ok()?));
+                premise.holds(uid(object), text(object, "/metadata/resourceVersion"), generation, term.as_ref())
             }
         }
     }

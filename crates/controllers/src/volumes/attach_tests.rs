@@ -445,7 +445,7 @@ impl World {
             let text = |m: &Value, field: &str| m[field].as_str().unwrap_or_default().to_owned();
             match meta {
                 None => premise.uid.is_none(),
-                Some(m) => premise.holds(&text(m, "uid"), &text(m, "resourceVersion"), None),
+                Some(m) => premise.holds(&text(m, "uid"), &text(m, "resourceVersion"), None, None),
             }
         })
     }

@@ -2,14 +2,15 @@
 //! it are made all the same, and the key comes back with backoff for what is left.
 
 use super::Manager;
-use crate::{Effects, Key, Never, Time};
-
-/// Whether a refusal is about the object, and not about who asks or when: another write may fare better.
-pub(super) fn is_of_the_object(code: u16) -> bool {
-    matches!(code, 400 | 403 | 404 | 405 | 409 | 413 | 422)
-}
+use crate::{Effects, Key, Never, StatusError, Time};
 
 impl Manager {
+    /// Whether a refusal is about the object, and not about who asks or when, or in which term: another write may fare better.
+    pub(super) fn is_of_the_object(&self, error: &StatusError) -> bool {
+        matches!(error.code, 400 | 403 | 404 | 405 | 409 | 413 | 422)
+            && !self.elector.as_ref().is_some_and(|elector| elector.is_over_by(error))
+    }
+
     /// Whether the first write that is not done stands for itself alone.
     pub(super) fn stands_apart(&self, i: usize, key: &Key) -> bool {
         self.hosted[i].runs.get(key).is_some_and(|run| !run.failed && run.apart.contains(&run.done))

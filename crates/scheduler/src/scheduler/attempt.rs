@@ -161,7 +161,7 @@ impl Scheduler {
             patch["status"]["nominatedNodeName"] = nominated.map_or(Value::Null, Value::from);
         }
         let request = status_patch(pod, &patch);
-        self.calls.insert(fx.api(request), Call::Condition { pod: path_of(pod) });
+        self.calls.insert(self.send(request, fx), Call::Condition { pod: path_of(pod) });
     }
 }
 

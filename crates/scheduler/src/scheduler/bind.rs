@@ -166,7 +166,7 @@ impl Scheduler {
         }
         flight.stage = Stage::Writing(requests.len());
         for request in requests {
-            self.calls.insert(fx.api(request), Call::Flight(uid.clone(), Step::Write));
+            self.calls.insert(self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
         }
         let timer = fx.timer(now + flight.row.profile.bind_timeout);
         self.timers.insert(timer, uid.clone());
@@ -241,8 +241,9 @@ impl Scheduler {
         }
         flight.rests_on = revision;
         let request = ApiRequest::create_sub(&Pod::resource(), pod.namespace(), pod.name(), "binding", &body);
-        self.calls.insert(fx.api(request), Call::Flight(pod.uid.clone(), Step::Bind));
         tracing::trace!(pod = pod.name(), node, %uid, ?now, "binding");
+        let call = Call::Flight(pod.uid.clone(), Step::Bind);
+        self.calls.insert(self.send(request, fx), call);
     }
 
     /// An extender that binds pods answered.

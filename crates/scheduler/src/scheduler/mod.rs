@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_engine::{
-    ApiError, ApiResponse, CallId, Core, Effects, EventRecord, EventRecorder, Input, LeaderElector, Rng, Time, TimerId,
+    ApiError, ApiRequest, ApiResponse, CallId, Core, Effects, EventRecord, EventRecorder, Input, LeaderElector, Rng,
+    Time, TimerId,
 };
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -105,6 +106,8 @@ pub struct Scheduler {
     elector: Option<LeaderElector>,
     /// Whether it led when it last looked.
     led: bool,
+    /// The number of the term with which it began to lead.
+    since: u64,
     wake: Option<(TimerId, Time)>,
     rng: Rng,
     planted: Option<preempt::StoredNominations>,
@@ -137,6 +140,7 @@ impl Scheduler {
             recorders,
             elector: None,
             led: false,
+            since: 0,
             wake: None,
             rng,
             config,
@@ -223,6 +227,22 @@ impl Scheduler {
     /// Whether it may act: nobody else does.
     fn leads(&self, now: Time) -> bool {
         self.elector.as_ref().is_none_or(|elector| elector.leading(now))
+    }
+    /// Whether it knows of all pods and nodes as they were when it began to lead: what others have bound is counted.
+    fn is_caught_up(&mut self, now: Time, fx: &mut Effects<Out>) -> bool {
+        let Some(tenure) = self.elector.as_ref().and_then(LeaderElector::tenure) else { return true };
+        if tenure.since != self.since {
+            self.since = tenure.since;
+            self.informers.must_show(now, tenure.revision, fx);
+        }
+        self.informers.caught_up()
+    }
+    /// Sends a write that is to be made only while this one leads.
+    fn send(&self, mut request: ApiRequest, fx: &mut Effects<Out>) -> CallId {
+        if let Some(tenure) = self.elector.as_ref().and_then(LeaderElector::tenure) {
+            request.rests_on.push(tenure.premise.clone());
+        }
+        fx.api(request)
     }
     /// Another one may act from now on.
     fn step_down(&mut self, now: Time, fx: &mut Effects<Out>) {
@@ -350,7 +370,7 @@ impl Core for Scheduler {
                 _ => {}
             }
         }
-        if !self.led && self.leads(now) {
+        if !self.led && self.leads(now) && self.is_caught_up(now, fx) {
             self.take_over(now);
         }
         self.forget_names();

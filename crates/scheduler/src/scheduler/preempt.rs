@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Effects, EventRecord, Time};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Effects, EventRecord, LeaderElector, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -192,7 +192,7 @@ impl Scheduler {
                 "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
                 "message": format!("{name}: preempting to accommodate a higher priority pod"),
                 "lastTransitionTime": now.rfc3339()}]}});
-            let call = fx.api(status_patch(&pod.pod, &patch));
+            let call = self.send(status_patch(&pod.pod, &patch), fx);
             self.calls.insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone() })));
         }
         if let Some(planted) = &mut self.planted {
@@ -210,7 +210,7 @@ impl Scheduler {
             self.renominate(now, &pod.uid, None);
             self.queue.hurry(&pod.uid, now);
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
-            let call = fx.api(status_patch(&pod.pod, &patch));
+            let call = self.send(status_patch(&pod.pod, &patch), fx);
             self.calls.insert(call, Call::Renounce { pod: path_of(&pod.pod) });
         }
         self.touch_renominated();
@@ -236,7 +236,7 @@ impl Scheduler {
                 let pod = &victim.pod;
                 let options = DeleteOptions { uid: Some(pod.uid.to_string()), ..DeleteOptions::default() };
                 let request = ApiRequest::delete(&Pod::resource(), pod.namespace(), pod.name(), &options);
-                self.calls.insert(fx.api(request), Call::Evict(Box::new(victim)));
+                self.calls.insert(self.send(request, fx), Call::Evict(Box::new(victim)));
             }
         }
     }
@@ -250,7 +250,10 @@ impl Scheduler {
     ) {
         let Err(error) = result else { return };
         self.doomed.remove(&victim.pod.uid);
-        if error.is_not_found() || error.is_conflict() || !self.leads(now) {
+        let over = |elector: &LeaderElector| matches!(&error, ApiError::Status(s) if elector.is_over_by(s));
+        let is_late = self.elector.as_ref().is_some_and(over);
+        // Another conflict says that the victim has gone, and somebody else has its name.
+        if error.is_not_found() || error.is_conflict() && !is_late || !self.leads(now) {
             return;
         }
         tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");
@@ -261,7 +264,7 @@ impl Scheduler {
         self.touch_renominated();
         if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {
             let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
-            let call = fx.api(status_patch(&pod, &patch));
+            let call = self.send(status_patch(&pod, &patch), fx);
             self.calls.insert(call, Call::Renounce { pod: path_of(&pod) });
         }
     }

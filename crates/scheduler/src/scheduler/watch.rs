@@ -63,6 +63,15 @@ impl Informers {
         }
         all
     }
+    /// From now on they have caught up only when all is known that was written up to a revision of pods and nodes.
+    pub fn must_show<F>(&mut self, now: Time, revision: u64, fx: &mut Effects<F>) {
+        self.pods.must_show(now, revision, fx);
+        self.nodes.must_show(now, revision, fx);
+    }
+    /// Whether all of pods and nodes is known that must be.
+    pub fn caught_up(&self) -> bool {
+        self.pods.caught_up() && self.nodes.caught_up()
+    }
     /// Up to which revision pods and nodes are known.
     pub fn revisions(&self) -> (u64, u64) {
         (self.pods.revision(), self.nodes.revision())

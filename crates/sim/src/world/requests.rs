@@ -7,6 +7,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Method, W
 
 use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
 use crate::invariants::Breach;
+use crate::leaders::Write;
 use crate::net::{Passage, Reply};
 use crate::plants::Bug;
 use crate::role::Role;
@@ -148,8 +149,10 @@ impl World {
 
     pub(super) fn arrive(&mut self, id: FlightId) {
         self.overwritten(id);
-        // Who binds anew after a crash knows nothing of what its predecessor sent; that goes with its connection.
+        // Who binds anew after a crash knows nothing of what its predecessor sent. Where there are no terms, that goes with its
+        // connection.
         let dead = |flight: &Flight| flight.label.ends_with(LATE) && self.life(flight.role) != Some(flight.life);
+        let dead = |flight: &Flight| !self.swarm.elect && dead(flight);
         if self.server.flight(id).is_some_and(dead) {
             drop(self.server.drop_flight(id));
             return;
@@ -172,7 +175,11 @@ impl World {
     }
 
     pub(super) fn poll(&mut self, id: FlightId) {
-        if let Some(polled) = self.server.poll(id) {
+        let write =
+            self.server.flight(id).filter(|_| self.swarm.elect).and_then(|flight| Write::of(flight, &self.server));
+        let polled = self.server.poll(id);
+        self.breaches.extend(write.and_then(|write| write.look(&self.server)));
+        if let Some(polled) = polled {
             self.polled(id, polled);
         }
         if let Some(wait) = self.server.mem.untold()

@@ -14,17 +14,36 @@ use crate::model::Event;
 
 /// How long after a commit its revision is told.
 const SOON: Duration = Duration::from_millis(50);
-/// The same, when all that it changed are Leases and events: nobody decides anything by them but who watches them.
+/// The same, when all that it did is to renew Leases and to tell events: nobody decides anything by them but who watches them.
+/// Who begins to hold a Lease waits until it knows what was written before.
 const LEISURE: Duration = Duration::from_secs(1);
 /// Where those are, in upstream's layout of keys.
-const HEARTBEATS: [&str; 2] = ["/registry/leases/", "/registry/events/"];
+const LEASES: &str = "/registry/leases/";
+const EVENTS: &str = "/registry/events/";
+/// What a renewal of a Lease leaves as it was.
+const HELD_SINCE: &[u8] = b"\"acquireTime\":";
 /// How many watchers are told at a time.
 pub(crate) const ROUND: usize = 256;
 
 /// After how long the revision of a commit with these changes is told.
 pub(crate) fn wait_after(events: &[Event]) -> Duration {
-    let is_heartbeat = |event: &Event| HEARTBEATS.iter().any(|prefix| event_key(event).starts_with(prefix));
+    let is_heartbeat = |event: &Event| {
+        let key = event_key(event);
+        key.starts_with(EVENTS) || key.starts_with(LEASES) && is_renewal(event)
+    };
     if events.iter().all(is_heartbeat) { LEISURE } else { SOON }
+}
+
+/// Whether a Lease is held as it was before. In doubt it is: a node's Lease does not tell since when.
+fn is_renewal(event: &Event) -> bool {
+    let (Some(before), Some(now)) = (&event.previous, &event.current) else { return true };
+    held_since(&before.value) == held_since(&now.value)
+}
+
+fn held_since(lease: &[u8]) -> Option<&[u8]> {
+    let at = lease.windows(HELD_SINCE.len()).position(|part| part == HELD_SINCE)? + HELD_SINCE.len();
+    let rest = &lease[at..];
+    rest.iter().position(|byte| matches!(byte, b',' | b'}')).map(|end| &rest[..end])
 }
 
 /// The pace of a store with a clock.
@@ -124,9 +143,13 @@ mod tests {
         }
 
         fn commit(&mut self, now: Duration, key: &str) {
+            self.put(now, key, "{}");
+        }
+
+        fn put(&mut self, now: Duration, key: &str, value: &'static str) {
             let mut state = State::clone(&self.published.state());
             let mut events = Vec::new();
-            let value = Value { bytes: "{}".into(), stamp_at: None };
+            let value = Value { bytes: value.into(), stamp_at: None };
             let ops = vec![Op::Put(key.into(), value)];
             state.apply(Txn { checks: Vec::new(), ops }, &mut events).expect("it holds");
             self.published.publish(state, &events);
@@ -152,6 +175,23 @@ mod tests {
         assert_eq!(crowd.tell(SOON * 2), 3);
         assert_eq!(crowd.pace.due(), None);
         assert_eq!(crowd.tell(LEISURE), 0, "all have been told");
+    }
+
+    /// A leader that takes over acts once it knows what was written before.
+    #[test]
+    fn who_begins_to_hold_a_lease_is_told_soon() {
+        let mut crowd = Crowd::new(1);
+        for (value, due) in [
+            (r#"{"spec":{"acquireTime":"1","renewTime":"1"}}"#, LEISURE),
+            (r#"{"spec":{"acquireTime":"1","renewTime":"2"}}"#, LEISURE),
+            (r#"{"spec":{"acquireTime":"3","renewTime":"3"}}"#, SOON),
+            (r#"{"spec":{"renewTime":"4"}}"#, SOON),
+            (r#"{"spec":{"renewTime":"5"}}"#, LEISURE),
+        ] {
+            crowd.put(Duration::ZERO, "/registry/leases/kube-system/l", value);
+            assert_eq!(crowd.pace.due(), Some(due), "{value}");
+            crowd.pace.due = None;
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A scheduler that loses its Lease stops acting, goes on hearing, and goes on when it leads again.
 
-use carrack_engine::{RENEW_DEADLINE, RETRY_PERIOD};
+use carrack_engine::{CATCH_UP, RENEW_DEADLINE, RETRY_PERIOD, StatusError, Term};
 
 use super::*;
 use crate::extender::Extender;
@@ -20,8 +20,12 @@ fn lease(world: &mut World, free: bool) {
             };
             world.revision += 1;
             lease["metadata"]["resourceVersion"] = world.revision.to_string().into();
-            let lost = !free && request.method != Method::Get;
+            let (reads, revision) = (request.method == Method::Get, world.revision);
+            let lost = !free && !reads;
             world.reply(call, if lost { Err(ApiError::Transport("cut off".into())) } else { Ok(lease) });
+            if !reads && !lost {
+                world.bookmark(revision);
+            }
         }
     }
 }
@@ -30,6 +34,16 @@ fn elected(config: Config, pods: Vec<Value>) -> World {
     let core =
         Scheduler::new(config, Rng::new(1)).with_elector(LeaderElector::new("kube-system", "kube-scheduler", "me"));
     World::of(core, vec![node("a", "1")], pods)
+}
+
+impl World {
+    /// The watches tell how far they are.
+    fn bookmark(&mut self, revision: u64) {
+        for id in self.watches.values().copied().collect::<Vec<_>>() {
+            let event = json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": revision.to_string()}}});
+            self.step(Input::Watch { id, item: WatchItem::Event(event.to_string().into()) });
+        }
+    }
 }
 
 /// Time passes, with or without the Lease.
@@ -106,4 +120,77 @@ fn victims_are_left_alone_by_who_does_not_lead_any_more() {
     pass(&mut world, s(400), true);
     assert_eq!(world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget")).len(), 1);
     world.check();
+}
+
+/// A scheduler that leads on, in another term, decides anew about a victim whose deletion was of the term before.
+#[test]
+fn a_victim_that_stays_since_the_term_is_over_keeps_nobody_waiting() {
+    let mut low = pod("low", "900m");
+    low["spec"]["nodeName"] = "a".into();
+    let mut high = pod("high", "500m");
+    high["spec"]["priority"] = 10.into();
+    let mut world = elected(Config::default(), vec![low, high]);
+    lease(&mut world, true);
+    let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
+    let [(mark, _)] = marks(&mut world)[..] else { panic!("one victim") };
+    world.reply(mark, Ok(json!({})));
+    let [(delete, _)] = world.take(|r| r.method == Method::Delete)[..] else { panic!("it is deleted") };
+    let over = StatusError {
+        code: 409,
+        reason: "Conflict".into(),
+        details: json!({"group": "coordination.k8s.io", "kind": "leases", "name": "kube-scheduler"}),
+        ..StatusError::default()
+    };
+    world.reply(delete, Err(ApiError::Status(Box::new(over))));
+    pass(&mut world, s(15), true);
+    assert_eq!(marks(&mut world).len(), 1, "it is tried again, long before leftovers are looked at");
+    world.check();
+}
+
+/// Who takes over counts what others have bound before, and its own bindings are made only while it leads.
+#[test]
+fn who_takes_over_knows_what_was_bound_before() {
+    let mut world = elected(Config::default(), vec![pod("first", "600m")]);
+    let [(read, _)] = world.take(|r| r.path.contains("/leases"))[..] else { panic!("it reads the Lease") };
+    let held = |holder: &str, revision: &str, transitions: i32| {
+        json!({"metadata": {"namespace": "kube-system", "name": "kube-scheduler", "uid": "l", "resourceVersion": revision},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 2, "leaseTransitions": transitions}})
+    };
+    world.reply(read, Ok(held("", "8", 4)));
+    let [(write, _)] = world.take(|r| r.path.contains("/leases"))[..] else { panic!("it takes the Lease") };
+    world.reply(write, Ok(held("me", "9", 5)));
+    assert_eq!(world.bound(), [], "what was written before revision 9 is not known yet");
+    // What others bound takes the room.
+    let mut second = pod("second", "600m");
+    second["spec"]["nodeName"] = "a".into();
+    world.revision = 7;
+    world.tell("ADDED", second);
+    world.bookmark(9);
+    assert_eq!(world.bound(), [], "there is no room for it");
+    assert_eq!(world.told().len(), 1);
+    world.tell("ADDED", pod("third", "100m"));
+    let sent = world.take(|r| r.path.ends_with("/binding"));
+    let [(_, request)] = &sent[..] else { panic!("one binding: {sent:?}") };
+    let terms: Vec<_> = request.rests_on.iter().filter_map(|premise| premise.term.clone()).collect();
+    assert_eq!(terms, [Term { holder: "me".to_owned(), transitions: 5 }]);
+}
+
+/// Where watches tell nothing of how far they are, pods and nodes are listed anew.
+#[test]
+fn who_takes_over_does_not_wait_for_silent_watches() {
+    let mut world = elected(Config::default(), vec![pod("first", "600m")]);
+    for _ in 0..2 {
+        let sent = world.take(|r| r.path.contains("/leases"));
+        let [(call, _)] = sent[..] else { panic!("one request: {sent:?}") };
+        world.reply(
+            call,
+            Ok(json!({"metadata": {"name": "kube-scheduler", "uid": "l", "resourceVersion": "9"},
+            "spec": {"holderIdentity": "me", "leaseDurationSeconds": 2}})),
+        );
+    }
+    assert_eq!(world.bound(), []);
+    // Revisions of Leases may be another store's: what matters is when the list was asked for.
+    world.now = world.now + CATCH_UP;
+    world.pass(Duration::ZERO);
+    assert_eq!(world.bound(), [("first".to_owned(), "a".to_owned())]);
 }

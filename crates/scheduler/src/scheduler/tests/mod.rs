@@ -74,7 +74,7 @@ impl World {
                     let lists = request.method == Method::Get && !collection.contains("/namespaces/");
                     if lists {
                         let items = self.objects.get(&collection).cloned().unwrap_or_default();
-                        let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+                        let list = json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items});
                         self.reply(id, Ok(list));
                     } else {
                         self.sent.push((id, request));

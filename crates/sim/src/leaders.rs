@@ -1,0 +1,66 @@
+//! Leaders of roles that have several processes: who they are, and what becomes of what they sent once somebody else leads.
+
+use carrack_engine::LeaderElector;
+use carrack_store::{Revision, Store as _};
+use serde_json::Value;
+
+use crate::invariants::Breach;
+use crate::observer::text;
+use crate::role::Role;
+use crate::server::{Flight, Servers};
+
+/// The invariant that is looked after here.
+pub(crate) const NAME: &str = "only-leaders-write";
+
+/// A life of a role as a candidate.
+pub(crate) fn elector(role: Role, life: u32) -> Option<LeaderElector> {
+    lease(role).map(|(namespace, name)| LeaderElector::new(namespace, name, identity(role, life)))
+}
+
+fn identity(role: Role, life: u32) -> String {
+    format!("{role}-{life}")
+}
+
+/// Namespace and name of the Lease that a role's processes want.
+fn lease(role: Role) -> Option<(&'static str, &'static str)> {
+    Some(match role {
+        Role::Scheduler | Role::StandbyScheduler => ("kube-system", "kube-scheduler"),
+        Role::Controllers | Role::Standby => ("kube-system", "kube-controller-manager"),
+        // The only namespace where they may make a Lease.
+        Role::VirtController | Role::StandbyVirt => ("kubevirt", "virt-controller"),
+        Role::Cloner => ("kubevirt", "cloner"),
+        _ => return None,
+    })
+}
+
+/// A write that only a leader may make, on its way through an API server.
+pub(crate) struct Write {
+    role: Role,
+    life: u32,
+    label: String,
+    known: Revision,
+}
+
+impl Write {
+    /// The request, if it is one. Leases are for who does not lead, and events tell of what was. A scheduler that leads no more
+    /// still sees to it that no binding of its own comes late, by a write to the pod.
+    pub(crate) fn of(flight: &Flight, servers: &Servers) -> Option<Self> {
+        let (role, life, label) = (flight.role, flight.life, &flight.label);
+        lease(role).filter(|_| life > 0)?;
+        let schedules = matches!(role, Role::Scheduler | Role::StandbyScheduler);
+        let free = ["/leases", "/events"].iter().any(|plural| label.contains(plural))
+            || label.starts_with("GET ")
+            || schedules && label.starts_with("PATCH ");
+        (!free).then(|| Self { role, life, label: label.clone(), known: servers.mem.revision() })
+    }
+
+    /// Looks who leads, if something was made of it just now.
+    pub(crate) fn look(&self, servers: &Servers) -> Option<Breach> {
+        let (namespace, name) = lease(self.role).filter(|_| servers.mem.revision() > self.known)?;
+        let lease: Value = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
+        let leader = text(&lease, "/spec/holderIdentity");
+        let sender = identity(self.role, self.life);
+        let what = || format!("{} of {sender} is made, and {leader} leads", self.label);
+        (!leader.is_empty() && leader != sender).then(|| Breach::new(NAME, what()))
+    }
+}
