@@ -393,9 +393,15 @@ impl ApiError {
         match self {
             Self::Transport(_) => true,
             // A gateway's or a shut-down server's word says nothing about what was done before.
-            Self::Status(s) => matches!(s.code, 500 | 502 | 503 | 504) && !s.is_of_webhook(),
+            Self::Status(s) => matches!(s.code, 500 | 502 | 503 | 504),
             Self::Decode(_) => false,
         }
+    }
+    /// Whether a request for one object may have taken effect, or may still: as [`Self::is_unknown`], but for a server that says that
+    /// it did nothing since a webhook could not be asked.
+    #[must_use]
+    pub fn may_have_acted(&self) -> bool {
+        self.is_unknown() && !matches!(self, Self::Status(s) if s.is_of_webhook())
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use carrack_engine::{Key, Plan, Setup, View, controller_ref};
 use carrack_types::resource::{Kind, Object};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Index of every kind of child: by the UID of the controlling owner, and orphans by namespace.
 const BY_CONTROLLER: &str = "controller";
@@ -75,15 +75,33 @@ pub(crate) fn claim<O: Kind, C: Kind>(
     chooses: impl Fn(&C) -> bool,
     may_adopt: impl Fn(&C) -> bool,
 ) -> Claim<C> {
+    claim_held(view, owner, None, chooses, may_adopt)
+}
+
+/// The same, of an owner that holds its children by a finalizer: one that it adopts gets the finalizer, and one that it releases
+/// loses it, by the same write. So one is released while it is deleted, too: nobody else would ever let it go.
+pub(crate) fn claim_held<O: Kind, C: Kind>(
+    view: &View<'_>,
+    owner: &O,
+    finalizer: Option<&str>,
+    chooses: impl Fn(&C) -> bool,
+    may_adopt: impl Fn(&C) -> bool,
+) -> Claim<C> {
     let (mine, strays): (Vec<_>, Vec<_>) = controlled::<C>(view, owner).cloned().partition(|c| chooses(c));
     if owner.is_deleting() {
         return Claim::Settled(mine);
     }
     let mut plan = Plan::none();
-    for child in strays.iter().filter(|c| !c.is_deleting()) {
+    let holds = |child: &C| finalizer.is_some_and(|name| child.meta().finalizers.iter().flatten().any(|f| f == name));
+    for child in strays.iter().filter(|c| !c.is_deleting() || holds(c)) {
         let owners = child.meta().owner_references.iter().flatten();
         let others: Vec<_> = owners.filter(|r| r.uid != owner.uid()).collect();
-        plan = plan.patch(child.as_ref(), json!({"metadata": {"ownerReferences": others}}));
+        let mut metadata = json!({"ownerReferences": others});
+        if holds(child) {
+            let left = child.meta().finalizers.iter().flatten().filter(|f| Some(f.as_str()) != finalizer);
+            metadata["finalizers"] = left.map(String::as_str).collect::<Value>();
+        }
+        plan = plan.patch(child.as_ref(), json!({ "metadata": metadata }));
     }
     let nobodys = orphans_of(owner.namespace());
     let orphans = view.cache::<C>().by_index(BY_CONTROLLER, &nobodys);
@@ -94,7 +112,12 @@ pub(crate) fn claim<O: Kind, C: Kind>(
         let mut owners = orphan.meta().owner_references.clone().unwrap_or_default();
         owners.retain(|r| r.uid != owner.uid());
         owners.push(controller_ref(owner));
-        plan = plan.patch(orphan.as_ref(), json!({"metadata": {"ownerReferences": owners}}));
+        let mut metadata = json!({"ownerReferences": owners});
+        if let Some(name) = finalizer.filter(|_| !holds(orphan)) {
+            metadata["finalizers"] =
+                orphan.meta().finalizers.iter().flatten().map(String::as_str).chain([name]).collect();
+        }
+        plan = plan.patch(orphan.as_ref(), json!({ "metadata": metadata }));
     }
     if plan.writes.is_empty() { Claim::Settled(mine) } else { Claim::ToSettle(plan) }
 }

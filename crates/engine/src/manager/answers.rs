@@ -82,7 +82,10 @@ impl Manager {
                 } else {
                     tracing::warn!(controller, %key, target = %write.key(), kind = %write.resource(), %error, "a write failed; will try again");
                 }
-                if error.is_unknown() && kind == CallKind::Write {
+                // Of several objects, some may be done when a webhook fails for the next.
+                let is_of_several = matches!(write, Write::DeleteAll { .. } | Write::Post { .. });
+                let unknown = if is_of_several { error.is_unknown() } else { error.may_have_acted() };
+                if unknown && kind == CallKind::Write {
                     self.doubt(i, &key, &write, fx);
                 }
                 match &error {
@@ -90,7 +93,7 @@ impl Manager {
                         self.leave_out(now, i, &key, fx);
                     }
                     ApiError::Status(status)
-                        if matches!(write, Write::Call { .. }) || !error.is_unknown() && !error.is_conflict() =>
+                        if matches!(write, Write::Call { .. }) || !unknown && !error.is_conflict() =>
                     {
                         self.refused(now, i, &key, &write, status, fx);
                     }

@@ -37,6 +37,8 @@ const CONFIRM: Duration = Duration::from_secs(30);
 /// A pod with a chosen node.
 #[derive(Debug)]
 pub struct Flight {
+    /// Since which term this scheduler had led when it decided (see [`Scheduler::since`]).
+    pub of_term: u64,
     pub row: Row,
     pub node: Arc<str>,
     plan: Plan,
@@ -86,8 +88,9 @@ pub enum Step {
 }
 
 impl Flight {
-    fn new(row: Row, node: Arc<str>, plan: Plan, since: Time) -> Self {
+    fn new(row: Row, node: Arc<str>, plan: Plan, since: Time, of_term: u64) -> Self {
         Self {
+            of_term,
             row,
             node,
             plan,
@@ -116,7 +119,7 @@ impl Scheduler {
             self.happened(now, Event::PodGone(row.pod.clone(), kept));
         }
         self.happened(now, Event::PodPlaced(row.pod.clone()));
-        let flight = Flight::new(row, name, plan, now);
+        let flight = Flight::new(row, name, plan, now, self.since);
         if !flight.plan.is_empty() {
             return self.write_claims(now, uid, flight, fx);
         }
@@ -287,7 +290,7 @@ impl Scheduler {
             }
             (Step::Bind, Stage::Binding, Ok(_)) => self.bound(now, uid, fx),
             (Step::Bind, Stage::Binding, Err(error))
-                if error.is_unknown() || error.is_conflict() || error.is_not_found() =>
+                if error.may_have_acted() || error.is_conflict() || error.is_not_found() =>
             {
                 // It may have taken effect, now or before, or the pod may be gone: only the pod itself can tell.
                 tracing::warn!(uid, node = &*flight.node, %error, "a binding's outcome is unknown");

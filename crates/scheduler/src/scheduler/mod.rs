@@ -342,7 +342,10 @@ impl Core for Scheduler {
     type Out = Out;
 
     fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
-        if self.led && !self.leads(now) {
+        // A Lease that was taken anew may have been another's in between.
+        let tenure = self.elector.as_ref().and_then(LeaderElector::tenure);
+        let is_another = tenure.is_some_and(|tenure| tenure.since != self.since);
+        if self.led && (is_another || !self.leads(now)) {
             self.step_down(now, fx);
         }
         if matches!(input, Input::Start) {

@@ -57,6 +57,8 @@ pub struct Victim {
     pod: Arc<PodInfo>,
     /// Who comes.
     for_pod: Arc<str>,
+    /// Since which term this scheduler had led when it was chosen.
+    of_term: u64,
 }
 
 /// The fourth incident's table of nominations beside the queue.
@@ -193,7 +195,8 @@ impl Scheduler {
                 "message": format!("{name}: preempting to accommodate a higher priority pod"),
                 "lastTransitionTime": now.rfc3339()}]}});
             let call = self.send(status_patch(&pod.pod, &patch), fx);
-            self.calls.insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone() })));
+            self.calls
+                .insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since })));
         }
         if let Some(planted) = &mut self.planted {
             planted.store(row.pod.clone(), proposal.node.clone());
@@ -228,7 +231,7 @@ impl Scheduler {
                 self.doomed.remove(&victim.pod.uid);
             }
             // Who leads now decides anew about victims.
-            _ if !self.leads(now) => {
+            _ if !self.leads(now) || victim.of_term != self.since => {
                 self.doomed.remove(&victim.pod.uid);
             }
             // The mark is for people; without it the pod goes all the same.

@@ -16,6 +16,8 @@ const MAX_COMPLETIONS_LIMITED: i64 = 100_000;
 /// Most rules of a policy, and most exit codes of a rule.
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
+/// Most bytes of a set of indexes.
+const MAX_INDEXES_BYTES: usize = 64 * 1024;
 /// The pod's name ends in five letters and a dash.
 const MAX_CRON_NAME: usize = 52;
 
@@ -75,10 +77,16 @@ fn of_spec(spec: &Place<'_>, errors: &mut Errors) {
     let template = spec.field("template");
     pod::template(&template, &[], errors);
     let pod_spec = template.field("spec");
-    pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors);
+    match pod_spec.text("restartPolicy") {
+        "" | "Always" => {
+            let text = "valid values: \"OnFailure\", \"Never\"";
+            errors.push(FieldError::required(pod_spec.path_of("restartPolicy"), text));
+        }
+        _ => pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors),
+    }
     indexed(spec, errors);
     if let Some(policy) = spec.some("podFailurePolicy") {
-        failure_policy(&policy, &pod_spec, errors);
+        failure_policy(&policy, spec, &pod_spec, errors);
     }
     if let Some(policy) = spec.some("successPolicy") {
         success_policy(&policy, spec, errors);
@@ -126,7 +134,11 @@ fn indexed(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn failure_policy(policy: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors) {
+fn failure_policy(policy: &Place<'_>, spec: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors) {
+    // What a pod failed of is known once it has ended.
+    if spec.some("podReplacementPolicy").is_some() {
+        spec.one_of("podReplacementPolicy", &["Failed"], errors);
+    }
     if pod_spec.text("restartPolicy") != "Never" {
         let text = "only \"Never\" is supported when podFailurePolicy is specified";
         pod_spec.invalid("restartPolicy", text, errors);
@@ -142,6 +154,9 @@ fn failure_policy(policy: &Place<'_>, pod_spec: &Place<'_>, errors: &mut Errors)
     for rule in &rules {
         if rule.needs_text("action", errors).is_some() {
             rule.one_of("action", &["Count", "FailIndex", "FailJob", "Ignore"], errors);
+            if rule.text("action") == "FailIndex" && spec.some("backoffLimitPerIndex").is_none() {
+                rule.invalid("action", "requires the backoffLimitPerIndex to be set", errors);
+            }
         }
         let (codes, conditions) = (rule.some("onExitCodes"), rule.items("onPodConditions").next().is_some());
         match (&codes, conditions) {
@@ -219,14 +234,67 @@ fn success_policy(policy: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
             let text = "at least one of succeededCount or succeededIndexes must be specified";
             errors.push(FieldError::required(rule.path.clone(), text));
         }
+        let listed = rule.some("succeededIndexes").and_then(|set| listed(&set, completions, errors));
         if let Some(count) = rule.number("succeededCount") {
             rule.not_negative("succeededCount", errors);
             if count > completions {
                 let text = format!("must be less than or equal to {completions} (the number of specified completions)");
                 rule.invalid("succeededCount", text, errors);
             }
+            if let Some(listed) = listed.filter(|listed| count > *listed) {
+                let text = format!(
+                    "must be less than or equal to {listed} (the number of indexes in the specified succeededIndexes field)"
+                );
+                rule.invalid("succeededCount", text, errors);
+            }
         }
     }
+}
+
+/// How many indexes a set has; none for what is no set of indexes below `completions`.
+fn listed(set: &Place<'_>, completions: i64, errors: &mut Errors) -> Option<i64> {
+    let text = set.value.as_str().unwrap_or_default();
+    if text.len() > MAX_INDEXES_BYTES {
+        errors.push(FieldError::too_long(set.path.clone(), MAX_INDEXES_BYTES as u64));
+        return None;
+    }
+    match count_indexes(text, completions) {
+        Ok(count) => Some(count),
+        Err(problem) => {
+            let problem = format!("error parsing succeededIndexes: {problem}");
+            errors.push(FieldError::invalid(set.path.clone(), text, problem));
+            None
+        }
+    }
+}
+
+fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
+    let index = |part: &str| match part.parse::<i64>() {
+        Err(_) => Err(format!("cannot convert string to integer for index: {part:?}")),
+        Ok(index) if index >= completions => Err(format!("too large index: {part:?}")),
+        Ok(index) => Ok(index),
+    };
+    // Each number is greater than the one before it, those of an interval as well.
+    let mut before = -1;
+    let mut count = 0;
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        let limits: Vec<&str> = part.split('-').collect();
+        if limits.len() > 2 {
+            return Err(format!(
+                "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+            ));
+        }
+        let mut first = None;
+        for limit in limits {
+            let index = index(limit)?;
+            if index <= before {
+                return Err(format!("non-increasing order, previous: {before}, current: {index}"));
+            }
+            count += first.replace(index).map_or(1, |first| index - first);
+            before = index;
+        }
+    }
+    Ok(count)
 }
 
 /// Checks a CronJob.

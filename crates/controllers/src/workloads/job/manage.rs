@@ -10,19 +10,26 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 
 use super::super::{BURST, names, pods};
-use super::{Known, TRACKING, chooses, indexes, let_go, per_index, verdict};
+use super::{Known, TRACKING, chooses, indexes, let_go, per_index, tracked, verdict};
 
 /// How long a pod waits that replaces one which failed: twice as long after each failure.
 const BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
-/// Removes pods that are not to count as failed: they let go of the finalizer first.
+/// Tells of a pod that was deleted.
+pub(super) fn deleted(known: &Known<'_>, pod: &Pod) -> EventRecord {
+    EventRecord::normal(known.job, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()))
+}
+
+/// Removes pods that are not to count as failed, whatever becomes of the Job: they let go of the finalizer first.
+pub(super) fn dismiss<'a>(known: &Known<'_>, pods: impl Iterator<Item = &'a Arc<Pod>>) -> Plan {
+    let one = |plan, pod: &Arc<Pod>| let_go(plan, pod).delete(pod.as_ref()).told(deleted(known, pod));
+    pods.take(BURST).fold(Plan::none(), one)
+}
+
+/// The same, as long as the Job is as it was read.
 fn remove<'a>(known: &Known<'_>, pods: impl Iterator<Item = &'a Arc<Pod>>) -> Plan {
-    let plan = pods.take(BURST).fold(Plan::none(), |plan, pod| {
-        let told = EventRecord::normal(known.job, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
-        let_go(plan, pod).delete(pod.as_ref()).told(told)
-    });
-    plan.resting_on(&Premise::unchanged(known.job))
+    dismiss(known, pods).resting_on(&Premise::unchanged(known.job))
 }
 
 /// Ends all pods of a Job that is suspended.
@@ -39,16 +46,16 @@ pub(super) fn plan(known: &Known<'_>, status: &JobStatus, view: &View<'_>) -> Pl
     let parallelism = known.spec.parallelism.unwrap_or(1).max(0);
     let (succeeded, _) = verdict::totals(status);
     let active = i32::try_from(known.active().count()).unwrap_or(i32::MAX);
-    let left = match known.spec.completions {
+    let wanted = match known.spec.completions {
+        // Its last pods end as they like, however many there may be.
         None if succeeded > 0 => active,
         None => parallelism,
         Some(completions) => {
             let text = status.failed_indexes.as_deref().unwrap_or_default();
             let given_up = indexes::parse(text, completions).len();
-            completions - succeeded - i32::try_from(given_up).unwrap_or(i32::MAX)
+            (completions - succeeded - i32::try_from(given_up).unwrap_or(i32::MAX)).min(parallelism).max(0)
         }
     };
-    let wanted = left.min(parallelism).max(0);
     if active > wanted {
         let mut order: Vec<&Arc<Pod>> = known.active().collect();
         order.sort_by(|a, b| pods::of_job_goes_before(a, b, known.now));
@@ -87,8 +94,7 @@ fn surplus(known: &Known<'_>) -> Vec<Arc<Pod>> {
 }
 
 fn make_any(known: &Known<'_>, view: &View<'_>, missing: usize) -> Plan {
-    let all: Vec<&Arc<Pod>> = known.pods.iter().collect();
-    if let Some(left) = backoff(known, &all) {
+    if let Some(left) = backoff(known) {
         return Plan::none().requeue_after(left);
     }
     let base = known.job.name();
@@ -106,16 +112,17 @@ fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing:
     let free = (0..completions).filter(|i| !done.contains(i) && !failed.contains(i) && !taken.contains(i));
     let mut plan = Plan::none();
     let mut left = missing;
+    let of_all = backoff(known);
     for index in free {
         if left == 0 {
             break;
         }
         left -= 1;
-        let earlier: Vec<&Arc<Pod>> = match known.spec.backoff_limit_per_index {
-            Some(_) => known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index)).collect(),
-            None => known.pods.iter().collect(),
+        let wait = match known.spec.backoff_limit_per_index {
+            Some(_) => backoff_of_index(known, index),
+            None => of_all,
         };
-        if let Some(wait) = backoff(known, &earlier) {
+        if let Some(wait) = wait {
             plan = plan.requeue_after(wait);
             continue;
         }
@@ -134,27 +141,58 @@ fn create(plan: Plan, known: &Known<'_>, pod: Pod) -> Plan {
     plan.create(&pod).told(told)
 }
 
-/// When a pod's containers ended.
+/// When a pod ended: by its containers, if none of them runs any more; else when it was not ready any more, or was to be gone
+/// without its time to end.
 pub(super) fn ended_at(pod: &Pod) -> Option<Time> {
-    let status = pod.status.as_ref()?;
-    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-    let times = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(Time::from));
-    let condition = || pods::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(Time::from);
-    times.max().or_else(condition).or_else(|| pod.metadata.creation_timestamp.as_ref().map(Time::from))
+    let status = pod.status.as_ref();
+    let of_status = status.and_then(|s| {
+        let states = || {
+            let all = s.init_container_statuses.iter().flatten().chain(s.container_statuses.iter().flatten());
+            all.filter_map(|c| c.state.as_ref())
+        };
+        let finished = states().filter_map(|c| c.terminated.as_ref()?.finished_at.as_ref().map(Time::from)).max();
+        finished.filter(|_| states().all(|c| c.running.is_none()))
+    });
+    let unready = || {
+        let condition = pods::condition(pod, "Ready").filter(|c| c.status == "False")?;
+        condition.last_transition_time.as_ref().map(Time::from)
+    };
+    let asked = || {
+        let grace = u64::try_from(pod.metadata.deletion_grace_period_seconds.unwrap_or(0)).unwrap_or(0);
+        pod.metadata.deletion_timestamp.as_ref().map(|at| Time::from(at) - Duration::from_secs(grace))
+    };
+    let made = || pod.metadata.creation_timestamp.as_ref().map(Time::from);
+    of_status.or_else(unready).or_else(asked).or_else(made)
+}
+
+/// Whether a pod failed, rather than was removed because it was not needed.
+fn failed(known: &Known<'_>, pod: &Pod) -> bool {
+    known.end_of(pod) == Some(false) && (tracked(pod) || !pod.is_deleting())
 }
 
 /// How long to wait yet before making another pod: after failures since the last success.
-fn backoff(known: &Known<'_>, pods: &[&Arc<Pod>]) -> Option<Duration> {
-    let ends = |wanted: bool| {
-        pods.iter().filter(move |p| known.end_of(p) == Some(wanted)).filter_map(|p| ended_at(p)).collect::<Vec<_>>()
-    };
-    let success = ends(true).into_iter().max();
-    let failures: Vec<Time> = ends(false).into_iter().filter(|at| success.is_none_or(|s| *at > s)).collect();
-    let last = failures.iter().max()?;
-    let doublings = u32::try_from(failures.len() - 1).unwrap_or(u32::MAX).min(16);
+fn backoff(known: &Known<'_>) -> Option<Duration> {
+    let succeeded = known.pods.iter().filter(|p| known.end_of(p) == Some(true));
+    let success = succeeded.filter_map(|p| ended_at(p)).max();
+    let failures = known.pods.iter().filter(|p| failed(known, p)).filter_map(|p| ended_at(p));
+    let since: Vec<Time> = failures.filter(|at| success.is_none_or(|s| *at > s)).collect();
+    let last = since.iter().max()?;
+    wait(known, *last, u32::try_from(since.len()).unwrap_or(u32::MAX))
+}
+
+/// The same for one of an index that has a limit of its own: its pods tell how often it failed.
+fn backoff_of_index(known: &Known<'_>, index: i32) -> Option<Duration> {
+    let of_index = known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index) && failed(known, p));
+    let last = of_index.filter_map(|p| ended_at(p)).max()?;
+    wait(known, last, per_index::failures(known, index).all())
+}
+
+/// What is left of the wait after so many failures, of which the last was then.
+fn wait(known: &Known<'_>, last: Time, failures: u32) -> Option<Duration> {
+    let doublings = failures.saturating_sub(1).min(16);
     let wait = BACKOFF.saturating_mul(1 << doublings).min(MAX_BACKOFF);
     // A clock that went back makes the wait no longer than it is.
-    let left = wait.saturating_sub(known.now.since(*last));
+    let left = wait.saturating_sub(known.now.since(last));
     (!left.is_zero()).then_some(left)
 }
 

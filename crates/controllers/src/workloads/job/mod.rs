@@ -9,11 +9,14 @@
 //!                                             counted, and the UID leaves the list ◀─┘
 //! ```
 //!
+//! A pod that belongs to no Job any more has nobody who counts it: it lets go by itself ([`orphans`]).
+//!
 //! A reconcile counts first ([`tally`]); with nothing left to count it decides how the Job goes on ([`verdict`]) and makes or
 //! removes pods ([`manage`]). Behaviour follows kube-controller-manager (pkg/controller/job).
 
 mod indexes;
 mod manage;
+mod orphans;
 mod per_index;
 mod policy;
 mod tally;
@@ -30,7 +33,7 @@ use carrack_types::selector::selects;
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::claim::{Claim, Labels, claim, controller_of, watch};
+use super::claim::{Claim, Labels, claim_held, controller_of, watch};
 use super::{conditions, pods};
 use conditions::Condition as _;
 
@@ -143,8 +146,12 @@ impl Controller for JobController {
         setup.watch_own::<Job>();
         watch::<Pod, Job>(setup, chooses);
         setup.index::<Pod>(BY_JOB, by_job);
+        setup.watch::<Pod>(|pod, _| orphans::key(pod).into_iter().collect());
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        if let Some(pod) = orphans::name(key) {
+            return orphans::plan(view, &key.namespace, pod);
+        }
         let job = view.get::<Job>(&key.namespace, &key.name);
         let plan = abandoned(key, job.map(|j| j.uid()), view);
         if !plan.writes.is_empty() {
@@ -156,16 +163,20 @@ impl Controller for JobController {
         if spec.managed_by.as_deref().is_some_and(|m| m != "kubernetes.io/job-controller") {
             return Plan::none();
         }
+        // Nothing is counted any more. Those that its selector does not choose let go as well.
+        if is_finished(job) || job.is_deleting() {
+            let named = key.to_string();
+            let pods = view.cache::<Pod>().by_index(BY_JOB, &named).filter(|p| p.controller_uid() == Some(job.uid()));
+            return pods.fold(Plan::none(), |plan, pod| let_go(plan, pod));
+        }
         let fits = |pod: &Pod| spec.selector.is_none() || chooses(job, pod.metadata.labels.as_ref());
-        let adopts = |pod: &Pod| spec.selector.is_some() && pods::active(pod);
-        let pods = match claim::<Job, Pod>(view, job.as_ref(), fits, adopts) {
+        // One that has ended, too: what it did counts.
+        let adopts = |_: &Pod| spec.selector.is_some();
+        let pods = match claim_held::<Job, Pod>(view, job.as_ref(), Some(TRACKING), fits, adopts) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
         let known = Known { job, spec, pods, now, forgets: self.forgets, untold: self.untold };
-        if is_finished(job) || job.is_deleting() {
-            return known.pods.iter().filter(|p| tracked(p)).fold(Plan::none(), |plan, pod| let_go(plan, pod));
-        }
         // What is to be counted rests on pods at least as new as the Job's status.
         let plan = tally::plan(&known, view);
         if !plan.writes.is_empty() {

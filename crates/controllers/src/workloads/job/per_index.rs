@@ -30,7 +30,8 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    fn all(self) -> u32 {
+    /// All of them.
+    pub(super) fn all(self) -> u32 {
         self.counted.saturating_add(self.ignored)
     }
     /// Those that a pod has found before it. What is no number is none.

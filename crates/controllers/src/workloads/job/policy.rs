@@ -65,6 +65,10 @@ pub(super) fn succeeds(policy: &SuccessPolicy, completed: &BTreeSet<i32>, comple
             Some(text) => indexes::parse(text, completions),
             None => (0..completions).collect(),
         };
+        // Nothing that can be read is nothing that has succeeded.
+        if counted.is_empty() {
+            return false;
+        }
         let done = counted.intersection(completed).count();
         match rule.succeeded_count {
             Some(count) => i32::try_from(done).is_ok_and(|done| done >= count),
@@ -114,6 +118,10 @@ mod tests {
         check(json!([{"succeededIndexes": "0,2"}]), &[0, 2], Some(0));
         check(json!([{"succeededIndexes": "1-3", "succeededCount": 1}]), &[0, 4], None);
         check(json!([{"succeededIndexes": "1-3", "succeededCount": 1}]), &[3], Some(0));
+        for nothing in ["5", "a", "", "7-9"] {
+            check(json!([{"succeededIndexes": nothing}]), &[0, 1, 2, 3, 4], None);
+            check(json!([{"succeededIndexes": nothing, "succeededCount": 0}]), &[], None);
+        }
         check(json!([{"succeededIndexes": "4"}, {"succeededCount": 2}]), &[0, 1], Some(1));
     }
 }

@@ -1,6 +1,7 @@
 //! Counts ends of pods, each once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::{Plan, View};
 use carrack_types::resource::Object as _;
@@ -13,13 +14,16 @@ use super::{Known, indexes, let_go, per_index, tracked, verdict};
 
 /// The most UIDs in the status at a time, and so the most pods that are counted by one write.
 const BATCH: usize = 500;
+/// How soon to look again for pods that are gone, where the cache of pods is older than the Job. No event of the Job's own may
+/// come when the cache is new enough.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Writes what is to be counted; then the pods that are written down let go.
 pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     let old = known.status();
     let mut status = old.clone();
     let mut uncounted = status.uncounted_terminated_pods.take().unwrap_or_default();
-    count_released(known, view, &mut status, &mut uncounted);
+    let unsure = count_released(known, view, &mut status, &mut uncounted);
     let released = note_ended(known, &mut status, &mut uncounted);
     let is_empty = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
     uncounted.succeeded = uncounted.succeeded.filter(|l| !l.is_empty());
@@ -27,7 +31,7 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     let waits = !is_empty(&uncounted.succeeded) || !is_empty(&uncounted.failed);
     // An empty list is what upstream leaves once it has counted something.
     status.uncounted_terminated_pods = (waits || old.uncounted_terminated_pods.is_some()).then_some(uncounted);
-    let mut plan = Plan::none();
+    let mut plan = if unsure { Plan::none().requeue_after(LOOK_AGAIN) } else { Plan::none() };
     if status != old {
         verdict::present(known, &mut status);
         plan = plan.update_status(&Job { status: Some(status), ..known.job.clone() });
@@ -36,17 +40,26 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
 }
 
 /// Moves those that have let go from the lists to the counts. A pod that is not there has let go only if the cache of pods is
-/// at least as new as the status that names it.
-fn count_released(known: &Known<'_>, view: &View<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) {
+/// at least as new as the status that names it. Returns whether one stays in the lists only because the cache is older.
+fn count_released(
+    known: &Known<'_>,
+    view: &View<'_>,
+    status: &mut JobStatus,
+    uncounted: &mut UncountedTerminatedPods,
+) -> bool {
     let current = view.revision::<Pod>() >= known.job.revision();
-    let held = |uid: &String| match known.pods.iter().find(|p| p.uid() == uid) {
+    let mut unsure = false;
+    let mut held = |uid: &String| match known.pods.iter().find(|p| p.uid() == uid) {
         Some(pod) => tracked(pod) && !known.forgets,
-        None => !current,
+        None => {
+            unsure |= !current;
+            !current
+        }
     };
-    let count = |list: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
+    let mut count = |list: &mut Option<Vec<String>>, counter: &mut Option<i32>| {
         let Some(list) = list else { return };
         let before = list.len();
-        list.retain(held);
+        list.retain(&mut held);
         let released = i32::try_from(before - list.len()).unwrap_or(0);
         if released > 0 {
             *counter = Some(counter.unwrap_or(0).saturating_add(released));
@@ -54,6 +67,7 @@ fn count_released(known: &Known<'_>, view: &View<'_>, status: &mut JobStatus, un
     };
     count(&mut uncounted.succeeded, &mut status.succeeded);
     count(&mut uncounted.failed, &mut status.failed);
+    unsure
 }
 
 /// Writes down pods that have ended. Returns all that may let go.
@@ -73,11 +87,11 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         if listed(&uncounted.succeeded) || listed(&uncounted.failed) {
             continue;
         }
+        let valid_index = indexes::of_pod(pod).filter(|index| known.is_indexed() && *index < completions);
         if succeeded {
-            match indexes::of_pod(pod).filter(|_| known.is_indexed()) {
+            match valid_index {
                 // The index is enough to know it by.
-                Some(index) if index < completions => _ = completed.insert(index),
-                Some(_) => {}
+                Some(index) => _ = completed.insert(index),
                 None if known.is_indexed() => {}
                 None => uncounted.succeeded.get_or_insert_default().push(uid),
             }
@@ -85,13 +99,17 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         }
         match known.meaning(pod) {
             Meaning::Ignored => continue,
-            Meaning::FailsJob(message) if !known.condition("FailureTarget") => {
+            // How the Job ends is decided once.
+            Meaning::FailsJob(message) if !known.is_finishing() => {
                 let target = JobCondition::new("FailureTarget", "True", "PodFailurePolicy", message, known.now);
                 conditions::set(&mut status.conditions, target);
             }
             _ => {}
         }
-        uncounted.failed.get_or_insert_default().push(uid);
+        // One that is of no index, or of one that is not wanted any more, is not of this work.
+        if valid_index.is_some() || !known.is_indexed() {
+            uncounted.failed.get_or_insert_default().push(uid);
+        }
     }
     if known.is_indexed() {
         let text = indexes::write(&completed);

@@ -1,5 +1,7 @@
 //! What single reconciles of a Job plan: counts of indexes, and how Jobs end.
 
+use std::sync::Arc;
+
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller as _, Key, Plan, Time, Write};
 use k8s_openapi::api::batch::v1::Job;
@@ -7,12 +9,17 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::super::claim::index;
-use super::{BY_JOB, JobController, TRACKING, by_job};
+use super::{BY_JOB, JobController, TRACKING, by_job, manage};
 use crate::testing::of;
 
 /// What is planned for a Job that started at midnight, an hour later.
 fn look(spec: Value, status: Value, pods: &[Value]) -> Plan {
-    let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1"},
+    look_newer("1", spec, status, pods)
+}
+
+/// The same, of a Job of this revision.
+fn look_newer(revision: &str, spec: Value, status: Value, pods: &[Value]) -> Plan {
+    let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": revision},
         "spec": {"template": {"spec": {"containers": [], "restartPolicy": "Never"}}},
         "status": {"startTime": "2026-01-01T00:00:00Z"}});
     for (part, more) in [("spec", spec), ("status", status)] {
@@ -272,4 +279,167 @@ fn what_is_said_of_a_pause_is_said_once() {
         let expected: &[&str] = if suspend { &["let go p", "delete p"] } else { &[] };
         assert_eq!(words(&plan), expected);
     }
+}
+
+/// A Job whose selector chooses `app: j`, and what is planned for it.
+fn look_at_selecting(mut meta: Value, status: Value, pods: &[Value], key: &str) -> Vec<String> {
+    let more = json!({"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1"});
+    meta.as_object_mut().expect("a map").extend(more.as_object().cloned().expect("a map"));
+    let labels = json!({"app": "j"});
+    let job = json!({"metadata": meta, "status": status, "spec": {"completions": 2, "parallelism": 1,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [], "restartPolicy": "Never"}}}});
+    let caches = Caches::new()
+        .with_index("controller", index::<Pod>)
+        .with_index(BY_JOB, by_job)
+        .with::<Pod>(pods.iter().cloned().map(of))
+        .with::<Job>([of(job)]);
+    let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
+    crate::testing::words(&JobController::default().reconcile(&Key::new("ns", key), &caches.view(), now))
+}
+
+fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+    pod.pointer_mut(parent).expect("a place")[field] = value;
+    pod
+}
+
+/// Who leaves a Job takes nothing of it along, and who comes is held like all others.
+#[test]
+fn pods_that_come_and_go_take_and_lose_the_finalizer() {
+    let of_job = || pod("p", "Running", json!({}));
+    let going = |pod| with(pod, "/metadata/deletionTimestamp", json!("2026-01-01T00:59:59Z"));
+    let nobodys = |pod| with(pod, "/metadata/ownerReferences", json!([]));
+    let status = || json!({"startTime": "2026-01-01T00:00:00Z"});
+    let released = ["patch ns/p finalizers=[] ownerReferences=[]"];
+    assert_eq!(look_at_selecting(json!({}), status(), &[of_job()], "j"), released);
+    assert_eq!(look_at_selecting(json!({}), status(), &[going(of_job())], "j"), released);
+    // Of a Job that is to go or over, all let go.
+    let deleted = json!({"deletionTimestamp": "2026-01-01T00:59:59Z", "finalizers": ["foregroundDeletion"]});
+    assert_eq!(look_at_selecting(deleted, status(), &[going(of_job())], "j"), ["patch ns/p finalizers=[]"]);
+    let over = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    assert_eq!(look_at_selecting(json!({}), over.clone(), &[of_job()], "j"), ["patch ns/p finalizers=[]"]);
+    // One that nobody has, whatever becomes of it.
+    for pod in [nobodys(of_job()), going(nobodys(of_job()))] {
+        assert_eq!(super::orphans::key(&of(pod.clone())), Some(Key::new("ns", "orphan/p")));
+        assert_eq!(look_at_selecting(json!({}), status(), &[pod], "orphan/p"), ["patch ns/p finalizers=[]"]);
+    }
+    let free = with(nobodys(of_job()), "/metadata/finalizers", json!(["x/y"]));
+    for pod in [of_job(), free.clone()] {
+        assert_eq!(super::orphans::key(&of(pod.clone())), None);
+        assert_eq!(look_at_selecting(json!({}), status(), &[pod], "orphan/p"), [""; 0]);
+    }
+    // One that is adopted is held, and counts though it has ended.
+    let chosen = with(free, "/metadata/labels", json!({"app": "j"}));
+    for phase in ["Running", "Succeeded"] {
+        let chosen = with(chosen.clone(), "/status/phase", json!(phase));
+        let plan = look_at_selecting(json!({}), status(), std::slice::from_ref(&chosen), "j");
+        let [confirmed, adopted] = &plan[..] else { panic!("{plan:?}") };
+        assert_eq!(confirmed, "confirm alive ns/j");
+        assert!(adopted.starts_with(&format!("patch ns/p finalizers=[\"x/y\",\"{TRACKING}\"] owner")), "{adopted}");
+        assert!(
+            look_at_selecting(json!({}), over.clone(), &[chosen], "j").is_empty(),
+            "nobody is adopted after the end"
+        );
+    }
+}
+
+/// How long a Job waits before it makes a pod; none if it makes one.
+fn check_wait(spec: Value, pods: &[Value], expected: Option<u64>) {
+    let status = json!({"active": 0, "ready": 0, "terminating": 0, "failedIndexes": "", "failed": 1});
+    let plan = look(spec, status, pods);
+    let made = plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
+    let wait = plan.requeue_after.map(|after| after.as_secs());
+    assert_eq!((wait, made), (expected, expected.is_none()), "{pods:?} {:?}", words(&plan));
+}
+
+#[test]
+fn what_failed_just_now_is_not_tried_again_at_once() {
+    let spec = || json!({"completions": 2, "parallelism": 1, "podReplacementPolicy": "TerminatingOrFailed"});
+    let counted = |pod| with(pod, "/metadata/finalizers", json!([]));
+    let ready = |status: &str, at: &str| json!([{"type": "Ready", "status": status, "lastTransitionTime": at}]);
+    let ended = |at: &str| json!({"terminated": {"exitCode": 1, "finishedAt": at}});
+    let containers = |states: &[Value]| {
+        let one = |state: &Value| json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        Value::Array(states.iter().map(one).collect())
+    };
+    let failed = || counted(pod("a", "Failed", json!({})));
+    let (early, late) = ("2026-01-01T00:10:00Z", "2026-01-01T00:59:57Z");
+    let running = || json!({"running": {}});
+    check_wait(spec(), &[failed()], None);
+    let stopped = with(failed(), "/status/containerStatuses", containers(&[ended(late)]));
+    check_wait(spec(), &[stopped], Some(7));
+    // As long as one runs, or where nobody knows, what the pod was counts.
+    let half = with(failed(), "/status/containerStatuses", containers(&[ended(early), running()]));
+    check_wait(spec(), &[with(half.clone(), "/status/conditions", ready("False", late))], Some(7));
+    check_wait(spec(), &[with(half.clone(), "/status/conditions", ready("False", early))], None);
+    let going = with(half, "/metadata/deletionTimestamp", json!("2026-01-01T01:00:27Z"));
+    let going = with(going, "/metadata/deletionGracePeriodSeconds", json!(30));
+    let going = with(going, "/metadata/finalizers", json!([TRACKING]));
+    let pods: Vec<Arc<Pod>> = vec![Arc::new(of(with(going, "/status/conditions", ready("True", early))))];
+    assert_eq!(manage::ended_at(&pods[0]), Time::parse(late));
+    // An index waits for as often as it failed, and not for as many pods as are left of it.
+    let spec = json!({"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimit": i32::MAX,
+        "backoffLimitPerIndex": 9, "podReplacementPolicy": "Failed"});
+    let last = of_index("a", 0, "Failed", (3, 1));
+    check_wait(spec, &[with(last, "/status/containerStatuses", containers(&[ended(late)]))], Some(157));
+}
+
+#[test]
+fn what_is_left_over_or_beyond_does_not_count_as_failed() {
+    let spec = |more: Value| {
+        let mut spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed"});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| spec[key] = value.clone());
+        spec
+    };
+    let met = || json!([{"type": "SuccessCriteriaMet", "status": "True", "reason": "SuccessPolicy", "message": ""}]);
+    let policy = json!({"successPolicy": {"rules": [{"succeededIndexes": "1"}]}});
+    // After success the rest goes, and nobody counts it.
+    let status = json!({"conditions": met(), "completedIndexes": "1", "succeeded": 1, "active": 1, "ready": 0, "terminating": 0});
+    let plan = look(spec(policy), status, &[of_index("a", 0, "Running", (0, 0))]);
+    assert_eq!(words(&plan), ["let go a", "delete a"]);
+    assert_eq!(plan.told.iter().map(|(_, event)| event.message.as_str()).collect::<Vec<_>>(), ["Deleted pod: a"]);
+    // A Job that shrank below what it has: the surplus goes first, then it is complete.
+    let status = json!({"completedIndexes": "0,1", "succeeded": 2, "active": 1, "ready": 0, "terminating": 0});
+    let plan = look(spec(json!({})), status.clone(), &[of_index("c", 2, "Running", (0, 0))]);
+    assert_eq!(words(&plan), ["let go c", "delete c"]);
+    let list = |spec: Value, status: Value, pod: Value| {
+        let plan = look(spec, status, &[pod]);
+        plan.writes.iter().find_map(|write| match write {
+            Write::Update { object, .. } => Some(object["status"].clone()),
+            _ => None,
+        })
+    };
+    // One that failed beyond the last index, or of none, did not fail for this work.
+    let failed = |index: i32| of_index("c", index, "Failed", (0, 0));
+    for (index, counts) in [(0, true), (2, false), (-1, false)] {
+        let status = list(spec(json!({})), json!({}), failed(index)).unwrap_or_default();
+        let counted = status["uncountedTerminatedPods"]["failed"] == json!(["c"]);
+        assert_eq!(counted, counts, "{index}: {status}");
+    }
+    // No rule makes it fail after success.
+    let rules = json!({"podFailurePolicy": {"rules": [
+        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}});
+    for (conditions, expected) in [(met(), 1), (json!([]), 1)] {
+        let was_met = conditions != json!([]);
+        let status =
+            list(spec(rules.clone()), json!({"conditions": conditions}), disrupted(failed(0))).unwrap_or_default();
+        let all = status["conditions"].as_array().cloned().unwrap_or_default();
+        assert_eq!((all.len(), all[0]["type"] == "SuccessCriteriaMet"), (expected, was_met), "{status}");
+    }
+    // The last pods of a work queue end as they like.
+    let pods = [pod("a", "Running", json!({})), pod("b", "Running", json!({}))];
+    let status = json!({"succeeded": 1, "active": 2, "ready": 0, "terminating": 0});
+    assert_eq!(words(&look(json!({"parallelism": 1}), status, &pods)), [""; 0]);
+}
+
+/// A pod that is not seen may be one that the cache does not have yet; no event tells when it is new enough.
+#[test]
+fn what_is_not_known_yet_is_asked_again() {
+    let spec = || json!({"completions": 2, "parallelism": 1});
+    let status = json!({"uncountedTerminatedPods": {"failed": ["gone"]}, "active": 1, "ready": 0, "terminating": 0});
+    let plan = look_newer("9", spec(), status.clone(), &[pod("p", "Running", json!({}))]);
+    assert_eq!((words(&plan), plan.requeue_after.map(|after| after.as_secs())), (Vec::new(), Some(1)));
+    let plan = look_newer("1", spec(), status, &[pod("p", "Running", json!({}))]);
+    assert_eq!((words(&plan).len(), plan.requeue_after), (1, None));
 }

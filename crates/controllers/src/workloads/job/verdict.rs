@@ -67,7 +67,12 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     present(known, &mut status);
     let has = |kind: &str| conditions::find(status.conditions.as_ref(), kind).filter(|c| c.status() == "True").cloned();
     if let Some(target) = has(MET).or_else(|| has(TARGET)) {
-        let rest = known.active().fold(Plan::none(), |plan, pod| plan.delete(pod.as_ref()));
+        // Those that are left over after success are not to count as failed.
+        let rest = if target.kind() == MET {
+            manage::dismiss(known, known.active())
+        } else {
+            known.active().fold(Plan::none(), |plan, pod| plan.delete(pod.as_ref()).told(manage::deleted(known, pod)))
+        };
         let counted = !known.pods.iter().any(|p| tracked(p)) && waiting(&status) == 0;
         if rest.writes.is_empty() && known.terminating() == 0 && counted {
             plan = plan.then(finish(known, &mut status, &target));
@@ -155,18 +160,19 @@ fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option
             let message = "Job has exceeded the specified maximal number of failed indexes";
             return (failed_for("MaxFailedIndexesExceeded", message), again);
         }
+        if !failed.is_empty() && count(failed.union(&completed).count()) >= completions {
+            return (failed_for("FailedIndexes", "Job has failed indexes"), again);
+        }
         if let Some(rule) = spec.success_policy.as_ref().and_then(|p| policy::succeeds(p, &completed, completions)) {
             let message = format!("Matched rules at index {rule}");
             return (Some(condition(MET, "True", "SuccessPolicy", message, known.now)), again);
-        }
-        if !failed.is_empty() && count(failed.union(&completed).count()) >= completions {
-            return (failed_for("FailedIndexes", "Job has failed indexes"), again);
         }
     }
     let done = match spec.completions {
         // Any success says that the work is done; the others may end.
         None => succeeded > 0 && known.active().next().is_none() && known.terminating() == 0,
-        Some(wanted) => succeeded >= wanted,
+        // Those that are too many go first, and count as nothing.
+        Some(wanted) => succeeded >= wanted && known.active().next().is_none(),
     };
     let message = "Reached expected number of succeeded pods";
     (done.then(|| condition(MET, "True", COMPLETIONS_REACHED, message, known.now)), again)
@@ -177,17 +183,11 @@ fn too_many(known: &Known<'_>, status: &JobStatus, end: &JobCondition) -> Plan {
     let Some(wanted) = known.spec.completions.filter(|_| end.reason() == COMPLETIONS_REACHED) else {
         return Plan::none();
     };
-    let warn = |reason: &str, which: &str| {
-        EventRecord::warning(known.job, reason, format!("Too many {which} pods running after completion count reached"))
-    };
-    let mut plan = Plan::none();
-    if known.active().next().is_some() {
-        plan = plan.event(warn("TooManyActivePods", "active"));
+    if totals(status).0 <= wanted {
+        return Plan::none();
     }
-    if totals(status).0 > wanted {
-        plan = plan.event(warn("TooManySucceededPods", "succeeded"));
-    }
-    plan
+    let message = "Too many succeeded pods running after completion count reached";
+    Plan::none().event(EventRecord::warning(known.job, "TooManySucceededPods", message))
 }
 
 /// Whether containers that are restarted in place have failed too often.

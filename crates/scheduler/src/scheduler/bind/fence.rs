@@ -72,7 +72,9 @@ impl Scheduler {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let is_there = self.decider.cluster.named(&flight.node).is_some_and(crate::NodeInfo::exists);
         let same = (&info.shape, info.kind) == (&flight.row.pod.shape, flight.row.pod.kind);
-        if !(self.led && is_there && same && flight.sent < MOST_BINDINGS) {
+        // Another may have led since it was decided, and given the room away.
+        let decided_now = self.led && flight.of_term == self.since;
+        if !(decided_now && is_there && same && flight.sent < MOST_BINDINGS) {
             return self.forget(now, uid, None, fx);
         }
         flight.row.pod = info;

@@ -188,7 +188,13 @@ fn jobs() {
             ("/spec/completionMode", json!("Indexed"), &[]),
             ("/spec/backoffLimitPerIndex", json!(1), &["Invalid spec.backoffLimitPerIndex"]),
             ("/spec/podReplacementPolicy", json!("Odd"), &["NotSupported spec.podReplacementPolicy"]),
-            ("/spec/template/spec/restartPolicy", json!("Always"), &["NotSupported spec.template.spec.restartPolicy"]),
+            ("/spec/template/spec/restartPolicy", json!("Always"), &["Required spec.template.spec.restartPolicy"]),
+            ("/spec/template/spec/restartPolicy", json!(null), &["Required spec.template.spec.restartPolicy"]),
+            (
+                "/spec/podFailurePolicy",
+                rule(json!({"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [1]}})),
+                &["Invalid spec.podFailurePolicy.rules[0].action"],
+            ),
             (
                 "/spec/podFailurePolicy",
                 rule(json!({"action": "Odd", "onExitCodes": {"operator": "In", "values": [1]}})),
@@ -215,6 +221,17 @@ fn jobs() {
             ),
         ],
     );
+    created(
+        "batch",
+        "Job",
+        &job(
+            json!({"podFailurePolicy": rule(json!({"action": "Ignore", "onPodConditions": [{"type": "X", "status": "True"}]}))}),
+        ),
+        &[
+            ("/spec/podReplacementPolicy", json!("Failed"), &[]),
+            ("/spec/podReplacementPolicy", json!("TerminatingOrFailed"), &["NotSupported spec.podReplacementPolicy"]),
+        ],
+    );
     changed(
         "batch",
         "Job",
@@ -239,6 +256,26 @@ fn jobs() {
             ("/spec/template/spec/containers/0/image", json!("y"), &["Invalid spec.template"]),
         ],
     );
+}
+
+/// Indexes that are enough for success: a set that ascends, of indexes that the Job has.
+#[test]
+fn sets_of_indexes() {
+    let indexed = job(json!({"completionMode": "Indexed", "completions": 5}));
+    let set = |text: &str| json!({"rules": [{"succeededIndexes": text}]});
+    let bad: &[&str] = &["Invalid spec.successPolicy.rules[0].succeededIndexes"];
+    let mut rows: Vec<(&str, Value, &[&str])> = Vec::new();
+    rows.extend(["0", "4", "0-4", "0,2,4", "0-1,3-4", ""].map(|text| ("/spec/successPolicy", set(text), &[][..])));
+    rows.extend(
+        ["5", "a", "0-5", "1,1", "2,1", "3-2", "2-2", "0-1-2", "-1", "1,", "0-2,2"]
+            .map(|text| ("/spec/successPolicy", set(text), bad)),
+    );
+    let long = "0,".repeat(33 * 1024);
+    rows.push(("/spec/successPolicy", set(&long), &["TooLong spec.successPolicy.rules[0].succeededIndexes"]));
+    let counted = |count| json!({"rules": [{"succeededIndexes": "0,2-3", "succeededCount": count}]});
+    rows.push(("/spec/successPolicy", counted(3), &[]));
+    rows.push(("/spec/successPolicy", counted(4), &["Invalid spec.successPolicy.rules[0].succeededCount"]));
+    created("batch", "Job", &indexed, &rows);
 }
 
 #[test]
