@@ -618,10 +618,14 @@ pub(crate) fn forgotten(id: &str, pod_uid: &str, observer: &Observer, breaches: 
     }
 }
 
-/// Whether a pod's instance failed because its node is dead.
+/// Whether a pod's instance failed because its node is dead, or was over when its node fell silent.
 fn is_of_lost(pod: &Value, observer: &Observer) -> bool {
     let owner = controller(pod);
-    observer.all("vmi").any(|vmi| uid(vmi) == owner && text(vmi, "/status/reason") == "NodeUnresponsive")
+    let node = observer.get("node", text(pod, "/spec/nodeName"));
+    let is_silent = node.is_some_and(|node| text(node, "/metadata/labels/kubevirt.io~1schedulable") == "false");
+    let is_over = |vmi: &Value| matches!(text(vmi, "/status/phase"), "Succeeded" | "Failed");
+    let is_lost = |vmi: &Value| text(vmi, "/status/reason") == "NodeUnresponsive" || is_silent && is_over(vmi);
+    observer.all("vmi").any(|vmi| uid(vmi) == owner && is_lost(vmi))
 }
 
 /// An instance that just failed because its node is dead: that is a fact, and it was there.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use carrack_engine::{Setup, Source, View};
 use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
-use carrack_types::kubevirt::{VirtualMachine, Volume};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineSpec, Volume};
 use carrack_types::resource::{Kind, Object, PartialObject, Resource};
 use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
@@ -19,7 +19,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 
 use crate::controllers::copies;
 use crate::controllers::vmi::state;
-use crate::identity::state_volume_name;
+use crate::identity::{keeps_state, state_volume_name};
 
 /// Annotation of a snapshot class: of several of one driver, it is the one that counts.
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
@@ -184,6 +184,8 @@ pub(crate) struct OnClaim<'a> {
     pub claim: &'a str,
     /// It is a dump of memory.
     pub is_dump: bool,
+    /// It is what the machine keeps beside its volumes.
+    pub is_state: bool,
 }
 
 /// The claim that keeps what a machine keeps beside its volumes, if it has ever had that. One that was restored for a machine which
@@ -206,18 +208,35 @@ fn is_restored(vm: &VirtualMachine, claim: &PersistentVolumeClaim) -> bool {
     vm.annotation(STATE_CLAIM_ANNOTATION) == Some(claim.name())
 }
 
-/// All that a machine has on claims. A claim for its state that has no volume yet holds nothing, unless it was restored: then it is
-/// waited for, as any volume.
+/// Whether a machine keeps something beside its volumes, as far as that can be said: preferences change what its template says.
+pub(crate) fn may_keep_state(spec: &VirtualMachineSpec) -> bool {
+    spec.preference.is_some() || spec.template.as_ref().is_some_and(|template| keeps_state(&template.spec.domain))
+}
+
+/// The claim that a machine names for what it keeps: it does not start without that one, whatever has become of it.
+fn named_state(vm: &VirtualMachine) -> Option<&str> {
+    vm.annotation(STATE_CLAIM_ANNOTATION).filter(|name| !name.is_empty() && may_keep_state(&vm.spec))
+}
+
+/// Whether a machine names a claim for its state that is another's.
+pub(crate) fn has_foreign_state(vm: &VirtualMachine, view: &View<'_>) -> bool {
+    named_state(vm).is_some_and(|name| claim(view, vm.namespace(), name).is_some()) && state_claim(vm, view).is_none()
+}
+
+/// All that a machine has on claims. A claim for its state that has no volume yet holds nothing, unless the machine names it: then
+/// it is waited for, as any volume.
 pub(crate) fn on_claims<'a>(vm: &'a VirtualMachine, view: &'a View<'_>) -> impl Iterator<Item = OnClaim<'a>> {
     let of = |volume: &'a Volume| {
         let is_dump = volume.memory_dump.is_some();
-        Some(OnClaim { volume: Cow::Borrowed(volume.name.as_str()), claim: snapshottable(volume)?, is_dump })
+        let volume_name = Cow::Borrowed(volume.name.as_str());
+        Some(OnClaim { volume: volume_name, claim: snapshottable(volume)?, is_dump, is_state: false })
     };
-    let holds = |claim: &&PersistentVolumeClaim| is_bound(claim) || is_restored(vm, claim);
-    let state = state_claim(vm, view).filter(holds).map(|claim| OnClaim {
+    let bound = || state_claim(vm, view).filter(|claim| is_bound(claim)).map(Object::name);
+    let state = named_state(vm).or_else(bound).map(|claim| OnClaim {
         volume: Cow::Owned(state_volume_name(vm.name())),
-        claim: claim.name(),
+        claim,
         is_dump: false,
+        is_state: true,
     });
     volumes(vm).filter_map(of).chain(state)
 }
@@ -227,10 +246,17 @@ pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
+/// The claim on which a machine keeps something beside its volumes. What a machine has left there that keeps nothing any more
+/// hinders nobody.
+fn kept_on<'a>(vm: &'a VirtualMachine, view: &'a View<'_>) -> Option<&'a str> {
+    let own = || state_claim(vm, view).filter(|_| may_keep_state(&vm.spec)).map(Object::name);
+    named_state(vm).or_else(own)
+}
+
 /// Which of a machine's volumes can be snapshotted, and why the others cannot. None as long as that is not known.
 pub(crate) fn statuses(vm: &VirtualMachine, view: &View<'_>) -> Option<Vec<VolumeSnapshotStatus>> {
     let classes = Classes::new(view);
-    let has_claims = volumes(vm).any(|volume| snapshottable(volume).is_some()) || state_claim(vm, view).is_some();
+    let has_claims = volumes(vm).any(|volume| snapshottable(volume).is_some()) || kept_on(vm, view).is_some();
     if classes.is_unknown() && has_claims {
         return None;
     }
@@ -244,9 +270,10 @@ pub(crate) fn statuses(vm: &VirtualMachine, view: &View<'_>) -> Option<Vec<Volum
         };
         VolumeSnapshotStatus { name: volume.name.clone(), enabled, reason }
     };
-    let kept = state_claim(vm, view).map(|claim| {
+    let kept = kept_on(vm, view).map(|claim_name| {
         let name = state_volume_name(vm.name());
-        let (enabled, reason) = fitness(&name, Some(claim), false, &classes, view);
+        let own = claim(view, vm.namespace(), claim_name).filter(|_| !has_foreign_state(vm, view));
+        let (enabled, reason) = fitness(&name, own, false, &classes, view);
         VolumeSnapshotStatus { name, enabled, reason }
     });
     Some(volumes(vm).map(status).chain(kept).collect())

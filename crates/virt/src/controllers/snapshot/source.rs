@@ -1,7 +1,5 @@
 //! The machine of which a snapshot is taken: what state it is in, whether it is held still, and what is kept of it.
 
-use std::borrow::Cow;
-
 use carrack_engine::{Key, Plan, View};
 use carrack_types::kubevirt::snapshot::names::{CONTENT_FINALIZER, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{
@@ -20,7 +18,7 @@ use serde_json::json;
 
 use crate::controllers::vm::instance::started_from;
 use crate::controllers::{Planted, copies};
-use crate::identity::{keeps_state, state_volume_name};
+use crate::identity::keeps_state;
 
 use super::classes::{self, Ambiguous, Classes, OnClaim, Way};
 use super::sizes;
@@ -54,8 +52,7 @@ impl<'a> Source<'a> {
         let is_owned = move |claim: &str| {
             classes::claim(view, vm.namespace(), claim).is_some_and(|claim| claim.controller_uid().is_some())
         };
-        classes::on_claims(vm, view)
-            .filter(move |found| !misses || found.volume != state_volume_name(vm.name()) || is_owned(found.claim))
+        classes::on_claims(vm, view).filter(move |found| !misses || !found.is_state || is_owned(found.claim))
     }
 
     /// Whether it runs, or may.
@@ -105,7 +102,7 @@ impl<'a> Source<'a> {
     pub fn ways<'v>(
         &self,
         view: &'v View<'_>,
-    ) -> impl Iterator<Item = (Cow<'v, str>, &'v PersistentVolumeClaim, Result<Way, Ambiguous>)>
+    ) -> impl Iterator<Item = (OnClaim<'v>, &'v PersistentVolumeClaim, Result<Way, Ambiguous>)>
     where
         'a: 'v,
     {
@@ -114,13 +111,11 @@ impl<'a> Source<'a> {
             let claim = classes::claim(view, vm.namespace(), found.claim)?;
             let way = Classes::new(view).way(claim, found.is_dump, view);
             // What a running guest does not have, since its machine keeps no state any more, it cannot copy.
-            let is_had = |vmi: &VirtualMachineInstance| {
-                keeps_state(&vmi.spec.domain) || found.volume != state_volume_name(vm.name())
-            };
+            let is_had = |vmi: &VirtualMachineInstance| !found.is_state || keeps_state(&vmi.spec.domain);
             if matches!(way, Ok(Way::Copy(_))) && !vmi.is_none_or(is_had) {
                 return None;
             }
-            classes::is_bound(claim).then_some((found.volume, claim, way))
+            classes::is_bound(claim).then_some((found, claim, way))
         })
     }
 
@@ -148,7 +143,7 @@ impl<'a> Source<'a> {
         if !self.is_online() {
             return Ok(None);
         }
-        for (volume, claim, way) in self.ways(view) {
+        for (OnClaim { volume, .. }, claim, way) in self.ways(view) {
             if matches!(way.map_err(|ambiguous| ambiguous.0)?, Way::Copy(_)) && !self.stops_on_errors(&volume) {
                 let class = classes::storage_class(claim).unwrap_or_default();
                 return Ok(Some(must_stop(&volume, class)));
@@ -160,6 +155,9 @@ impl<'a> Source<'a> {
     /// Why its volumes cannot be kept now, in KubeVirt's words.
     pub fn unfit(&self, view: &View<'_>) -> Option<String> {
         let (namespace, name) = (self.vm.namespace(), self.vm.name());
+        if classes::has_foreign_state(self.vm, view) {
+            return Some(format!("source {namespace}/{name} keeps its state on a claim that is not its own"));
+        }
         self.claims(view).into_iter().find_map(|claim| {
             let why = unfit(classes::claim(view, namespace, claim))?;
             Some(format!("source {namespace}/{name} {why}: {claim}"))
@@ -304,15 +302,16 @@ pub(super) fn content(
     if let Some(why) = source.must_stop(view)? {
         return Err(why);
     }
+    let spec = sizes::name(kept(source, view)?, source, &name);
     let (mut backups, mut left_out) = (Vec::new(), None);
-    for (volume, claim, way) in source.ways(view) {
+    for (OnClaim { volume, is_state, .. }, claim, way) in source.ways(view) {
         let child = match way.map_err(|ambiguous| ambiguous.0)? {
             Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), &volume),
             Way::Copy(_) => copy_name(&name, &volume),
             Way::Neither => {
                 // Volumes are in the spec, and are seen not to be kept.
-                let is_state = volume == state_volume_name(vm.name()) && matches!(volume, Cow::Owned(_));
-                left_out = left_out.or(is_state.then(|| (LEFT_OUT_ANNOTATION.to_owned(), volume.into_owned())));
+                let is_kept = is_state && classes::may_keep_state(&spec);
+                left_out = left_out.or(is_kept.then(|| (LEFT_OUT_ANNOTATION.to_owned(), volume.into_owned())));
                 continue;
             }
         };
@@ -325,7 +324,6 @@ pub(super) fn content(
             volume_snapshot_name: Some(child),
         });
     }
-    let spec = sizes::name(kept(source, view)?, source, &name);
     Ok(VirtualMachineSnapshotContent {
         metadata: ObjectMeta {
             name: Some(name),

@@ -18,6 +18,12 @@ fn state(phase: &str) -> Value {
     )
 }
 
+/// A machine whose firmware keeps its variables.
+fn keeper() -> Value {
+    let domain = json!({"firmware": {"bootloader": {"efi": {"persistent": true}}}});
+    with(vm(), json!({"spec": {"template": {"spec": {"domain": domain}}}}))
+}
+
 /// A content that has it, and nothing else.
 fn keeping() -> World {
     let mut world = World::new();
@@ -73,22 +79,36 @@ fn said_of_snapshot(plan: &Plan) -> Value {
 #[test]
 fn what_was_restored_is_in_a_snapshot_before_its_machine_owns_it() {
     let mark = json!({"restore.kubevirt.io/lastRestoreUID": "b-b-uid"});
-    let snapshot = |claim_marks: &Value, phase: &str| {
+    let snapshot_of = |machine: Value, claim: Option<Value>| {
         let mut world = World::new();
         world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
         let names = with(mark.clone(), json!({NAMES: RESTORED}));
-        world.vm = Some(with(vm(), json!({"metadata": {"annotations": names}})));
-        let own = json!({"metadata": {"annotations": claim_marks}, "status": {"phase": phase}});
-        world.claims.push(claim(RESTORED, own));
+        world.vm = Some(with(machine, json!({"metadata": {"annotations": names}})));
+        world.claims.extend(claim);
         world.snapshot()
     };
+    let restored = |marks: &Value, phase: &str| {
+        claim(RESTORED, json!({"metadata": {"annotations": marks}, "status": {"phase": phase}}))
+    };
+    let snapshot = |marks: &Value, phase: &str| snapshot_of(keeper(), Some(restored(marks, phase)));
     let names = |plan: &Plan| {
         let backups = created(plan)["spec"]["volumeBackups"].clone();
         backups.as_array().into_iter().flatten().map(|backup| backup["volumeName"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&snapshot(&mark, "Bound")), ["disk", VOLUME]);
-    assert_eq!(names(&snapshot(&json!({"restore.kubevirt.io/lastRestoreUID": "c-c-uid"}), "Bound")), ["disk"]);
-    assert_eq!(names(&snapshot(&json!({}), "Bound")), ["disk"], "nobody restored it");
+    // The machine does not start with what is not its own, or without what it names. So nothing is left out.
+    let foreign = "source ns/vm keeps its state on a claim that is not its own";
+    let lost = format!("source ns/vm volume doesnt exist: {RESTORED}");
+    for (claim, wanted) in [
+        (Some(restored(&json!({"restore.kubevirt.io/lastRestoreUID": "c-c-uid"}), "Bound")), foreign),
+        (Some(restored(&json!({}), "Bound")), foreign),
+        (None, lost.as_str()),
+    ] {
+        assert_eq!(said_of_snapshot(&snapshot_of(keeper(), claim))["error"]["message"], wanted);
+    }
+    // A machine that keeps nothing any more needs none of it.
+    assert_eq!(names(&snapshot_of(vm(), None)), ["disk"]);
+    assert_eq!(names(&snapshot_of(vm(), Some(restored(&json!({}), "Bound")))), ["disk"]);
     // What has no volume yet holds all the same what it is to be made of. The machine may have to start for that.
     let plan = snapshot(&mark, "Pending");
     assert_eq!(words(&plan)[0], "patch virtualmachines/vm finalizers=[]");
@@ -105,16 +125,23 @@ fn what_cannot_be_kept_is_told() {
     assert_eq!(said["snapshotVolumes"], json!({"includedVolumes": ["disk"], "excludedVolumes": [VOLUME]}));
     assert_eq!(said["indications"], json!(["PartialSnapshot"]));
     // The content remembers it.
-    let left_out = |provisioner: &str, more: Value| {
+    let left_out = |machine: Value, provisioner: &str, more: Value| {
         let mut world = World::new();
+        world.vm = Some(machine);
         world.claims.push(with(state("Bound"), more));
         world.classes = vec![class("plain", provisioner, false)];
         world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
         created(&world.snapshot())["metadata"]["annotations"]["snapshot.kubevirt.io/left-out"].clone()
     };
-    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({})), VOLUME);
-    assert_eq!(left_out("driver", json!({})), Value::Null);
-    assert_eq!(left_out("kubernetes.io/no-provisioner", json!({"status": {"phase": "Pending"}})), Value::Null);
+    let nobody = "kubernetes.io/no-provisioner";
+    assert_eq!(left_out(keeper(), nobody, json!({})), VOLUME);
+    assert_eq!(
+        left_out(vm(), nobody, json!({})),
+        Value::Null,
+        "nothing is lost of a machine that keeps nothing any more"
+    );
+    assert_eq!(left_out(keeper(), "driver", json!({})), Value::Null);
+    assert_eq!(left_out(keeper(), nobody, json!({"status": {"phase": "Pending"}})), Value::Null);
 }
 
 #[test]
