@@ -24,7 +24,7 @@ use http::{HeaderMap, Method, StatusCode, request};
 
 use crate::admission::{self, AdmissionPlugin, Hooks, HooksFold};
 use crate::aggregate::{self, Remote, Remotes, RemotesFold};
-use crate::audit::{Audit, Notes};
+use crate::audit::{Audit, Notes, Record};
 use crate::body::Response;
 use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
@@ -228,29 +228,27 @@ impl ApiServer {
     /// Answers a request of a caller that has been authenticated.
     pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
         let (parts, body) = request.into_parts();
-        match self.acting(&caller, &parts.headers).await {
-            Ok(acting) => self.answer(&parts, body, acting).await,
-            Err(status) => self.refuse(&parts, &Acting::oneself(caller), status),
+        match self.acts_for(&caller, &parts.headers).await {
+            Ok(other) => self.answer(&parts, body, Acting::new(caller, other)).await,
+            Err(status) => self.refuse(&parts, &Acting::new(caller, None), status),
         }
     }
 
-    /// For whom a request of this caller counts: who it is made for has its rights, and its share of what the server can do at
-    /// once (the order of `k8s.io/apiserver/pkg/server/config.go`, `DefaultBuildHandlerChain`).
+    /// For whom a request of this caller counts, if for somebody else: he has its rights, and its share of what the server can do
+    /// at once (the order of `k8s.io/apiserver/pkg/server/config.go`, `DefaultBuildHandlerChain`).
     ///
     /// # Errors
     /// Whom the caller may not impersonate, headers that name nobody, a store that cannot be read.
-    pub(crate) async fn acting(&self, caller: &Caller, headers: &HeaderMap) -> Result<Acting, Status> {
+    pub(crate) async fn acts_for(&self, caller: &Caller, headers: &HeaderMap) -> Result<Option<Caller>, Status> {
         let impersonate = |authorizer: &Authorizer| authn::impersonate(authorizer, caller, headers);
-        match self.inner.with_authorizer(impersonate).await? {
-            Ok(None) => Ok(Acting::oneself(caller.clone())),
-            Ok(Some(other)) => Ok(Acting { caller: other, real: Some(caller.clone()) }),
-            Err(authn::ImpersonationError::BadRequest(why)) => Err(Status::bad_request(why)),
-            Err(authn::ImpersonationError::Forbidden { message, resource, group, name }) => {
+        self.inner.with_authorizer(impersonate).await?.map_err(|error| match error {
+            authn::ImpersonationError::BadRequest(why) => Status::bad_request(why),
+            authn::ImpersonationError::Forbidden { message, resource, group, name } => {
                 let mut status = Status::forbidden(group, resource, &name, "");
                 status.message = message;
-                Err(status)
+                status
             }
-        }
+        })
     }
 
     /// Answers a request whose head is still of use.
@@ -285,11 +283,7 @@ impl ApiServer {
 
     /// Notes a request that is refused because nobody knows whose it is.
     pub(crate) fn note_unauthenticated(&self, parts: &request::Parts) {
-        let Some(audit) = &self.inner.audit else { return };
-        let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        let nobody = Acting::oneself(Caller::default());
-        if let Some(record) = audit.begin(&self.inner.env, &nobody, &info, parts, &[]) {
+        if let Some(record) = self.noted(parts, &Acting::new(Caller::default(), None)) {
             record.end_unauthenticated(&parts.headers);
         }
     }
@@ -297,13 +291,18 @@ impl ApiServer {
     /// Refuses a request before anybody looked at what it asks for, and notes it.
     pub(crate) fn refuse(&self, parts: &request::Parts, acting: &Acting, status: Status) -> Response {
         let response = Response::from(status);
-        let Some(audit) = &self.inner.audit else { return response };
-        let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        match audit.begin(&self.inner.env, acting, &info, parts, &[]) {
+        match self.noted(parts, acting) {
             Some(record) => record.end(&Notes::default(), response),
             None => response,
         }
+    }
+
+    /// The audit's record of a request whose body nobody reads; none when it is not noted.
+    fn noted(&self, parts: &request::Parts, acting: &Acting) -> Option<Record> {
+        let audit = self.inner.audit.as_ref()?;
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+        audit.begin(&self.inner.env, acting, &info, parts, &[])
     }
 
     /// Who makes a request with these headers, over a connection whose client certificate is
@@ -349,9 +348,12 @@ pub(crate) struct Acting {
 }
 
 impl Acting {
-    /// Who acts for nobody else.
-    pub fn oneself(caller: Caller) -> Self {
-        Self { caller, real: None }
+    /// Somebody who acts for another, or for himself.
+    pub fn new(caller: Caller, other: Option<Caller>) -> Self {
+        match other {
+            Some(other) => Self { caller: other, real: Some(caller) },
+            None => Self { caller, real: None },
+        }
     }
 }
 

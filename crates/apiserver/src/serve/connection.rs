@@ -199,9 +199,9 @@ async fn exchange(
         drop(shared.server.refuse(&parts, acting, status.clone()));
         (status, unread)
     };
-    let acting = match shared.server.acting(&caller, &parts.headers).await {
-        Ok(acting) => acting,
-        Err(status) => return Err(turned_away(&Acting::oneself(caller), (status, Some(incoming)))),
+    let acting = match shared.server.acts_for(&caller, &parts.headers).await {
+        Ok(other) => Acting::new(caller, other),
+        Err(status) => return Err(turned_away(&Acting::new(caller, None), (status, Some(incoming)))),
     };
     let zip = gzip::accepted(&parts.headers);
     let mut arriving = Arriving::new(incoming);
