@@ -43,6 +43,12 @@ struct Growth {
 impl KubeletCore {
     /// Lets the volumes of a pod follow that have grown.
     pub(super) fn start_growth(&mut self, now: Time, uid: &Uid, grown: Vec<Expanding>, fx: &mut Fx) {
+        if grown.is_empty() {
+            return;
+        }
+        // What has not been tried again for so long has followed, or nobody here has it any more.
+        let stays = |g: &Growth| g.op.is_some() || g.call.is_some() || g.retry_at + LONGEST > now;
+        self.growths.0.retain(|_, g| stays(g));
         for expanding in grown {
             let growth = self.growths.0.entry(expanding.claim_name()).or_default();
             if growth.op.is_some() || growth.call.is_some() {
@@ -53,9 +59,11 @@ impl KubeletCore {
                 self.wake_pod(at, uid);
                 continue;
             }
-            let claim = expanding.claim_name();
+            let (claim, name) = (expanding.claim_name(), expanding.name.clone());
             let owner = Owner::Pod(uid.clone(), PodOp::Grow(Box::new(expanding.clone())));
             let op = self.op(owner, Op::ExpandVolume(Box::new(expanding)), fx);
+            // The volume is busy with it: its pod does not go before the outcome is known.
+            self.volumes.grows(uid, &name, op);
             self.growths.0.entry(claim).or_default().op = Some(op);
         }
     }
@@ -74,10 +82,11 @@ impl KubeletCore {
         now: Time,
         uid: &Uid,
         pod: &Pod,
-        e: &Expanding,
+        (id, e): (OpId, &Expanding),
         outcome: &Outcome,
         fx: &mut Fx,
     ) {
+        self.volumes.done(now, uid, &e.name, id, outcome);
         let name = e.claim_name();
         self.growths.0.entry(name.clone()).or_default().op = None;
         let volume = &e.published.origin.spec_name;

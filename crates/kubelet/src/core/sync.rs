@@ -574,7 +574,7 @@ impl KubeletCore {
                     }
                 }
             }
-            PodOp::Grow(expanding) => self.growth_done(now, uid, &w.pod.clone(), &expanding, &outcome, fx),
+            PodOp::Grow(expanding) => self.growth_done(now, uid, &w.pod.clone(), (id, &expanding), &outcome, fx),
             PodOp::Probe(container, kind) => self.probe_done(now, w, &container, kind, id, outcome, fx),
             PodOp::RemovePod => {
                 w.remove_op = None;

@@ -3,6 +3,7 @@
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
 mod devices;
+mod growth;
 mod restarts;
 mod settings;
 mod starts;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::KubeletCore;
 use crate::config::NodeConfig;
-use crate::effects::{In, Op, Out};
+use crate::effects::{In, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::sim::SimRuntime;
 
 const KVM: &str = "devices.kubevirt.io/kvm";
@@ -196,6 +197,10 @@ struct World {
     asked: Vec<(Time, Op)>,
     /// While set, listings of the runtime do not come back.
     deaf: bool,
+    /// What drivers answer who shall let a volume follow that has grown, and after how long.
+    growing: (Duration, Outcome),
+    /// Volumes that a driver lets follow just now, by the path that the pod has them at.
+    grows: BTreeMap<OpId, String>,
 }
 
 fn new_core() -> KubeletCore {
@@ -223,6 +228,8 @@ impl World {
             life: 0,
             asked: Vec::new(),
             deaf: false,
+            growing: (Duration::ZERO, Ok(Reply::Done)),
+            grows: BTreeMap::new(),
         };
         w.input(Input::Start);
         w
@@ -246,6 +253,9 @@ impl World {
     }
 
     fn input(&mut self, input: Input<In>) {
+        if let Input::Own(In::Done(id, _)) = &input {
+            self.grows.remove(id);
+        }
         self.core.step(self.now, input, &mut self.fx);
         let mut todo = VecDeque::new();
         while let Some(e) = self.fx.pop() {
@@ -296,6 +306,14 @@ impl World {
                     if self.deaf && matches!(out.op, Op::Relist) {
                         continue;
                     }
+                    if let Op::ExpandVolume(e) = &out.op {
+                        self.grows.insert(out.id, e.path.clone());
+                        let (lasts, outcome) = self.growing.clone();
+                        self.arrivals += 1;
+                        let done = Input::Own(In::Done(out.id, outcome));
+                        self.arriving.insert((self.now + lasts, self.arrivals), done);
+                        continue;
+                    }
                     if let Some(outcome) = self.node.apply(self.now, &out.op) {
                         self.soon(Input::Own(In::Done(out.id, outcome)));
                     }
@@ -310,6 +328,10 @@ impl World {
     fn check_op(&self, op: &Op) {
         if let Op::TearDownVolume { uid, path, .. } = op {
             assert!(self.node.running(uid).is_empty(), "{path} torn down under a running container");
+        }
+        // A driver is asked one thing at a time about a volume: while it lets one follow, nobody takes it away.
+        if let Op::TearDownVolume { path, .. } = op {
+            assert!(!self.grows.values().any(|p| p == path), "{path} is taken away while it grows");
         }
         if let Op::RemovePod { uid, .. } = op {
             let dir = format!("/pods/{uid}/");

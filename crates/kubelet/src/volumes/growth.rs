@@ -7,11 +7,15 @@ use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use super::{Actual, Driver, PayloadSources, Published, Secrets, Volumes, driver};
+use crate::effects::OpId;
+
+use super::{Actual, Doing, Driver, PayloadSources, Published, Secrets, Volumes, driver};
 
 /// A volume to let follow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expanding {
+    /// What the pod calls it.
+    pub name: String,
     /// The volume.
     pub published: Published,
     /// Where the pod has it.
@@ -64,7 +68,7 @@ impl Volumes {
     #[must_use]
     pub fn grown(&self, uid: &str, sources: &dyn PayloadSources) -> Vec<Expanding> {
         let mut grown = Vec::new();
-        for v in self.pods.get(uid).into_iter().flat_map(BTreeMap::values) {
+        for (name, v) in self.pods.get(uid).into_iter().flatten() {
             let Some(published) = v.published.as_deref().filter(|_| v.actual == Actual::Mounted && v.op.is_none())
             else {
                 continue;
@@ -81,8 +85,16 @@ impl Volumes {
                 _ => None,
             };
             let Ok(secrets) = driver::secrets(secret, sources) else { continue };
-            grown.push(Expanding { published: published.clone(), path: v.path.clone(), claim, capacity, secrets });
+            let (name, path) = (name.clone(), v.path.clone());
+            grown.push(Expanding { name, published: published.clone(), path, claim, capacity, secrets });
         }
         grown
+    }
+
+    /// A volume of a pod is let follow under an id: until that has ended ([`Volumes::done`]) it is not taken away either.
+    pub fn grows(&mut self, uid: &str, name: &str, op: OpId) {
+        if let Some(v) = self.pods.get_mut(uid).and_then(|p| p.get_mut(name)) {
+            v.op = Some((op, Doing::Grow));
+        }
     }
 }

@@ -216,6 +216,15 @@ enum Actual {
     Absent,
 }
 
+/// What is being done about a volume. One thing at a time: the CSI specification asks it of whoever calls a driver.
+#[derive(Clone, Debug)]
+enum Doing {
+    SetUp(VolumeKind),
+    TearDown,
+    /// It lets device and file system follow what the volume holds.
+    Grow,
+}
+
 #[derive(Clone, Debug, Default)]
 struct State {
     path: String,
@@ -231,7 +240,7 @@ struct State {
     made: Option<VolumeKind>,
     /// When that was.
     made_at: Time,
-    op: Option<(OpId, Option<VolumeKind>)>,
+    op: Option<(OpId, Doing)>,
     error: Option<String>,
     retry_at: Time,
     failures: u32,
@@ -537,7 +546,7 @@ impl Volumes {
     /// An action was started under an id.
     pub fn started(&mut self, uid: &str, name: &str, op: OpId, kind: Option<VolumeKind>) {
         if let Some(v) = self.pods.get_mut(uid).and_then(|p| p.get_mut(name)) {
-            v.op = Some((op, kind));
+            v.op = Some((op, kind.map_or(Doing::TearDown, Doing::SetUp)));
             if v.actual == Actual::Absent {
                 v.actual = Actual::Uncertain;
             }
@@ -554,7 +563,12 @@ impl Volumes {
         outcome: &Result<Reply, OpError>,
     ) -> Option<String> {
         let v = self.pods.get_mut(uid)?.get_mut(name)?;
-        let (_, kind) = v.op.take_if(|(id, _)| *id == op)?;
+        let kind = match v.op.take_if(|(id, _)| *id == op)?.1 {
+            Doing::SetUp(kind) => Some(kind),
+            Doing::TearDown => None,
+            // It is there as it was, whichever way that ended.
+            Doing::Grow => return None,
+        };
         let was_set_up = kind.is_some();
         let was_there = v.actual == Actual::Mounted;
         let told = match outcome {

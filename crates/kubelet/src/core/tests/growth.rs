@@ -1,0 +1,77 @@
+//! Volumes that grow while pods that have them come and go.
+
+use super::*;
+
+const CLAIM: &str = "/api/v1/namespaces/n/persistentvolumeclaims/c";
+
+/// A claim on a volume of a driver's that has grown to 2 GiB.
+fn grown(w: &mut World) {
+    let volume = json!({
+        "metadata": {"name": "pv"},
+        "spec": {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": "n", "name": "c", "uid": "uid-c"},
+            "csi": {"driver": "disks.example", "volumeHandle": "h"}}
+    });
+    let claim = json!({
+        "metadata": {"name": "c", "namespace": "n", "uid": "uid-c"},
+        "spec": {"volumeName": "pv", "accessModes": ["ReadWriteOnce"]},
+        "status": {"phase": "Bound", "capacity": {"storage": "1Gi"},
+            "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}
+    });
+    let driver = json!({"metadata": {"name": "disks.example"}, "spec": {"attachRequired": false}});
+    w.api.put("/api/v1/persistentvolumes/pv", volume);
+    w.api.put(CLAIM, claim);
+    w.api.put("/apis/storage.k8s.io/v1/csidrivers/disks.example", driver);
+}
+
+fn with_claim() -> Value {
+    json!({
+        "containers": [{"name": "c", "image": "busybox", "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
+        "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]
+    })
+}
+
+fn told(w: &World) -> (String, usize) {
+    let status = &w.api.objects[CLAIM]["status"];
+    let size = status["capacity"]["storage"].as_str().unwrap_or_default().to_owned();
+    (size, status["conditions"].as_array().map_or(0, Vec::len))
+}
+
+#[test]
+fn a_claim_hears_what_its_volume_has() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        grown(&mut w);
+        w.create("p", with_claim());
+        w.run(10);
+        assert_eq!((w.phase(), told(&w)), ("Running", ("2Gi".to_owned(), 0)), "seed {seed}: {:?}", w.api.events);
+        assert_eq!(w.api.events.iter().filter(|e| *e == "FileSystemResizeSuccessful").count(), 1, "seed {seed}");
+        w.run(200);
+        assert_eq!(w.asked.iter().filter(|(_, op)| matches!(op, Op::ExpandVolume(_))).count(), 1, "seed {seed}");
+    });
+}
+
+/// The driver refuses while the volume is mounted, and is still busy with it when its pod has to go: the next pod's
+/// kubelet asks again. (Its outcome came when the pod was gone, nobody took it, and the claim waited for ever.)
+#[test]
+fn a_pod_that_goes_while_its_volume_grows_leaves_it_to_the_next() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        grown(&mut w);
+        w.growing = (Duration::from_secs(20), Err(OpError::Failed("it is mounted".into())));
+        w.create("p", with_claim());
+        w.run(10);
+        assert_eq!((w.phase(), w.grows.len()), ("Running", 1), "seed {seed}: the driver is busy with it");
+        w.delete(2);
+        w.run(5);
+        assert_ne!(w.phase(), "gone", "seed {seed}: its volume cannot be taken away yet");
+        w.run(30);
+        w.assert_clean();
+        w.growing = (Duration::ZERO, Ok(Reply::Done));
+        w.create("p", with_claim());
+        w.run(30);
+        assert_eq!((w.phase(), told(&w)), ("Running", ("2Gi".to_owned(), 0)), "seed {seed}: {:?}", w.api.events);
+    });
+}
