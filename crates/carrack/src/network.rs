@@ -21,6 +21,22 @@ pub fn own_address() -> IpAddr {
     }
 }
 
+/// A node's address: what was given, else where it listens if that is one address, else the one of the default route.
+///
+/// # Errors
+/// It listens on this machine's own loopback only, and is to have another address: nobody would reach it there.
+pub fn node_address(given: Option<IpAddr>, listens: IpAddr) -> anyhow::Result<IpAddr> {
+    match given {
+        Some(address) if listens.is_loopback() && !address.is_loopback() => bail!(
+            "the node's address is {address} (--node-ip), and it listens on {listens} alone (--bind-address): \
+             nobody would reach it. Leave one of the two out"
+        ),
+        Some(address) => Ok(address),
+        None if listens.is_unspecified() => Ok(own_address()),
+        None => Ok(listens),
+    }
+}
+
 /// Reads a range of addresses.
 ///
 /// # Errors
@@ -51,6 +67,24 @@ pub fn refuse_overlap(one: &str, two: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_is_reached_where_it_listens() {
+        let check = |given: Option<&str>, listens: &str, want: Option<IpAddr>| {
+            let ip = |text: &str| text.parse().expect("an address");
+            assert_eq!(node_address(given.map(ip), ip(listens)).ok(), want, "{given:?} {listens}");
+        };
+        let ip = |text: &str| text.parse().ok();
+        check(None, "0.0.0.0", Some(own_address()));
+        check(None, "::", Some(own_address()));
+        check(None, "127.0.0.1", ip("127.0.0.1"));
+        check(None, "192.0.2.7", ip("192.0.2.7"));
+        check(Some("192.0.2.7"), "0.0.0.0", ip("192.0.2.7"));
+        check(Some("192.0.2.7"), "192.0.2.7", ip("192.0.2.7"));
+        // Somebody else may hand on what comes to the one to the other.
+        check(Some("192.0.2.7"), "10.0.0.1", ip("192.0.2.7"));
+        check(Some("192.0.2.7"), "127.0.0.1", None);
+    }
 
     #[test]
     fn ranges() {

@@ -73,6 +73,8 @@ impl Options {
             let enough = if own.scene.is_some() { 25 } else { 45 };
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
+        // Leaders are looked for where they cost least.
+        own.machines &= planted != Some(Bug::EndlessTerms);
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -355,7 +357,7 @@ impl Swarm {
         let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        let standby = rng.one_in(2) && elect && !options.gpus;
+        let standby = (rng.one_in(2) || planted == Some(Bug::EndlessTerms)) && elect && !options.gpus;
         if options.workloads && options.faults {
             let mut own = root.fork("vanish");
             intervals.vanish =

@@ -749,6 +749,7 @@ impl Bug {
         matches!(
             self,
             Self::SetsBySpec
+                | Self::EndlessTerms
                 | Self::EndsForgotten
                 | Self::TimesTwice
                 | Self::ClaimsGo

@@ -79,7 +79,7 @@ pub struct UpArgs {
     /// Name of this node; the host's name without it
     #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
     pub node_name: Option<String>,
-    /// Address of this node; the one of the default route without it
+    /// Address of this node; without it the one that is listened on, or the one of the default route where that is any
     #[arg(long, value_name = "ADDRESS")]
     pub node_ip: Option<IpAddr>,
     /// Address on which the API server, the kubelet and virt-handler listen

@@ -133,12 +133,13 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         let runtime = c.container_runtime_endpoint.trim_start_matches("unix://");
         (c.address, c.port, Some(runtime).filter(|r| !r.is_empty()).map(PathBuf::from))
     });
+    let listens = address.unwrap_or(args.bind_address);
     let node = Node {
         name: super::node_name(args.node_name.as_deref())?,
-        address: args.node_ip.unwrap_or_else(network::own_address),
+        address: network::node_address(args.node_ip, listens)?,
         labels: BTreeMap::new(),
         api_server: None,
-        listen: SocketAddr::new(address.unwrap_or(args.bind_address), port.unwrap_or(args.port)),
+        listen: SocketAddr::new(listens, port.unwrap_or(args.port)),
         runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
         configuration,
         container_gc: Policy {

@@ -79,7 +79,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     };
     let _lock = take(&layout)?;
     let node_name = roles::node_name(args.node_name.as_deref())?;
-    let node_ip = args.node_ip.unwrap_or_else(network::own_address);
+    let node_ip = network::node_address(args.node_ip, args.bind_address)?;
     let mut scheduling = match &args.scheduler_config {
         Some(path) => roles::scheduler::read_config(path)?,
         None => carrack_scheduler::Config::default(),
@@ -422,14 +422,32 @@ async fn wait_node(server: &ApiServer, machine: &Machine, report: &Report, name:
     };
     let path = format!("/api/v1/nodes/{name}");
     let answers = format!("{path}/proxy/healthz/ping");
-    let mut ready_since = None;
+    let (mut ready_since, mut silent_since) = (None, None);
     loop {
         if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
             && let Ok(node) = response.json::<Value>()
             && is_ready(&node)
-            && let asked = api.send(ApiRequest::new(Method::Get, &answers))
-            && tokio::time::timeout(AGENT_ANSWERS, asked).await.is_ok_and(|answer| answer.is_ok())
         {
+            let asked = tokio::time::timeout(AGENT_ANSWERS, api.send(ApiRequest::new(Method::Get, &answers)));
+            let silent = match asked.await {
+                Ok(Ok(_)) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("no answer within {} s", AGENT_ANSWERS.as_secs())),
+            };
+            if let Some(error) = silent {
+                // It is told once, when it is no matter of moments any more.
+                let (since, told) = silent_since.get_or_insert_with(|| (Instant::now(), false));
+                if !*told && since.elapsed() >= AGENT_ANSWERS {
+                    *told = true;
+                    tracing::warn!(
+                        node = name,
+                        error,
+                        "the node is ready, and the API server does not reach its agent"
+                    );
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
             let since = *ready_since.get_or_insert_with(|| {
                 report.step(&format!("waiting for virt-handler on {name}"));
                 Instant::now()

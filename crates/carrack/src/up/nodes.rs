@@ -46,6 +46,9 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
             "--watchdog resets the whole machine, and with it all of its nodes; it is for a cluster of one node"
         );
     }
+    if several && !args.bind_address.is_unspecified() {
+        anyhow::bail!("--bind-address is for a cluster of one node; others reach the API server at several addresses");
+    }
     match args.nodes {
         None | Some(1) if there.is_empty() => Ok(None),
         // What was asked for first holds until the cluster is taken down for good.
