@@ -21,8 +21,12 @@ fn up_is_idempotent_and_down_leaves_nothing() {
     assert_eq!(sandbox.leftovers(), "");
     sandbox.carrack(&["down", "--grace", "0"]).done();
 
-    sandbox.start(&[]);
+    // And, where it listens at one address alone, its node is reached there.
+    sandbox.start(&["--bind-address", "127.0.0.1"]);
     assert_eq!(kubectl.field("configmap", "kept", "/data/a"), "b", "an object is gone after down and up");
+    let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    assert_eq!(kubectl.field("node", &node, "/status/addresses/0/address"), "127.0.0.1");
+    kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/healthz")]);
 }
 
 /// Kills the process that a pidfile names.
@@ -78,6 +82,11 @@ fn what_is_wrong_is_said_in_one_clear_line() {
     check(&["up", "--pod-cidr", "10.43.1.0/24"], &["10.43.1.0/24", "overlap"]);
     check(&["up", "--node-name", "Not_A_Name"], &["Not_A_Name", "--node-name"]);
     check(&["up", "--https-port", "99999"], &["99999", "--https-port"]);
+    check(
+        &["up", "--bind-address", "127.0.0.1", "--node-ip", "192.0.2.7"],
+        &["192.0.2.7", "--node-ip", "127.0.0.1", "--bind-address"],
+    );
+    check(&["up", "--bind-address", "127.0.0.1", "--nodes", "2"], &["--bind-address", "one node"]);
     check(&["up", "--no-such-flag"], &["--no-such-flag"]);
     check(&["console", "x"], &["no kubeconfig", "carrack up"]);
     check(&["kubeconfig"], &["does not exist", "carrack up"]);
