@@ -149,8 +149,19 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of its directory; but for that its file system knows nothing of the kind.
 pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
-    let Some(directory) = path.parent() else { return Ok(()) };
-    match rustix::fs::fsync(open_directory(directory)?) {
+    let directory = match path.parent() {
+        None => return Ok(()),
+        Some(here) if here.as_os_str().is_empty() => Path::new("."),
+        Some(directory) => directory,
+    };
+    let synced = match rustix::fs::open(directory, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    {
+        Ok(directory) => rustix::fs::fsync(directory),
+        // Who may make names in it need not be let read it: then all of its file system.
+        Err(rustix::io::Errno::ACCESS) => rustix::fs::syncfs(File::open(path)?),
+        Err(errno) => Err(errno),
+    };
+    match synced {
         Err(rustix::io::Errno::INVAL) | Ok(()) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -211,6 +222,12 @@ mod tests {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).expect("locked");
         std::fs::rename(directory.join("doing.new"), directory.join(DOING)).expect("renamed");
         file
+    }
+
+    #[test]
+    fn a_name_without_a_directory_is_in_the_present_one() {
+        sync_name(Path::new("Cargo.toml")).expect("synced");
+        assert_eq!(sync_name(Path::new("/nowhere/x")).map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) enum Want {
     Down,
     /// The clone has succeeded, and has left nothing behind; or it has failed, or went after its target, if it may.
     Clone { may_fail: bool, may_go: bool },
+    /// The restore is complete, or it went, if it may.
+    Restore { may_go: bool },
     /// Nothing is said of it.
     Any,
     /// The node takes no machines: nobody is there to run them.
@@ -66,7 +68,9 @@ pub(crate) fn lacking(
             // A person's late request may have made it again after it was deleted; then it is a pod like any other.
             (Want::Gone, Some(pod)) if *kind == "pod" && crate::gpu::shares(pod) => crate::gpu::lacks(pod, observer),
             (Want::Gone, Some(_)) => Some("is still there".to_owned()),
-            (Want::Any, _) | (Want::Gone | Want::Clone { may_go: true, .. }, None) => None,
+            (Want::Any, _) | (Want::Gone | Want::Clone { may_go: true, .. } | Want::Restore { may_go: true }, None) => {
+                None
+            }
             (Want::Pod { important: false, .. } | Want::Gpus { important: false }, None) => None,
             // Nobody makes a single pod again that was on a node which was taken out.
             (Want::Pod { .. }, None) if lost => None,
@@ -78,6 +82,7 @@ pub(crate) fn lacking(
             (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
             (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
+            (Want::Restore { .. }, Some(restore)) => crate::clones::restore_lacks(restore),
             (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),

@@ -250,6 +250,27 @@ fn discovery_lists_the_calls() {
 }
 
 #[test]
+fn a_content_stands_as_long_as_it_is_there() {
+    const CONTENTS: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/default/virtualmachinesnapshotcontents";
+    let cluster = Cluster::new();
+    let content = json!({"apiVersion": "snapshot.kubevirt.io/v1beta1", "kind": "VirtualMachineSnapshotContent",
+        "metadata": {"name": "c", "finalizers": ["example.com/held"]},
+        "spec": {"virtualMachineSnapshotName": "s", "source": {"virtualMachine": {"metadata": {"name": "demo"},
+            "spec": {"template": {"spec": {"domain": {"devices": {}}}}}}},
+            "volumeBackups": [{"volumeName": "d", "volumeSnapshotName": "x", "persistentVolumeClaim": {"spec": {}}}]}});
+    cluster.admin(Method::POST, CONTENTS, &content, 201);
+    let path = format!("{CONTENTS}/c");
+    let change = |what: Value, code: u16| cluster.admin(Method::PATCH, &path, &what, code);
+    change(json!({"metadata": {"labels": {"a": "b"}}}), 200);
+    for _ in ["there", "going"] {
+        let refused = change(json!({"spec": {"volumeBackups": []}}), 422);
+        assert_eq!(refused["details"]["causes"][0]["message"], "spec in immutable after creation", "{refused}");
+        cluster.admin(Method::DELETE, &path, &Value::Null, 200);
+    }
+    change(json!({"metadata": {"finalizers": null}}), 200);
+}
+
+#[test]
 fn clones_are_completed_and_then_stand() {
     let cluster = Cluster::new();
     let clones = |version: &str| format!("/apis/clone.kubevirt.io/{version}/namespaces/default/virtualmachineclones");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrack_engine::Rng;
+use carrack_types::kubevirt::snapshot::volume_restore;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineClone, VirtualMachineSnapshot};
 use carrack_types::resource::Kind as _;
 use carrack_types::snapshots::VolumeSnapshotClass;
@@ -11,7 +12,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
 use super::storage::{DRIVER, PLAIN};
-use super::{host, squatter};
+use super::{Mishap, host, squatter};
 use crate::chance::{below, between};
 use crate::options::Options;
 use crate::plants::Bug;
@@ -27,6 +28,16 @@ pub enum Scene {
     Copied,
     /// A clone of a snapshot, to a target without a name.
     OfSnapshot,
+    /// A clone of a snapshot that is asked for after it.
+    Later,
+    /// A clone of a machine that keeps something beside its disk.
+    Kept,
+    /// A restore to a machine that is not there.
+    Anew,
+    /// A restore to the machine itself.
+    Back,
+    /// A restore to the machine itself, whose disks have their names again.
+    InPlace,
     /// A clone of a machine whose disk cannot be snapshotted, which is given up after a while.
     Hopeless,
     /// A snapshot of a machine that runs, with a disk that storage snapshots and one that the machine copies.
@@ -48,7 +59,7 @@ pub enum Scene {
 impl Scene {
     /// Whether machines run in it.
     pub(crate) fn runs(self) -> bool {
-        matches!(self, Self::Running | Self::Speechless | Self::Awoken | Self::Hasty | Self::Unkept)
+        matches!(self, Self::Running | Self::Speechless | Self::Awoken | Self::Hasty | Self::Unkept | Self::Kept)
     }
 }
 
@@ -59,7 +70,8 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// All acts.
 pub(crate) fn acts(rng: &mut Rng, options: &Options) -> Vec<Act> {
     let (scene, bug) = (options.scene, options.plant.map(|plant| plant.bug));
-    let mut people = People { acts: Vec::new(), safety: options.safety };
+    let may_go = options.mishap.is_some_and(Mishap::gives_up);
+    let mut people = People { acts: Vec::new(), safety: options.safety, may_go };
     people.ground();
     match scene {
         Some(scene) => people.play(scene),
@@ -77,6 +89,8 @@ const MAY_GO: Want = Want::Clone { may_fail: true, may_go: true };
 pub(super) struct People {
     pub(super) acts: Vec<Act>,
     pub(super) safety: Duration,
+    /// What is asked for in a scene may be given up.
+    may_go: bool,
 }
 
 impl People {
@@ -155,7 +169,7 @@ impl People {
             Scene::Copied | Scene::Running => &["plain-root", "data", "plain-data"],
             Scene::Speechless => &["plain-root", "plain-data"],
             Scene::Awoken | Scene::Hasty => &["plain-root"],
-            Scene::Unkept => &["data"],
+            Scene::Unkept | Scene::Kept => &["data"],
             _ => &["root", "data"],
         };
         let name = if scene == Scene::Speechless { host::MUTE } else { "golden" };
@@ -163,7 +177,7 @@ impl People {
             self.node();
         }
         match scene {
-            Scene::Running | Scene::Hasty | Scene::Unkept => {
+            Scene::Running | Scene::Hasty | Scene::Unkept | Scene::Kept => {
                 self.runs(SECOND, name, claims);
                 self.keeps_state();
             }
@@ -172,9 +186,24 @@ impl People {
             _ => self.machine(SECOND, name, claims, Want::Down),
         }
         let (machine, at) = (("VirtualMachine", name), SECOND * 8);
+        let succeeds = Want::Clone { may_fail: false, may_go: self.may_go };
         match scene {
-            Scene::OfMachine | Scene::Copied | Scene::Running | Scene::Speechless => {
-                self.clone(at, "copying", machine, Some("copy"), SUCCEEDS)
+            Scene::OfMachine | Scene::Copied | Scene::Running | Scene::Speechless | Scene::Kept => {
+                self.clone(at, "copying", machine, Some("copy"), succeeds)
+            }
+            Scene::Anew | Scene::Back | Scene::InPlace => {
+                self.snapshot(SECOND * 4, "before", "golden");
+                let target = if scene == Scene::Anew { "again" } else { "golden" };
+                self.restore(at, "back", "before", target, Want::Restore { may_go: self.may_go });
+                if scene == Scene::InPlace
+                    && let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut()
+                {
+                    object["spec"]["volumeRestorePolicy"] = volume_restore::IN_PLACE.into();
+                }
+            }
+            Scene::Later => {
+                self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), Some("copy"), succeeds);
+                self.snapshot(at + SECOND * 2, "before", "golden");
             }
             Scene::Hasty => {
                 self.clone(at, "copying", machine, Some("copy"), SUCCEEDS);
@@ -191,7 +220,7 @@ impl People {
             }
             Scene::OfSnapshot => {
                 self.snapshot(SECOND * 4, "before", "golden");
-                self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, SUCCEEDS);
+                self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, succeeds);
             }
             Scene::Hopeless => self.clone(at, "copying", machine, Some("copy"), MAY_FAIL),
             Scene::Hundred => {

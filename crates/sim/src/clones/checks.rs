@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
-use carrack_types::kubevirt::snapshot::copy_name;
 use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
+use carrack_types::kubevirt::snapshot::{content_name, copy_name};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use carrack_virt::identity::{STATE_CLAIM_PREFIX, state_claim_name};
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub(crate) struct Clones {
     used: BTreeSet<String>,
     /// Machines that kept something beside their disks when they were last held for a snapshot, by UID: from then on it is known.
     keepers: BTreeSet<String>,
-    /// Snapshots without what their machines keep, as nothing can keep it.
+    /// Contents of snapshots without what their machines keep, as nothing can keep it. Their names follow from snapshots' UIDs.
     bereft: BTreeSet<String>,
 }
 
@@ -152,7 +152,8 @@ impl Clones {
             let of_snapshot = text(clone, "/spec/source/kind") == "VirtualMachineSnapshot";
             let derived = snapshot_name(uid(clone));
             let snapshot = if of_snapshot { text(clone, "/spec/source/name") } else { &derived };
-            if self.bereft.contains(&place(clone, snapshot)) {
+            let content = observer.get("vmsnapshot", &place(clone, snapshot)).map(|s| content_name(uid(s)));
+            if content.is_some_and(|content| self.bereft.contains(&place(clone, &content))) {
                 let what = format!("{} has succeeded without what its source keeps beside its disks", key_of(clone));
                 breaches.push(Breach::new(CLONED_STATE, what));
             }
@@ -172,6 +173,9 @@ impl Clones {
             let finalizers = machine.pointer("/metadata/finalizers").and_then(Value::as_array);
             finalizers.into_iter().flatten().any(|name| name == SOURCE_FINALIZER)
         };
+        if change.after.is_none() {
+            self.keepers.remove(uid(change.object()));
+        }
         let Some(machine) = change.after.as_ref().filter(|machine| is_held(machine)) else { return };
         if change.before.as_ref().is_some_and(is_held) {
             return;
@@ -199,7 +203,7 @@ impl Clones {
             let what = format!("{} is without what its machine keeps beside its disks", key_of(content));
             breaches.push(Breach::new(KEPT_STATE, what));
         } else {
-            self.bereft.insert(place(content, text(content, "/spec/virtualMachineSnapshotName")));
+            self.bereft.insert(key_of(content));
         }
     }
 
@@ -348,7 +352,8 @@ fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
     let Some(machine) = content.pointer("/spec/source/virtualMachine") else { return true };
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
     let is_in = |name: &str| backups.into_iter().flatten().any(|backup| backup["volumeName"] == name);
-    let left_out = content["metadata"]["annotations"][LEFT_OUT_ANNOTATION].is_string();
+    let left_out =
+        content["metadata"]["annotations"][LEFT_OUT_ANNOTATION].as_str().is_some_and(|name| !name.is_empty());
     left_out || claims(machine).any(|(volume, _)| !is_in(volume))
 }
 

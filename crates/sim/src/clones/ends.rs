@@ -54,6 +54,15 @@ pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Optio
     }
 }
 
+/// Why a restore is not as it should be.
+pub(crate) fn restore_lacks(restore: &Value) -> Option<String> {
+    if deleting(restore) {
+        return Some("is still going".to_owned());
+    }
+    let is_complete = restore.pointer("/status/complete") == Some(&Value::Bool(true));
+    (!is_complete).then(|| format!("is not complete: {}", restore["status"]))
+}
+
 /// Why a target is not what its clone asked for: each disk holds what its name says, since machines call them so.
 fn target_lacks(target: &Value, observer: &Observer) -> Option<String> {
     let wrong = disks(target, observer).into_iter().find(|(volume, data)| *data != Some(*volume));
@@ -142,11 +151,20 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
         None => name.to_owned(),
     };
     let mut end = BTreeMap::new();
+    let conditions = |object: &Value| -> Vec<Value> {
+        let conditions = object.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+        conditions.map(|c| json!([c["type"], c["status"], without_uids(text(c, "/reason"))])).collect()
+    };
+    for kind in ["vmsnapshot", "vmrestore"] {
+        for object in observer.all(kind) {
+            let status = &object["status"];
+            let what = json!({"phase": status["phase"], "complete": status["complete"], "conditions": conditions(object),
+                "volumes": status["snapshotVolumes"], "restores": without_uids(&status["restores"].to_string())});
+            end.insert(format!("{kind} {}", without_uids(text(object, "/metadata/name"))), what);
+        }
+    }
     for clone in observer.all("clone") {
-        let conditions = clone.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-        let conditions: Vec<Value> =
-            conditions.map(|c| json!([c["type"], c["status"], without_uids(text(c, "/reason"))])).collect();
-        let status = &clone["status"];
+        let (conditions, status) = (conditions(clone), &clone["status"]);
         let what = json!({"phase": status["phase"], "conditions": conditions, "snapshot": status["snapshotName"],
             "restore": status["restoreName"], "target": plain(text(clone, "/status/targetName"))});
         end.insert(format!("clone {}", key_of(clone)), what);

@@ -15,6 +15,7 @@ use super::room::Room;
 use crate::chance::{below, between};
 use crate::observer::{Observer, controller, deleting, key_of, text, uid};
 use crate::plants::Bug;
+use crate::wants::Want;
 use crate::workload::{Act, What, delete};
 
 /// Machines: with an agent in its guest and a disk that storage snapshots, without, and one that is off at first.
@@ -30,7 +31,7 @@ impl People {
 
     /// A machine that runs from the beginning.
     pub(super) fn runs(&mut self, at: Duration, name: &str, claims: &[&str]) {
-        self.machine(at, name, claims, crate::wants::Want::Any);
+        self.machine(at, name, claims, Want::Any);
         if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
             object["spec"]["runStrategy"] = "Always".into();
         }
@@ -44,11 +45,11 @@ impl People {
         }
     }
 
-    fn restore(&mut self, at: Duration, name: &str, snapshot: &str, target: &str) {
+    pub(super) fn restore(&mut self, at: Duration, name: &str, snapshot: &str, target: &str, want: Want) {
         let target = json!({"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": target});
         let object = json!({"metadata": {"namespace": "default", "name": name},
             "spec": {"target": target, "virtualMachineSnapshotName": snapshot}});
-        self.create(at, VirtualMachineRestore::resource(), object, Some(("vmrestore", crate::wants::Want::Any)));
+        self.create(at, VirtualMachineRestore::resource(), object, Some(("vmrestore", want)));
     }
 
     /// What was asked for last, a snapshot, has so long.
@@ -86,7 +87,7 @@ impl People {
                 *want = None;
             }
         }
-        self.machine(SECOND, "still", &["plain-still"], crate::wants::Want::Any);
+        self.machine(SECOND, "still", &["plain-still"], Want::Any);
         self.is_to(SECOND, "still", "Manual");
         self.snapshot(soon, "kept", "still");
         let pick = |rng: &mut Rng| MACHINES[usize::try_from(rng.below(3)).unwrap_or(0)];
@@ -117,7 +118,7 @@ impl People {
         for n in 0..1 + rng.below(2) {
             let target = if rng.one_in(3) { "fresh" } else { "still" };
             let at = between(rng, soon * 3, safety);
-            self.restore(at, &format!("back{n}"), "kept", target);
+            self.restore(at, &format!("back{n}"), "kept", target, Want::Any);
             if rng.one_in(2) {
                 self.start(at + below(rng, SECOND * 6), target);
             }

@@ -11,17 +11,28 @@ use crate::options::Options;
 use crate::plants::Bug;
 use crate::server::ConnId;
 
-/// What goes wrong. Things are counted from when the first clone is there, and from 0.
+/// What goes wrong. Things are counted from when the first clone is there, or a restore that somebody asked for, and from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// The controller of clones dies before this one of its effects.
     Crash(u64),
+    /// Before this one of its effects, whoever asked for the clone, or the restore, deletes it.
+    GivenUp(u64),
+    /// The same, and the controller dies there.
+    GivenUpInCrash(u64),
     /// This DELETE of its does not arrive.
     LostDelete(u64),
     /// This DELETE of its is carried out, and its reply is lost.
     UnansweredDelete(u64),
     /// This line of its watches is late, and those of the same watch behind it.
     LateLine(u64),
+}
+
+impl Mishap {
+    /// Whether what was asked for is deleted.
+    pub(crate) fn gives_up(self) -> bool {
+        matches!(self, Self::GivenUp(_) | Self::GivenUpInCrash(_))
+    }
 }
 
 /// How much of what could have gone wrong has happened.
@@ -81,9 +92,14 @@ impl Fate {
         let pod: Value = serde_json::from_slice(&request.body).ok()?;
         (pod["metadata"]["labels"][COPYING_LABEL] == "keep").then_some(LATE)
     }
-    /// Whether The controller of clones dies before its next effect.
-    pub(crate) fn dies(&mut self) -> bool {
-        self.begun && self.mishap == Some(Mishap::Crash(next(&mut self.counts.effects)))
+    /// Whether the controller of clones dies before its next effect, and whether what was asked for is given up there.
+    pub(crate) fn strikes(&mut self) -> (bool, bool) {
+        if !self.begun {
+            return (false, false);
+        }
+        let number = next(&mut self.counts.effects);
+        let is = |mishap: fn(u64) -> Mishap| self.mishap == Some(mishap(number));
+        (is(Mishap::Crash) || is(Mishap::GivenUpInCrash), is(Mishap::GivenUp) || is(Mishap::GivenUpInCrash))
     }
     /// Whether the next DELETE arrives, and whether it is answered.
     pub(crate) fn delete(&mut self) -> (bool, bool) {

@@ -1,8 +1,12 @@
 //! Clones: what goes wrong exactly once, and what is lacking.
 
-use super::World;
+use carrack_engine::{ApiRequest, CallId, DeleteOptions};
+use carrack_types::kubevirt::{VirtualMachineClone, VirtualMachineRestore};
+use carrack_types::resource::Kind as _;
+
+use super::{Asked, World};
 use crate::invariants::Breach;
-use crate::observer::{key_of, uid};
+use crate::observer::{key_of, text, uid};
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::ConnId;
@@ -10,7 +14,27 @@ use crate::server::ConnId;
 impl World {
     /// Whether a process dies here because a test says so.
     pub(super) fn is_fated(&mut self, role: Role) -> bool {
-        role == self.cloner() && self.fate.dies()
+        if role != self.cloner() {
+            return false;
+        }
+        let (dies, gives_up) = self.fate.strikes();
+        if gives_up {
+            self.give_up();
+        }
+        dies
+    }
+
+    /// Whoever asked for a clone, or a restore, deletes it.
+    fn give_up(&mut self) {
+        let of_clone = self.observer.all("clone").next().map(|clone| (VirtualMachineClone::resource(), clone));
+        let restore = || self.observer.all("vmrestore").next().map(|found| (VirtualMachineRestore::resource(), found));
+        let Some((resource, what)) = of_clone.or_else(restore) else { return };
+        let (namespace, name) = (text(what, "/metadata/namespace"), text(what, "/metadata/name"));
+        let request = ApiRequest::delete(&resource, namespace, name, &DeleteOptions::default());
+        let line = format!("somebody deletes {} {}", resource.plural, key_of(what));
+        self.mark(format_args!("{line}"));
+        // Nobody waits for the reply.
+        self.send(Role::User, 0, Asked::Call(CallId(0)), request);
     }
 
     /// Where the controller of clones runs.
@@ -26,9 +50,9 @@ impl World {
         }
     }
 
-    /// The first clone is there: from now on things are counted.
+    /// The first clone or restore is there: from now on things are counted.
     pub(super) fn begin_fate(&mut self, changes: &[crate::observer::Change]) {
-        self.fate.begun |= changes.iter().any(|change| change.resource == "clone");
+        self.fate.begun |= changes.iter().any(|change| matches!(change.resource, "clone" | "vmrestore"));
     }
 
     /// What is left over of clones.

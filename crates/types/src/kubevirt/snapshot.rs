@@ -380,8 +380,8 @@ pub mod names {
     pub const CONTENT_FINALIZER: &str = "snapshot.kubevirt.io/vmsnapshotcontent-protection";
     /// Finalizer of a restore.
     pub const RESTORE_FINALIZER: &str = "snapshot.kubevirt.io/vmrestore-protection";
-    /// Annotation of a content: name of the volume that stands for what its machine keeps beside its volumes, where nothing could
-    /// keep that.
+    /// Annotation of a content whose machine may keep something beside its volumes: name of the volume that stands for that, where
+    /// nothing could keep it; empty where nothing was left out. A content without it is older than it.
     pub const LEFT_OUT_ANNOTATION: &str = "snapshot.kubevirt.io/left-out";
     /// Finalizer of a machine of which a snapshot is being taken.
     pub const SOURCE_FINALIZER: &str = "snapshot.kubevirt.io/snapshot-source-protection";

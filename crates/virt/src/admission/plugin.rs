@@ -159,12 +159,19 @@ fn open_gate(pod: &mut Map<String, Value>) {
     }
 }
 
-/// Whether a snapshot or a restore may be written.
+/// Whether a snapshot, its content or a restore may be written.
 fn snapshots(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-    if attributes.operation == Operation::Delete || is_deleting(&attributes.object) {
+    if attributes.operation == Operation::Delete {
         return Ok(());
     }
     let mut faults = Faults::default();
+    if let (true, Some(old)) = (attributes.is(SNAPSHOT_GROUP, snapshot::CONTENTS), attributes.old) {
+        // As long as it is there, it says what belongs to it.
+        snapshot::check_immutable(&old.get("spec"), &attributes.object.get("spec"), &mut faults);
+    }
+    if is_deleting(&attributes.object) {
+        return refuse(attributes, faults.into_vec());
+    }
     if attributes.is(SNAPSHOT_GROUP, snapshot::SNAPSHOTS) {
         let new: VirtualMachineSnapshot = read(attributes, &attributes.object)?;
         match attributes.old {

@@ -18,6 +18,7 @@ use crate::patches;
 
 pub(super) const SNAPSHOTS: &str = "virtualmachinesnapshots";
 pub(super) const RESTORES: &str = "virtualmachinerestores";
+pub(super) const CONTENTS: &str = "virtualmachinesnapshotcontents";
 
 /// What a write of these kinds is judged by: the restores that are there.
 pub(super) fn needs(attributes: &Attributes<'_>) -> Vec<Needed> {

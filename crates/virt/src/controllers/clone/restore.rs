@@ -10,6 +10,7 @@ use carrack_types::kubevirt::{
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt;
 
+use super::snapshot::may_lack_state;
 use super::{Child, World, child, patches, target};
 
 /// Has a restore of this snapshot.
@@ -33,10 +34,17 @@ pub(super) fn ensure(
                 VirtualMachineRestore { metadata: child::metadata(clone, name.clone(), &spec), spec, status: None };
             let ready = format!("snapshot {} for clone {} is ready to use", snapshot.name(), clone.name());
             let created = format!("created restore {name} for clone {}", clone.name());
-            let events = vec![
+            let mut events = vec![
                 EventRecord::normal(clone, "SnapshotReady", ready),
                 EventRecord::normal(clone, "RestoreCreated", created),
             ];
+            if may_lack_state(content) {
+                let message = format!(
+                    "snapshot {} is older than the note of whether it has what the machine's firmware keeps; the target may begin without that",
+                    snapshot.name()
+                );
+                events.push(EventRecord::warning(clone, "StateUnknown", message));
+            }
             world.create(&restore, events)
         }
     }

@@ -3,7 +3,7 @@
 use carrack_engine::{EventRecord, Plan, derived_suffix};
 use carrack_types::kubevirt::clone::{self, names, phase};
 use carrack_types::kubevirt::snapshot::names::LEFT_OUT_ANNOTATION;
-use carrack_types::kubevirt::snapshot::{TypedLocalReference, VirtualMachineSnapshotSpec, content_name};
+use carrack_types::kubevirt::snapshot::{TypedLocalReference, VirtualMachineSnapshotSpec, VolumeBackup, content_name};
 use carrack_types::kubevirt::{
     VirtualMachine, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSpec,
 };
@@ -11,7 +11,8 @@ use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt;
 
 use super::{Child, Planted, World, child, restore};
-use crate::identity::state_volume_name;
+use crate::controllers::copies;
+use crate::identity::{keeps_state, state_volume_name};
 
 /// Has a snapshot, and goes on with it once it can be restored.
 pub(super) fn ensure(world: &World<'_>) -> Plan {
@@ -166,10 +167,21 @@ fn invalid(world: &World<'_>, content: &VirtualMachineSnapshotContent) -> Option
         return Some(format!("there is no machine in content {}", content.name()));
     };
     let is_in = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
-    let state = content.annotation(LEFT_OUT_ANNOTATION).filter(|_| world.planted != Some(Planted::StateUnminded));
+    let state = content.annotation(LEFT_OUT_ANNOTATION).filter(|name| !name.is_empty());
+    let state = state.filter(|_| world.planted != Some(Planted::StateUnminded));
     let missing = of_claims(&machine.spec).chain(state).filter(|name| !is_in(name));
     let all: Vec<String> = missing.map(|name| format!("volume {name} is not backed up in snapshot {of}")).collect();
     (!all.is_empty()).then(|| all.join("\n"))
+}
+
+/// Whether what a machine keeps beside its volumes may be missing in its content, which does not say so: one that is older than
+/// that is noted.
+pub(super) fn may_lack_state(content: &VirtualMachineSnapshotContent) -> bool {
+    let template = content.spec.source.virtual_machine.as_ref().and_then(|machine| machine.spec.template.as_ref());
+    let has = |backup: &VolumeBackup| copies::is_state(content, &backup.volume_name);
+    content.annotation(LEFT_OUT_ANNOTATION).is_none()
+        && template.is_some_and(|template| keeps_state(&template.spec.domain))
+        && !content.spec.volume_backups.iter().any(has)
 }
 
 /// Notes that a snapshot is being waited for. The name of a source's snapshot is not noted: it is not the clone's own.

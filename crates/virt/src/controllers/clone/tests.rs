@@ -361,6 +361,14 @@ fn the_restore_of_a_snapshot() {
     check("a volume that is in it", &content(with), &create);
     let left_out = json!({"snapshot.kubevirt.io/left-out": "persistent-state-for-golden"});
     check("state that was left out", &content(json!({"metadata": {"annotations": left_out}})), &invalid);
+    let keeps = json!({"firmware": {"bootloader": {"efi": {"persistent": true}}}});
+    let keeper = |noted: Value| {
+        let machine = json!({"metadata": {"name": "golden"}, "spec": {"template": {"spec": {"domain": keeps}}}});
+        content(json!({"metadata": {"annotations": noted}, "spec": {"source": {"virtualMachine": machine}}}))
+    };
+    check("none was left out", &keeper(json!({"snapshot.kubevirt.io/left-out": ""})), &create);
+    let unsure: Vec<&str> = create.iter().copied().chain(["! StateUnknown"]).collect();
+    check("that is not noted, since it is old", &keeper(json!({})), &unsure);
     check(
         "a content that the cache does not show",
         &ready,

@@ -353,7 +353,8 @@ pub(super) fn given_owners(world: &World<'_>) -> Plan {
     for claim in own(world).filter(|claim| !claim.is_deleting()) {
         let wanted = claim.annotation(RESTORE_OWNED_BY_VM_ANNOTATION) == Some(world.restore.name());
         if wanted && claim.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
-            let owner = json!({"metadata": {"ownerReferences": [controller_ref(vm)]}});
+            let owner = json!({"metadata": {"ownerReferences": [controller_ref(vm)],
+                "annotations": {RESTORE_OWNED_BY_VM_ANNOTATION: null}}});
             plan = plan.confirm_alive(vm).patch(claim, owner);
         }
     }

@@ -571,7 +571,7 @@ fn a_restored_machine_gets_its_claims_and_is_let_go() {
     world.vmi = Some(vmi());
     check(&world, &[free, &done], "whatever it does");
     world.claims[1]["metadata"]["annotations"]["restore.kubevirt.io/owned-by-vm"] = json!("r");
-    let adopt = format!("patch {NEW} ownerReferences");
+    let adopt = format!("patch {NEW} annotations ownerReferences");
     check(&world, &["alive virtualmachines/vm", &adopt, free, &done], "it gets them");
 
     world.restore["status"] = json!({"complete": true});
@@ -587,7 +587,7 @@ fn a_restore_that_ends_early_gives_its_claims_to_the_machine_that_is_there() {
     world.vm = Some(restored("restore-r-uid-disk"));
     world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
     world.claims[1]["metadata"]["annotations"]["restore.kubevirt.io/owned-by-vm"] = json!("r");
-    let adopt = format!("patch {NEW} ownerReferences");
+    let adopt = format!("patch {NEW} annotations ownerReferences");
     check(&world, &["alive virtualmachines/vm", &adopt], "they would be nobody's, and stay");
     assert!(world.plan().requeue_after.is_some());
     let Some(Write::Patch { patch, .. }) = world.plan().writes.into_iter().nth(1) else { panic!("a patch") };

@@ -314,11 +314,24 @@ fn fail(world: &World<'_>, why: String) -> Plan {
         None if world.taken => (Plan::none(), None),
         None => (Plan::none().confirm_absent(&resource, key.clone(), ""), Some(Premise::absent(&resource, key))),
     };
-    let plan = say(world, &Turn { failed: Some(why), ..Turn::default() });
+    let problem = Some(&why).filter(|why| *why == status::DEADLINE).and_then(|_| held_up(world));
+    let plan = say(world, &Turn { failed: Some(why), problem, ..Turn::default() });
     proof.then(match premise {
         Some(premise) => plan.resting_on(&premise),
         None => plan,
     })
+}
+
+/// What it was waiting for. Its condition says from now on that it failed.
+fn held_up(world: &World<'_>) -> Option<String> {
+    let World { snapshot, source, view, .. } = world;
+    let said = snapshot.status.as_ref().and_then(|status| status.error.as_ref()?.message.clone());
+    let obstacle = || match source {
+        Some(source) if source.is_locked_by(snapshot.name()) => None,
+        Some(source) => source.obstacle(snapshot, view),
+        None => Some("Source does not exist".to_owned()),
+    };
+    said.or_else(obstacle)
 }
 
 /// Whether the content goes when the snapshot does, or has failed. One that is not ready is of no use.

@@ -13,6 +13,7 @@ use carrack_types::kubevirt::{
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
@@ -159,8 +160,9 @@ impl<'a> Source<'a> {
             return Some(format!("source {namespace}/{name} keeps its state on a claim that is not its own"));
         }
         self.claims(view).into_iter().find_map(|claim| {
-            let why = unfit(classes::claim(view, namespace, claim))?;
-            Some(format!("source {namespace}/{name} {why}: {claim}"))
+            let found = classes::claim(view, namespace, claim);
+            let way_out = if found.is_some_and(|found| waits_for_use(found, view)) { USE_IT } else { "" };
+            Some(format!("source {namespace}/{name} {}: {claim}{way_out}", unfit(found)?))
         })
     }
 
@@ -244,6 +246,16 @@ fn unfit(claim: Option<&PersistentVolumeClaim>) -> Option<&'static str> {
     (!classes::is_bound(claim)).then_some("volume not bound")
 }
 
+/// What is to be done for a claim that gets its volume when something uses it.
+const USE_IT: &str = "; its StorageClass binds it when it is first used: start the machine once";
+
+/// Whether a claim gets its volume when something uses it, and not before.
+fn waits_for_use(claim: &PersistentVolumeClaim, view: &View<'_>) -> bool {
+    let class = classes::storage_class(claim).and_then(|name| view.get::<StorageClass>("", name));
+    let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+    waits && !classes::is_bound(claim) && !claim.is_deleting()
+}
+
 /// The claims of a pod.
 pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &str> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -303,15 +315,17 @@ pub(super) fn content(
         return Err(why);
     }
     let spec = sizes::name(kept(source, view)?, source, &name);
-    let (mut backups, mut left_out) = (Vec::new(), None);
+    // Volumes are in the spec, and are seen not to be kept; of what is kept beside them, that is noted.
+    let keeps_state = classes::may_keep_state(&spec);
+    let (mut backups, mut left_out) = (Vec::new(), keeps_state.then(String::new));
     for (OnClaim { volume, is_state, .. }, claim, way) in source.ways(view) {
         let child = match way.map_err(|ambiguous| ambiguous.0)? {
             Way::Snapshot(_) => volume_snapshot_name(snapshot.uid(), &volume),
             Way::Copy(_) => copy_name(&name, &volume),
             Way::Neither => {
-                // Volumes are in the spec, and are seen not to be kept.
-                let is_kept = is_state && classes::may_keep_state(&spec);
-                left_out = left_out.or(is_kept.then(|| (LEFT_OUT_ANNOTATION.to_owned(), volume.into_owned())));
+                if is_state && keeps_state {
+                    left_out = Some(volume.into_owned());
+                }
                 continue;
             }
         };
@@ -329,7 +343,7 @@ pub(super) fn content(
             name: Some(name),
             namespace: snapshot.metadata.namespace.clone(),
             finalizers: Some(vec![CONTENT_FINALIZER.to_owned()]),
-            annotations: left_out.map(|left_out| [left_out].into()),
+            annotations: left_out.map(|left_out| [(LEFT_OUT_ANNOTATION.to_owned(), left_out)].into()),
             ..ObjectMeta::default()
         },
         spec: VirtualMachineSnapshotContentSpec {

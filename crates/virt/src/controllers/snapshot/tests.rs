@@ -39,6 +39,8 @@ struct World {
     defined: bool,
     /// What makes the volumes of the storage class.
     provisioner: &'static str,
+    /// When volumes of it are bound.
+    binding: &'static str,
     now: Time,
 }
 
@@ -128,6 +130,7 @@ impl World {
             classes: vec![class("snap", json!({}))],
             defined: true,
             provisioner: "driver",
+            binding: "Immediate",
             now: NOW,
         }
     }
@@ -149,7 +152,7 @@ impl World {
             .with(self.pod.clone().map(of::<Pod>))
             .with([of::<ControllerRevision>(revision)])
             .with([of::<StorageClass>(json!({"metadata": {"name": "local", "resourceVersion": "100"},
-                "provisioner": self.provisioner}))]);
+                "provisioner": self.provisioner, "volumeBindingMode": self.binding}))]);
         let mut names = Vec::new();
         if self.defined {
             names = vec!["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotclasses.snapshot.storage.k8s.io"];
@@ -239,6 +242,13 @@ fn what_keeps_a_source_from_being_locked_is_told() {
     check(
         |world| world.claim = Some(with(claim(), json!({"status": {"phase": "Pending"}}))),
         "(Source not locked source ns/vm volume not bound: data)",
+    );
+    check(
+        |world| {
+            world.claim = Some(with(claim(), json!({"status": {"phase": "Pending"}})));
+            world.binding = "WaitForFirstConsumer";
+        },
+        "volume not bound: data; its StorageClass binds it when it is first used: start the machine once)",
     );
     check(
         |world| world.claim = Some(with(claim(), deleted())),
@@ -457,6 +467,24 @@ fn a_snapshot_that_takes_too_long_fails_on_proof() {
     world.now = LATE;
     world.vm = Some(locked());
     check(&world.snapshot(), &[&format!("absent {CONTENT}"), &failed], "no content");
+    // What it waited for is told: by its conditions it has failed.
+    let waited = |world: &World| {
+        let plan = world.snapshot();
+        let patch = plan.writes.iter().find_map(|write| match write {
+            Write::Patch { patch, .. } => Some(patch.clone()),
+            _ => None,
+        });
+        patch.expect("a status")["status"]["error"]["message"].clone()
+    };
+    assert_eq!(waited(&world), Value::Null);
+    (world.vm, world.claim) = (Some(vm()), None);
+    assert_eq!(waited(&world), "source ns/vm volume doesnt exist: data");
+    world.vm = None;
+    assert_eq!(waited(&world), "Source does not exist");
+    world.snapshot["status"]["error"] = json!({"message": "no luck", "time": TAKEN});
+    assert_eq!(words(&world.snapshot()).iter().filter(|word| word.contains("error")).count(), 0, "it stays");
+    let mut world = World::new();
+    (world.now, world.vm) = (LATE, Some(locked()));
     world.content = Some(content(json!(null)));
     check(&world.snapshot(), &[&format!("unchanged {CONTENT}"), &failed], "a content that is not taken");
     assert!(world.snapshot().premises.iter().any(|(n, premise)| *n == 1 || premise.name.starts_with("vmsnapshot")));
