@@ -97,6 +97,10 @@ pub enum Planted {
     UnplacedStay,
     /// Pods of a Job do not tell of failures of their index that the failure policy ignores.
     IgnoredUntold,
+    /// Pods that hold the finalizer of Jobs and belong to nobody are left to themselves.
+    OrphansHeld,
+    /// A Job does not hold pods that it takes over.
+    AdoptedUnheld,
     /// The dependents that caches show are taken for all that an owner has.
     StaleDependents,
     /// An owner that is to go after its dependents goes when they were told to go.

@@ -26,7 +26,7 @@ pub const RENEW_DEADLINE: Duration = Duration::from_millis(1400);
 pub const RETRY_PERIOD: Duration = Duration::from_millis(400);
 /// How long a term lasts at least that was begun because somebody asked for another one.
 pub const SHORTEST_TERM: Duration = Duration::from_secs(2);
-/// The same at most, when that goes on: longer than the slowest webhook may take, which is 30 s.
+/// The same at most, when that goes on and something is slow: longer than the slowest webhook may take, which is 30 s.
 pub const LONGEST_TERM: Duration = Duration::from_secs(32);
 
 /// What a candidate is about to be told.
@@ -72,6 +72,10 @@ pub struct LeaderElector {
     anew: bool,
     /// When the last term was begun that was asked for, and how long it lasts at least.
     lasts: Option<(Time, Duration)>,
+    /// The oldest request that waits for its answer, of those that another term would have refused.
+    oldest: Option<CallId>,
+    /// Its own request that was answered last: what is older has been under way for a while.
+    answered: Option<CallId>,
     /// It is to end: it gives back what it holds, and leads no more.
     stopping: bool,
 }
@@ -92,6 +96,8 @@ impl LeaderElector {
             tenure: None,
             anew: false,
             lasts: None,
+            oldest: None,
+            answered: None,
             stopping: false,
         }
     }
@@ -117,10 +123,14 @@ impl LeaderElector {
     }
     /// Asks for another term, so that what was sent in this one is refused: nobody knows what becomes of it. The term is over when
     /// [`Self::tenure`] tells another one. That is with the next renewal; but where such terms follow each other, each of them lasts
-    /// longer than the one before, so that what takes its time is done in one.
+    /// longer than the one before while something takes its time, so that it is done in one.
     pub fn begin_anew(&mut self) {
         // What was sent before one that is on its way is answered is of an earlier term anyway.
         self.anew |= !matches!(self.call, Some((_, _, Asked::BegunAnew | Asked::Taken)));
+    }
+    /// The oldest request that rests on the term and has no answer yet; to be told before each step.
+    pub fn awaits(&mut self, oldest: Option<CallId>) {
+        self.oldest = oldest;
     }
     /// Whether an error says that a write rests on a term of this Lease that is over.
     #[must_use]
@@ -175,7 +185,11 @@ impl LeaderElector {
     }
     /// Renews a Lease that nobody else can have held since it was this candidate's.
     fn go_on<F>(&mut self, now: Time, lease: &Lease, fx: &mut Effects<F>) {
-        let lasts = self.lasts.is_some_and(|(begun, least)| now.since(begun) < least);
+        // What was sent just now loses little when it is refused.
+        let is_slow = self.oldest.zip(self.answered).is_some_and(|(oldest, answered)| oldest < answered);
+        let lasts = self
+            .lasts
+            .is_some_and(|(begun, least)| now.since(begun) < if is_slow { least } else { least.min(SHORTEST_TERM) });
         let asked = if self.anew && !lasts { Asked::BegunAnew } else { Asked::Renewed };
         self.anew &= asked != Asked::BegunAnew;
         self.write(now, ApiRequest::update(&self.lease(now, Some(lease), asked)), asked, fx);
@@ -195,6 +209,7 @@ impl LeaderElector {
             }
             Input::Api { id, result } if self.call.is_some_and(|(c, _, _)| c == *id) => {
                 let Some((_, sent, asked)) = self.call.take() else { return false };
+                self.answered = Some(*id);
                 if self.stopping {
                     let written = result.as_ref().ok().filter(|_| asked != Asked::Read);
                     let written = written.and_then(|reply| reply.json::<Lease>().ok());

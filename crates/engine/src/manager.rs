@@ -578,6 +578,14 @@ impl Manager {
         }
     }
 
+    /// Lets the elector take an input that is its own.
+    fn step_elector(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
+        let Some(elector) = &mut self.elector else { return false };
+        let mut calls = self.calls.iter();
+        elector.awaits(calls.find(|(_, (.., kind))| *kind == CallKind::Write).map(|(id, _)| *id));
+        elector.step(now, input, fx)
+    }
+
     /// Notes a call that a run waits for.
     fn note_call(&mut self, id: CallId, i: usize, key: &Key, kind: CallKind) {
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
@@ -636,7 +644,7 @@ impl Core for Manager {
             self.one_less(i, &key);
             self.probe_again(i, key, fx);
         } else if !self.recorder.step(now, &input, fx)
-            && !self.elector.as_mut().is_some_and(|e| e.step(now, &input, fx))
+            && !self.step_elector(now, &input, fx)
             && !self.feed(now, &input, fx)
             && let Input::Api { id, result } = input
             && let Some(call) = self.calls.remove(&id)

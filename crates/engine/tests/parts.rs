@@ -247,6 +247,8 @@ fn terms_that_follow_each_other_last_longer_and_longer() {
         while term(a) == before && now.since(since) < LONGEST_TERM * 4 {
             if asking {
                 a.elector.begin_anew();
+                // Something that was sent long ago has no answer yet.
+                a.elector.awaits(Some(CallId(0)));
             }
             now = now + RETRY_PERIOD;
             a.tick(now, api);
@@ -265,6 +267,17 @@ fn terms_that_follow_each_other_last_longer_and_longer() {
     assert_eq!(next(&mut a, &mut api, true), RETRY_PERIOD, "that is over");
     let lasted = next(&mut a, &mut api, true);
     assert!(lasted < SHORTEST_TERM + RETRY_PERIOD * 2, "{lasted:?}");
+    // Where nothing is under way, or only what was sent just now, nothing is gained by waiting.
+    for oldest in [None, Some(CallId(u64::MAX))] {
+        a.elector.begin_anew();
+        a.elector.awaits(oldest);
+        let (before, since) = (term(&a), now);
+        while term(&a) == before {
+            now = now + RETRY_PERIOD;
+            a.tick(now, &mut api);
+        }
+        assert!(now.since(since) < SHORTEST_TERM + RETRY_PERIOD * 2, "{oldest:?}");
+    }
 }
 
 /// A renewal that failed shows nothing about who leads. The Lease does.

@@ -15,6 +15,7 @@ mod demand;
 mod environment;
 pub mod expressions;
 mod formats;
+mod job_status;
 mod jobs;
 mod kinds;
 mod limits;

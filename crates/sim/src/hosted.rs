@@ -150,6 +150,8 @@ impl Hosted {
                     Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),
                     Some(Bug::UnplacedStay) => Some(Planted::UnplacedStay),
                     Some(Bug::IgnoredUntold) => Some(Planted::IgnoredUntold),
+                    Some(Bug::OrphansHeld) => Some(Planted::OrphansHeld),
+                    Some(Bug::AdoptedUnheld) => Some(Planted::AdoptedUnheld),
                     Some(Bug::HastySlices) => Some(Planted::HastySlices),
                     Some(Bug::GrantsForgotten) => Some(Planted::GrantsForgotten),
                     Some(Bug::HastyOwners) => Some(Planted::HastyOwners),

@@ -169,6 +169,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant { name: "orphans-wait", sentence: "A pod whose node is gone is given up only after the quarantine." },
     Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
     Invariant {
+        name: "jobs-hold-their-pods",
+        sentence: "A pod that comes to a Job, made or taken over, is held by it until its end is counted.",
+    },
+    Invariant {
         name: "failures-are-handed-on",
         sentence: "A pod of an index with a limit of its own tells of every failure before it, whether it counts or not.",
     },

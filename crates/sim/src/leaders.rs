@@ -33,11 +33,24 @@ fn lease(role: Role) -> Option<(&'static str, &'static str)> {
     })
 }
 
+/// The term that is stored now of who leads among a role's processes; none for what no leader is needed.
+pub(crate) fn term(role: Role, label: &str, servers: &Servers) -> Option<String> {
+    let (namespace, name) = lease(role).filter(|_| !label.starts_with("GET "))?;
+    let lease = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
+    Some(term_of(&lease))
+}
+
+fn term_of(lease: &Value) -> String {
+    format!("{} of {}", lease["spec"]["leaseTransitions"], text(lease, "/spec/holderIdentity"))
+}
+
 /// A write that only a leader may make, on its way through an API server.
 pub(crate) struct Write {
     role: Role,
     life: u32,
     label: String,
+    /// The term in which it was sent.
+    term: Option<String>,
     known: Revision,
 }
 
@@ -51,7 +64,8 @@ impl Write {
         let free = ["/leases", "/events"].iter().any(|plural| label.contains(plural))
             || label.starts_with("GET ")
             || schedules && label.starts_with("PATCH ");
-        (!free).then(|| Self { role, life, label: label.clone(), known: servers.mem.revision() })
+        let term = flight.term.clone();
+        (!free).then(|| Self { role, life, label: label.clone(), term, known: servers.mem.revision() })
     }
 
     /// Looks who leads, if something was made of it just now.
@@ -60,7 +74,13 @@ impl Write {
         let lease: Value = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
         let leader = text(&lease, "/spec/holderIdentity");
         let sender = identity(self.role, self.life);
-        let what = || format!("{} of {sender} is made, and {leader} leads", self.label);
-        (!leader.is_empty() && leader != sender).then(|| Breach::new(NAME, what()))
+        if !leader.is_empty() && leader != sender {
+            let what = format!("{} of {sender} is made, and {leader} leads", self.label);
+            return Some(Breach::new(NAME, what));
+        }
+        // A leader may have begun another term of its own because it did not know what becomes of this.
+        let (sent, term) = (self.term.as_ref()?, term_of(&lease));
+        let what = || format!("{} of {sender} is made in the term {term}, and was sent in {sent}", self.label);
+        (leader == sender && *sent != term).then(|| Breach::new(NAME, what()))
     }
 }

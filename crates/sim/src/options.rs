@@ -543,6 +543,8 @@ impl Swarm {
                 | Bug::EndsTakenBack
                 | Bug::UnplacedStay
                 | Bug::IgnoredUntold
+                | Bug::OrphansHeld
+                | Bug::AdoptedUnheld
                 | Bug::HastySlices
                 | Bug::ChargesLost
                 | Bug::HastyOwners

@@ -95,6 +95,8 @@ pub(crate) enum Bug {
     PublishedOnce,
     UnplacedStay,
     IgnoredUntold,
+    OrphansHeld,
+    AdoptedUnheld,
     HastySlices,
     GrantsForgotten,
     ChargesLost,
@@ -643,6 +645,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::IgnoredUntold,
     },
     Plant {
+        name: "orphans-held",
+        what: "pods that a Job left behind keep the finalizer by which it held them",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::OrphansHeld,
+    },
+    Plant {
+        name: "adopted-unheld",
+        what: "a Job takes pods over without holding them, and what they do is not counted",
+        found_by: "jobs-hold-their-pods",
+        also: &[],
+        bug: Bug::AdoptedUnheld,
+    },
+    Plant {
         name: "hasty-slices",
         what: "pods that run are told to be ready",
         found_by: "slices-tell-of-ready-pods",
@@ -759,6 +775,8 @@ impl Bug {
                 | Self::BaselessWrites
                 | Self::UnplacedStay
                 | Self::IgnoredUntold
+                | Self::OrphansHeld
+                | Self::AdoptedUnheld
                 | Self::HastySlices
                 | Self::GrantsForgotten
                 | Self::ChargesLost

@@ -58,6 +58,8 @@ pub(crate) struct Flight {
     pub label: String,
     /// The server that it goes to.
     pub server: usize,
+    /// In whose term it was sent, if it is of a role of which one leads.
+    pub term: Option<String>,
     /// What was committed when it was sent.
     pub known: Revision,
     /// The seat that it has taken.
@@ -291,7 +293,8 @@ impl Servers {
     ) -> FlightId {
         self.next += 1;
         let (known, stage) = (self.mem.revision(), Stage::Travels(request));
-        let flight = Flight { role, life, asked, sent, reply, label, server, known, class: None, stage };
+        let term = crate::leaders::term(role, &label, self);
+        let flight = Flight { role, life, asked, sent, reply, label, server, term, known, class: None, stage };
         self.flights.insert(self.next, flight);
         self.next
     }

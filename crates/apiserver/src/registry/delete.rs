@@ -117,6 +117,7 @@ pub(crate) async fn attempt(
     let mut new = marked(cx, &old, options);
     let may_go = strategy::may_go(cx, &new);
     if options.dry_run {
+        rests_on::checks(cx).await?;
         managers::put(&mut new, managers.as_deref());
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }

@@ -85,6 +85,9 @@ fn what_ends_is_given_back_and_scopes_choose() {
     cluster.post(CONFIG_MAPS, &config_map("n", "x")).refused(403, "Forbidden", "exceeded quota: maps");
     cluster.delete(&format!("{CONFIG_MAPS}/m")).expect(200);
     cluster.post(CONFIG_MAPS, &config_map("n", "x")).expect(201);
+    // Of what nothing is charged to nothing is said.
+    quota(&cluster, "odd", json!({"hard": {"example.com/things": "1", "configmaps": "9"}}));
+    assert_eq!(used(&cluster, "odd"), json!({"configmaps": "1"}));
 }
 
 /// What moves from the scopes of one quota to those of another is given back there and counted here.

@@ -58,6 +58,9 @@ fn a_write_is_made_only_while_its_premises_hold() {
     changed["metadata"]["labels"]["a"] = "c".into();
     send(&cluster, "admin", Method::PUT, &path, &as_read, &changed).refused(409, "Conflict", "rests on it");
     send(&cluster, "admin", Method::DELETE, &path, &as_read, &Value::Null).refused(409, "Conflict", "rests on it");
+    let dry = format!("{path}?dryRun=All");
+    send(&cluster, "admin", Method::DELETE, &dry, &as_read, &Value::Null).refused(409, "Conflict", "rests on it");
+    send(&cluster, "admin", Method::DELETE, &dry, &alive, &Value::Null).expect(200);
     assert_eq!(cluster.get(&path).expect(200), whole, "a refused write changes nothing");
     send(&cluster, "admin", Method::DELETE, &path, &alive, &Value::Null).expect(200);
     // And it goes.

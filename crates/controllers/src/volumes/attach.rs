@@ -36,7 +36,9 @@ use serde_json::json;
 
 use super::binder::{BY_REFERENCE, by_reference};
 use super::is_bound_to;
-use super::told::{Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, reports_in_use, tell};
+use super::told::{
+    Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, reports_in_use, tell, unique_of,
+};
 use crate::pods::{self, BY_CLAIM, BY_NODE};
 
 /// Annotation of a volume that one node may have at a time: the node that it was given to last.
@@ -122,8 +124,9 @@ impl AttachDetach {
     fn bereft(&mut self, there: &[&Arc<VolumeAttachment>], volume: &Key, view: &View<'_>, now: Time) -> Plan {
         let mut plan = Plan::none();
         for attachment in there {
-            let Some(unique) = attachment.annotation(UNIQUE_NAME) else { continue };
-            let more = self.0.detach(attachment, unique, view, now);
+            let node = view.get::<Node>("", &attachment.spec.node_name);
+            let Some(unique) = unique_of(attachment, node.map(Arc::as_ref)) else { continue };
+            let more = self.0.detach(attachment, &unique, view, now);
             if !more.writes.is_empty() {
                 plan = plan.confirm_absent(&PersistentVolume::resource(), volume.clone(), "");
             }

@@ -199,7 +199,10 @@ fn what_is_attached_of_a_volume_that_is_gone_goes_where_nobody_uses_it() {
     let untold = ["confirm absent v", "patch a/status volumesAttached=[]"];
     for (node, unique, expected) in [
         (node("a", true, true), true, vec![]),
-        (node("a", false, true), false, vec![]),
+        (node("a", true, true), false, vec![]),
+        // One that upstream's controller made says no name, but has it from the disk.
+        (node("a", false, true), false, untold.to_vec()),
+        (node("a", false, false), false, vec!["confirm absent v", "confirm unchanged a", "delete va-a"]),
         (node("a", false, true), true, untold.to_vec()),
         (node("a", false, false), true, vec!["confirm absent v", "confirm unchanged a", "delete va-a"]),
     ] {
@@ -211,6 +214,49 @@ fn what_is_attached_of_a_volume_that_is_gone_goes_where_nobody_uses_it() {
         let found: Vec<String> =
             words(&plan).into_iter().map(|w| w.replace(&attachment_name("d", "h", "a"), "va-a")).collect();
         assert_eq!(found, expected, "{node} {unique}");
+    }
+}
+
+/// What somebody else made under a name of his own is his.
+#[test]
+fn what_has_another_name_is_left_alone() {
+    let mut odd = attachment("a", true);
+    odd["metadata"]["name"] = "mine".into();
+    let caches = Caches::new()
+        .with::<PersistentVolume>([])
+        .with::<Node>([of(node("a", false, false))])
+        .with::<VolumeAttachment>([of(odd)]);
+    let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &caches.view(), Time::default());
+    assert!(plan.writes.is_empty(), "{plan:?}");
+}
+
+/// A pod that is to go has its disk as long as a container of it may run.
+#[test]
+fn pods_end_with_their_containers() {
+    let going = |statuses: Value| {
+        let mut pod = pod("p", "a");
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        pod["status"]["containerStatuses"] = statuses;
+        pod
+    };
+    let one = |state: Value| json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    let (running, ended) = (one(json!({"running": {}})), one(json!({"terminated": {"exitCode": 0}})));
+    let unknown = one(Value::Null);
+    for (statuses, has_it) in [
+        (json!([running]), true),
+        (json!([ended, running]), true),
+        (json!([ended, unknown]), true),
+        (json!([ended]), false),
+        (json!([]), false),
+    ] {
+        let (words, _) = at(
+            &mut AttachDetach::default(),
+            &[going(statuses.clone())],
+            &[node("a", false, true)],
+            &[attachment("a", true)],
+            0,
+        );
+        assert_eq!(words.is_empty(), has_it, "{statuses}: {words:?}");
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use carrack_engine::{EventRecord, Key, Plan, Premise, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::DEVICE_PATH;
-use k8s_openapi::api::core::v1::{AttachedVolume, Node, Pod};
+use carrack_types::volume::{DEVICE_PATH, UNIQUE_NAME, attachment_name, csi_unique_name};
+use k8s_openapi::api::core::v1::{AttachedVolume, ContainerState, Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
 
@@ -24,12 +24,19 @@ const ANSWERED_IN: Duration = Duration::from_secs(120);
 /// How soon to look again at what nothing will tell of.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// Whether a pod has ended: it says so, or it is to go and no container of it runs (upstream's `IsPodTerminated`, pkg/volume/util).
+fn has_ended(pod: &Pod) -> bool {
+    let mut containers = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    let rests = |state: &ContainerState| state.terminated.is_some() || state.waiting.is_some();
+    is_terminal(pod) || pod.is_deleting() && containers.all(|c| c.state.as_ref().is_some_and(rests))
+}
+
 /// Of pods that have a volume, one for each node. Deleted ones have it until they have ended.
 pub(super) fn by_node<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<String, &'a Arc<Pod>> {
     let mut nodes = BTreeMap::new();
     for pod in pods {
         let node = pods::node_of(pod);
-        if !node.is_empty() && !is_terminal(pod) {
+        if !node.is_empty() && !has_ended(pod) {
             // Of several, one that stays speaks for the node.
             let entry = nodes.entry(node.to_owned()).or_insert(pod);
             if entry.is_deleting() {
@@ -43,6 +50,25 @@ pub(super) fn by_node<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<
 /// Whether something is to be attached to a node for a pod.
 pub(super) fn may_attach_to(node: &Node, pod: &Pod) -> bool {
     node.annotation(MANAGED) == Some("true") && !pod.is_deleting() && !is_out_of_service(node)
+}
+
+/// The name under which a node reports what an attachment attaches: what it says, else that of the disk from which its own name
+/// comes. One that the node neither uses nor is told of has none there; none at all for what nobody here would have made.
+pub(super) fn unique_of(attachment: &VolumeAttachment, node: Option<&Node>) -> Option<String> {
+    if let Some(said) = attachment.annotation(UNIQUE_NAME) {
+        return Some(said.to_owned());
+    }
+    let (attacher, name) = (&attachment.spec.attacher, attachment.name());
+    let digest = name.strip_prefix("csi-").filter(|digest| digest.len() == 64);
+    digest.filter(|digest| digest.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    let all = csi_unique_name(attacher, "");
+    let in_use = node.iter().flat_map(|n| n.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()));
+    let told = node.iter().flat_map(|n| attached(n).iter().map(|attached| &attached.name));
+    let is_it = |unique: &&String| {
+        let handle = unique.strip_prefix(&all);
+        handle.is_some_and(|handle| attachment_name(attacher, handle, &attachment.spec.node_name) == name)
+    };
+    Some(in_use.chain(told).find(is_it).cloned().unwrap_or(all))
 }
 
 pub(super) fn reports_in_use(node: &Node, unique: &str) -> bool {

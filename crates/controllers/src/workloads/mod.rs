@@ -51,10 +51,7 @@ pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
         Box::new(DeploymentController { by_spec: planted == Some(Planted::SetsBySpec) }),
         Box::new(StatefulSetController { claims_go: planted == Some(Planted::ClaimsGo) }),
         Box::new(DaemonSetController::default()),
-        Box::new(JobController {
-            forgets: planted == Some(Planted::EndsForgotten),
-            untold: planted == Some(Planted::IgnoredUntold),
-        }),
+        Box::new(JobController::default().with_planted(planted)),
         Box::new(TtlController),
         Box::new(CronJobController { forgets: planted == Some(Planted::TimesTwice) }),
     ]

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Characters of hashes in names: apimachinery's alphabet for names.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// How long a generated name may be before its suffix (apiserver, `names.SimpleNameGenerator`).
-const BASE_MAX: usize = 58;
+pub(crate) const BASE_MAX: usize = 58;
 const SUFFIX: usize = 5;
 
 /// Names for children of one purpose, of the form `<base>-xxxxx`, that no object of this kind has: a function of the owner's

@@ -62,7 +62,11 @@ pub(crate) fn find<O: Kind>(
     all.sort_by(|a, b| a.revision.cmp(&b.revision).then_with(|| a.name().cmp(b.name())));
     let data = data(template);
     let next = all.last().map_or(0, |r| r.revision).saturating_add(1);
-    let found = all.iter().rev().find(|r| r.data.as_ref().is_some_and(|d| d.0 == data)).cloned();
+    // Other versions of other controllers write the same template in another form, with nulls that this one leaves out.
+    let is_it = |r: &&Arc<ControllerRevision>| {
+        r.data.as_ref().is_some_and(|d| d.0 == data) || self::template(r).as_ref() == Some(template)
+    };
+    let found = all.iter().rev().find(is_it).cloned();
     if let Some(current) = found {
         if current.revision.saturating_add(1) < next {
             // The template went back to an older form, which is the newest from now on.

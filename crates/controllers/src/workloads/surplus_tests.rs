@@ -254,9 +254,26 @@ fn plan_for_ordinals(policy: &str, replicas: i32, there: &[(usize, Value)], clai
             .with::<PersistentVolumeClaim>(claims.iter().cloned().map(of));
         StatefulSetController::default().reconcile(&Key::new("ns", "web"), &caches.view(), now())
     };
-    // First it notes the template.
+    // First it notes the template; what another controller noted in another form is the same.
     let [Write::Create { object, .. }] = &plan(Vec::new()).writes[..] else { panic!("a revision") };
-    plan(vec![of(object.clone())])
+    let mut noted = object.clone();
+    noted["data"]["spec"]["template"]["metadata"]["creationTimestamp"] = Value::Null;
+    plan(vec![of(noted)])
+}
+
+/// A claim that was to go with the pod before is not the next one's.
+#[test]
+fn a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
+    let claim = |owner: Value| {
+        json!({"metadata": {"namespace": "ns", "name": "data-web-0", "uid": "c", "resourceVersion": "1",
+            "ownerReferences": owner}, "spec": {}})
+    };
+    let of_pod = |name: &str| json!([{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "gone"}]);
+    for (owner, made) in [(json!([]), true), (of_pod("other"), true), (of_pod("web-0"), false)] {
+        let plan = plan_for_ordinals("OrderedReady", 1, &[], &[claim(owner.clone())]);
+        let makes = plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
+        assert_eq!(makes, made, "{owner}: {:?}", words(&plan));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
@@ -12,7 +12,13 @@ use crate::schedule::Schedule;
 
 /// Most pods at the same time of a Job whose pods have indexes, and most indexes with a limit each.
 const MAX_PARALLEL_INDEXED: i64 = 100_000;
-const MAX_COMPLETIONS_LIMITED: i64 = 100_000;
+const MAX_FAILED: i64 = 100_000;
+/// With more completions than this, indexes with a limit each are bound to fewer pods and failures.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MAX_OF_MANY: i64 = 10_000;
+/// Most conditions of a rule.
+const MAX_CONDITIONS: usize = 20;
+const MAX_MANAGER: usize = 63;
 /// Most rules of a policy, and most exit codes of a rule.
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
@@ -31,7 +37,6 @@ const ROWS: &[Row] = &[
     ("maxFailedIndexes", Demand::NotNegative),
     ("completionMode", Demand::OneOf(&["Indexed", "NonIndexed"])),
     ("podReplacementPolicy", Demand::OneOf(&["Failed", "TerminatingOrFailed"])),
-    ("managedBy", Demand::Form(names::qualified_name)),
 ];
 
 /// Checks a Job.
@@ -44,6 +49,7 @@ pub(super) fn job(object: &Place<'_>, errors: &mut Errors) {
         return;
     }
     workloads::selector(&own, errors);
+    last_host_name(&object.field("metadata"), &spec, errors);
     if !workloads::matches(own.value, labels.value) {
         let text = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid(labels.path.clone(), labels.value.clone(), text));
@@ -72,6 +78,42 @@ pub(super) fn job(object: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// Each pod of an Indexed Job has a host name with its index.
+fn last_host_name(metadata: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
+    let name = metadata.text("name");
+    let Some(last) = spec.number("completions").filter(|completions| *completions > 0) else { return };
+    if spec.text("completionMode") != "Indexed" || name.is_empty() {
+        return;
+    }
+    let host = format!("{name}-{}", last - 1);
+    if names::dns1123_label(&host).is_some() {
+        let text = format!("will not able to create pod with invalid DNS label: {host}");
+        metadata.invalid("name", text, errors);
+    }
+}
+
+/// Who manages a Job is named by a path below a domain.
+fn manager(name: &Place<'_>, errors: &mut Errors) {
+    let text = name.value.as_str().unwrap_or_default();
+    let mut invalid = |value: &str, problem: &str| errors.push(FieldError::invalid(name.path.clone(), value, problem));
+    match text.split_once('/') {
+        _ if text.is_empty() => errors.push(FieldError::required(name.path.clone(), "")),
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            if let Some(problem) = names::dns1123_subdomain(host) {
+                invalid(host, &problem);
+            }
+            let may = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+            if !path.bytes().all(may) {
+                invalid(path, "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')");
+            }
+        }
+        _ => invalid(text, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
+    }
+    if text.len() > MAX_MANAGER {
+        errors.push(FieldError::too_long(name.path.clone(), MAX_MANAGER as u64));
+    }
+}
+
 fn of_spec(spec: &Place<'_>, errors: &mut Errors) {
     check(spec, ROWS, errors);
     let template = spec.field("template");
@@ -85,6 +127,9 @@ fn of_spec(spec: &Place<'_>, errors: &mut Errors) {
         _ => pod_spec.one_of("restartPolicy", &["OnFailure", "Never"], errors),
     }
     indexed(spec, errors);
+    if let Some(name) = spec.some("managedBy") {
+        manager(&name, errors);
+    }
     if let Some(policy) = spec.some("podFailurePolicy") {
         failure_policy(&policy, spec, &pod_spec, errors);
     }
@@ -119,17 +164,22 @@ fn indexed(spec: &Place<'_>, errors: &mut Errors) {
         if completions.is_some_and(|completions| failed > completions) {
             spec.invalid("maxFailedIndexes", "must be less than or equal to completions", errors);
         }
+        if failed > MAX_FAILED {
+            spec.invalid("maxFailedIndexes", format!("must be less than or equal to {MAX_FAILED}"), errors);
+        }
     }
-    if spec.some("backoffLimitPerIndex").is_some() && completions.is_some_and(|all| all > MAX_COMPLETIONS_LIMITED) {
-        let text =
-            format!("must be less than or equal to {MAX_COMPLETIONS_LIMITED} when backoffLimitPerIndex is specified");
+    if spec.some("backoffLimitPerIndex").is_some() && completions.is_some_and(|all| all > MANY_COMPLETIONS) {
         if spec.number("maxFailedIndexes").is_none() {
-            errors.push(FieldError::required(
-                spec.path_of("maxFailedIndexes"),
-                format!("must be specified when completions is above {MAX_COMPLETIONS_LIMITED}"),
-            ));
-        } else {
-            spec.invalid("completions", text, errors);
+            let text = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+            errors.push(FieldError::required(spec.path_of("maxFailedIndexes"), text));
+        }
+        for field in ["parallelism", "maxFailedIndexes"] {
+            if spec.number(field).is_some_and(|number| number > MAX_OF_MANY) {
+                let text = format!(
+                    "must be less than or equal to {MAX_OF_MANY} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index"
+                );
+                spec.invalid(field, text, errors);
+            }
         }
     }
 }
@@ -172,6 +222,10 @@ fn failure_policy(policy: &Place<'_>, spec: &Place<'_>, pod_spec: &Place<'_>, er
         }
         if let Some(codes) = codes {
             exit_codes(&codes, &containers, errors);
+        }
+        let all = rule.items("onPodConditions").count();
+        if all > MAX_CONDITIONS {
+            errors.push(FieldError::too_many(rule.path_of("onPodConditions"), all, MAX_CONDITIONS as u64));
         }
         for condition in rule.items("onPodConditions") {
             if condition.needs_text("type", errors).is_some() {
@@ -258,8 +312,8 @@ fn listed(set: &Place<'_>, completions: i64, errors: &mut Errors) -> Option<i64>
         errors.push(FieldError::too_long(set.path.clone(), MAX_INDEXES_BYTES as u64));
         return None;
     }
-    match count_indexes(text, completions) {
-        Ok(count) => Some(count),
+    match intervals(text, completions) {
+        Ok(found) => Some(found.iter().map(|(first, last)| last - first + 1).sum()),
         Err(problem) => {
             let problem = format!("error parsing succeededIndexes: {problem}");
             errors.push(FieldError::invalid(set.path.clone(), text, problem));
@@ -268,7 +322,8 @@ fn listed(set: &Place<'_>, completions: i64, errors: &mut Errors) -> Option<i64>
     }
 }
 
-fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
+/// The intervals of a set of indexes below `completions`, in ascending order; what is wrong with a text that is none.
+pub(super) fn intervals(text: &str, completions: i64) -> Result<Vec<(i64, i64)>, String> {
     let index = |part: &str| match part.parse::<i64>() {
         Err(_) => Err(format!("cannot convert string to integer for index: {part:?}")),
         Ok(index) if index >= completions => Err(format!("too large index: {part:?}")),
@@ -276,7 +331,7 @@ fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
     };
     // Each number is greater than the one before it, those of an interval as well.
     let mut before = -1;
-    let mut count = 0;
+    let mut found = Vec::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {
         let limits: Vec<&str> = part.split('-').collect();
         if limits.len() > 2 {
@@ -290,11 +345,12 @@ fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
             if index <= before {
                 return Err(format!("non-increasing order, previous: {before}, current: {index}"));
             }
-            count += first.replace(index).map_or(1, |first| index - first);
+            first.get_or_insert(index);
             before = index;
         }
+        found.extend(first.map(|first| (first, before)));
     }
-    Ok(count)
+    Ok(found)
 }
 
 /// Checks a CronJob.
@@ -369,13 +425,15 @@ pub(super) fn changes(new_object: &Place<'_>, old_object: &Place<'_>, errors: &m
         if !free {
             return template;
         }
-        let mut clear = |pointer: &str, fields: &[&str]| {
+        let mut clear = |pointer: &str, may_go: &dyn Fn(&str, &Value) -> bool| {
             if let Some(Value::Object(map)) = template.pointer_mut(pointer) {
-                map.retain(|key, _| !fields.contains(&key.as_str()));
+                map.retain(|key, value| !may_go(key, value));
             }
         };
-        clear("/metadata", &["annotations", "labels"]);
-        clear("/spec", &["nodeSelector", "affinity", "tolerations", "schedulingGates"]);
+        clear("/metadata", &|key, _| matches!(key, "annotations" | "labels"));
+        clear("/spec", &|key, _| matches!(key, "nodeSelector" | "tolerations" | "schedulingGates"));
+        clear("/spec/affinity", &|key, _| key == "nodeAffinity");
+        clear("/spec", &|key, value| key == "affinity" && value.as_object().is_some_and(Map::is_empty));
         for list in ["containers", "initContainers"] {
             for container in
                 template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut).into_iter().flatten()
@@ -390,43 +448,5 @@ pub(super) fn changes(new_object: &Place<'_>, old_object: &Place<'_>, errors: &m
     let (now, before) = (new.field("template"), old.field("template"));
     if fixed(now.value) != fixed(before.value) {
         errors.push(FieldError::invalid(now.path, now.value.clone(), "field is immutable"));
-    }
-}
-
-/// The status of a Job: what is done stays done.
-pub(super) fn status(new_object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
-    const ROWS: &[Row] = &[
-        ("active", Demand::NotNegative),
-        ("succeeded", Demand::NotNegative),
-        ("failed", Demand::NotNegative),
-        ("ready", Demand::NotNegative),
-        ("terminating", Demand::NotNegative),
-    ];
-    let (new, old) = (new_object.field("status"), old_object.field("status"));
-    check(&new, ROWS, errors);
-    let is = |status: &Place<'_>, wanted: &str| {
-        status.items("conditions").any(|c| (c.text("type"), c.text("status")) == (wanted, "True"))
-    };
-    let ends = |status: &Place<'_>| ["Complete", "Failed"].map(|wanted| is(status, wanted));
-    let (now, before) = (ends(&new), ends(&old));
-    let path = new.path_of("conditions");
-    if now == [true, true] && before != now {
-        let shown = new.field("conditions").value.clone();
-        errors.push(FieldError::invalid(path.clone(), shown, "cannot set Complete=True and Failed=true conditions"));
-    }
-    for (wanted, (before, now)) in ["Complete", "Failed"].into_iter().zip(before.into_iter().zip(now)) {
-        if before && !now {
-            let text = format!("cannot disable the terminal {wanted}=True condition");
-            errors.push(FieldError::invalid(path.clone(), new.field("conditions").value.clone(), text));
-        }
-    }
-    let completed = new.some("completionTime").is_some();
-    if completed && !now[0] {
-        let text = "cannot set completionTime when there is no Complete=True condition";
-        new.invalid("completionTime", text, errors);
-    }
-    if now[0] && !completed && !before[0] {
-        errors
-            .push(FieldError::required(new.path_of("completionTime"), "completionTime is required for Complete jobs"));
     }
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{
-    admission, autoscaling, configuration, crd, jobs, limits, names, networking, pod, pod_update, rbac, required,
-    service, storage, workloads,
+    admission, autoscaling, configuration, crd, job_status, jobs, limits, names, networking, pod, pod_update, rbac,
+    required, service, storage, workloads,
 };
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
@@ -172,7 +172,7 @@ pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
         ("", "Node") => changed_node(&new, &mut errors),
         ("apps", kind) => workloads::status(kind, &new, &old, &mut errors),
         ("", "ReplicationController") => workloads::status("ReplicationController", &new, &old, &mut errors),
-        ("batch", "Job") => jobs::status(&new, &old, &mut errors),
+        ("batch", "Job") => job_status::status(&new, &old, &mut errors),
         ("storage.k8s.io", "VolumeAttachment") => storage::attachment(&new, &mut errors),
         _ => {}
     }

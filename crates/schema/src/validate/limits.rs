@@ -76,6 +76,48 @@ const SCOPES: [&str; 7] = [
     "VolumeAttributesClass",
 ];
 
+/// Scopes that an object is in or not, whatever it says.
+const SCOPES_OF_NO_VALUES: [&str; 5] =
+    ["Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "CrossNamespacePodAffinity"];
+
+/// Whether a resource can be limited for objects of a scope: others are never in it (upstream's
+/// `IsResourceQuotaScopeValidForResource`).
+fn can_be_scoped(scope: &str, name: &str) -> bool {
+    let computed = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"].contains(&name);
+    match scope {
+        "BestEffort" => name == "pods",
+        "Terminating" | "NotTerminating" | "NotBestEffort" | "PriorityClass" | "CrossNamespacePodAffinity" => {
+            name == "pods" || computed
+        }
+        "VolumeAttributesClass" => ["persistentvolumeclaims", "requests.storage"].contains(&name),
+        _ => true,
+    }
+}
+
+/// Whether a quota's scopes can hold together, and for what it limits.
+fn scopes_fit(place: &Place<'_>, scopes: &[&str], spec: &Place<'_>, errors: &mut Errors) {
+    let mut invalid = |text: &str| errors.push(FieldError::invalid(place.path.clone(), place.value.clone(), text));
+    for scope in scopes {
+        let limited = spec.entries("hard").filter(|(name, _)| is_standard(name));
+        for _ in limited.filter(|(name, _)| !can_be_scoped(scope, name)) {
+            invalid("unsupported scope applied to resource");
+        }
+    }
+    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if scopes.contains(&one) && scopes.contains(&other) {
+            invalid("conflicting scopes");
+        }
+    }
+}
+
+/// Whether a name without a domain is one that a quota may limit.
+fn is_standard(name: &str) -> bool {
+    QUOTA_RESOURCES.contains(&name)
+        || QUOTA_OBJECTS.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+}
+
 pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
     let hard = spec.field("hard");
     for (name, value) in spec.entries("hard") {
@@ -84,11 +126,7 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(path, name.as_str(), problem));
             continue;
         }
-        let standard = QUOTA_RESOURCES.contains(&name.as_str())
-            || QUOTA_OBJECTS.contains(&name.as_str())
-            || name.starts_with("hugepages-")
-            || name.starts_with("requests.hugepages-");
-        if !name.contains('/') && !standard {
+        if !name.contains('/') && !is_standard(name) {
             errors.push(FieldError::invalid(path, name.as_str(), "must be a standard resource for quotas"));
             continue;
         }
@@ -106,15 +144,20 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(spec.path_of("scopes"), *scope, "unsupported scope"));
         }
     }
-    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
-        if scopes.contains(&one) && scopes.contains(&other) {
-            spec.invalid("scopes", "conflicting scopes", errors);
-        }
-    }
-    for expression in spec.field("scopeSelector").items("matchExpressions") {
+    scopes_fit(&spec.field("scopes"), &scopes, spec, errors);
+    let selector = spec.field("scopeSelector");
+    let selected: Vec<&str> =
+        selector.items("matchExpressions").map(|expression| expression.text("scopeName")).collect();
+    scopes_fit(&selector.field("matchExpressions"), &selected, spec, errors);
+    for expression in selector.items("matchExpressions") {
         let scope = expression.text("scopeName");
         if !SCOPES.contains(&scope) {
             errors.push(FieldError::invalid(expression.path_of("scopeName"), scope, "unsupported scope"));
+        }
+        if SCOPES_OF_NO_VALUES.contains(&scope) && expression.text("operator") != "Exists" {
+            let text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, \
+                ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            expression.invalid("operator", text, errors);
         }
         let values = expression.texts("values");
         match expression.text("operator") {
@@ -126,7 +169,7 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
             "Exists" | "DoesNotExist" if !values.is_empty() => {
                 expression.invalid(
                     "values",
-                    "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector",
+                    "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
                     errors,
                 );
             }

@@ -55,6 +55,12 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             ignoring_job(rng, safety, &mut acts);
             return acts;
         }
+        Some(Bug::OrphansHeld | Bug::AdoptedUnheld) => {
+            super::heirs::acts(rng, safety, 6, bug == Some(Bug::AdoptedUnheld), &mut acts);
+            // Something that comes to its end.
+            job(rng, safety, "job", &mut acts);
+            return acts;
+        }
         Some(Bug::HastySlices) => {
             super::services::acts(rng, safety, &mut acts);
             return acts;
@@ -129,6 +135,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     if parts.has("endings") {
         super::endings::owners(&mut rng.fork("owners"), safety, 2, &mut acts);
         super::endings::namespaces(&mut rng.fork("namespaces"), safety, 1, &mut acts);
+        super::heirs::acts(&mut rng.fork("heirs"), safety, 1, true, &mut acts);
     }
     if parts.has("scratch") {
         if !(parts.has("claims") || parts.has("stateful")) {

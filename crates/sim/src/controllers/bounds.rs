@@ -212,6 +212,7 @@ impl Bounds {
     /// A pod of a Job changed.
     fn worked(&mut self, change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         let pod = change.object();
+        super::heirs::came(change, breaches);
         let ends = self.jobs.entry(controller(pod).to_owned()).or_default();
         match text(pod, "/status/phase") {
             "Succeeded" => _ = ends.succeeded.insert(uid(pod).to_owned()),

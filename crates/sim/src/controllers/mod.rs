@@ -8,6 +8,7 @@ mod bounds;
 mod budgets;
 mod claims;
 mod endings;
+mod heirs;
 mod quotas;
 mod scratch;
 mod services;

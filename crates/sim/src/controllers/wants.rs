@@ -83,6 +83,9 @@ fn job_lacks(job: &Value, observer: &Observer) -> Option<String> {
     if !over("Complete") && !over("Failed") {
         return Some("is not over".to_owned());
     }
+    if let Some(left) = super::heirs::left(observer) {
+        return Some(left);
+    }
     let left = pods_of(job, observer).find(|p| !terminal(p) || p.pointer("/metadata/finalizers").is_some());
     left.map(|pod| format!("is over, and its pod {} is not", key_of(pod)))
 }
@@ -112,7 +115,7 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
             conditions.sort_by_key(Value::to_string);
             let status = object.get("status").and_then(Value::as_object);
             // How often a Job's pods fail depends on when it is suspended.
-            let told = |field: &String| kind != "job" || field == "succeeded";
+            let told = |field: &String| kind != "job" || field == "succeeded" && !super::heirs::inherits(object);
             let counts: BTreeMap<&String, &Value> =
                 status.into_iter().flatten().filter(|(field, v)| v.is_i64() && told(field)).collect();
             (format!("{kind} {}", key_of(object)), json!({"pods": pods, "conditions": conditions, "status": counts}))

@@ -207,7 +207,9 @@ fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
     if !asked && attributes.old.is_some_and(|old| old.get("spec") == quota.get("spec")) {
         return;
     }
-    let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
+    // Of what nothing is charged to nothing is said.
+    let known = hard.keys().filter(|name| usage::counted(name).is_some());
+    let mut used: ResourceList = known.map(|name| (name.clone(), Quantity::ZERO)).collect();
     for (group, plural) in counted(quota) {
         for object in lookup.list(&group, &plural, attributes.namespace) {
             if !scopes::matches(quota, &plural, object) {

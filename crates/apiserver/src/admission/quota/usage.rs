@@ -2,8 +2,11 @@
 //!
 //! <https://kubernetes.io/docs/concepts/policy/resource-quotas/>; upstream `pkg/quota/v1/evaluator/core`.
 
+use std::collections::BTreeMap;
+
 use carrack_types::pod::{self, ResourceList};
 use carrack_types::quantity::{Form, Quantity};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::Value;
 
 use crate::object::{Object, at, meta, str_at};
@@ -15,6 +18,9 @@ const PLAIN: [&str; 6] =
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// What stands between a storage class and a resource in the name of a quota for that class.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// The same of a class of devices.
+const OF_DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 
 /// The name under which objects of any resource are counted.
 fn count_name(group: &str, plural: &str) -> String {
@@ -29,6 +35,9 @@ pub(super) fn counted(name: &str) -> Option<(String, String)> {
             Some((plural, group)) => Some((group.to_owned(), plural.to_owned())),
             None => core(counted),
         };
+    }
+    if name.ends_with(OF_DEVICES) {
+        return Some(("resource.k8s.io".to_owned(), "resourceclaims".to_owned()));
     }
     if name.contains(OF_CLASS) || name == "requests.storage" {
         return core("persistentvolumeclaims");
@@ -67,6 +76,9 @@ pub(super) fn amounts(value: Option<&Value>) -> ResourceList {
 /// What an object counts for; `now_unix_s` tells whether a pod is overdue to be gone.
 pub(super) fn of(group: &str, plural: &str, object: &Object, now_unix_s: i64) -> ResourceList {
     let mut used = ResourceList::from([(count_name(group, plural), one())]);
+    if (group, plural) == ("resource.k8s.io", "resourceclaims") {
+        used.extend(of_devices(object));
+    }
     if !group.is_empty() {
         return used;
     }
@@ -92,7 +104,11 @@ pub(super) fn of(group: &str, plural: &str, object: &Object, now_unix_s: i64) ->
         "persistentvolumeclaims" => {
             let asked = amount(at(object, &["spec", "resources", "requests", "storage"]));
             let given = amount(at(object, &["status", "allocatedResources", "storage"]));
-            let storage = asked.max(given);
+            // Whole bytes are counted.
+            let storage = match asked.max(given) {
+                part if part.is_whole() => part,
+                part => Quantity::from_units(part.units(), part.form()),
+            };
             used.insert("requests.storage".to_owned(), storage);
             let class = storage_class(object);
             if !class.is_empty() {
@@ -122,11 +138,72 @@ fn has_ended(pod: &Object, now_unix_s: i64) -> bool {
     matches!((deletion, grace_s), (Ok(at), Some(grace_s)) if now_unix_s > at.as_second().saturating_add(grace_s))
 }
 
+/// Counts what a container has, or was granted, for what it asks for, where that is more: one that is resized keeps what it had
+/// until its node has done it, and one that its node cannot resize keeps just that (k8s.io/component-helpers/resource
+/// `determineContainerReqs`).
+fn as_held(pod: &mut Pod) {
+    let (Some(spec), Some(status)) = (&mut pod.spec, &pod.status) else { return };
+    let refused = |c: &PodCondition| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible");
+    let stays = status.conditions.iter().flatten().any(refused);
+    let statuses = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let Some(told) = statuses().find(|told| told.name == container.name) else { continue };
+        let Some(has) = &told.resources else { continue };
+        let asked = container.resources.get_or_insert_default();
+        for (list, held) in [
+            (&mut asked.requests, [has.requests.as_ref(), told.allocated_resources.as_ref()]),
+            (&mut asked.limits, [has.limits.as_ref(), None]),
+        ] {
+            let mut most = if stays { BTreeMap::new() } else { list.take().unwrap_or_default() };
+            for (name, quantity) in held.into_iter().flatten().flatten() {
+                let amount = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
+                    Quantity::parse(&q.0).unwrap_or_default()
+                };
+                if most.get(name).is_none_or(|known| amount(known) < amount(quantity)) {
+                    most.insert(name.clone(), quantity.clone());
+                }
+            }
+            *list = Some(most);
+        }
+    }
+}
+
+/// How many devices of each class a claim may be given (upstream's `claimEvaluator`, resource_claims.go).
+fn of_devices(claim: &Object) -> ResourceList {
+    /// The most devices that a claim is ever given.
+    const MOST: i64 = 32;
+    let asked = |request: &Value| {
+        let class = request["deviceClassName"].as_str().unwrap_or_default();
+        let count = match request["allocationMode"].as_str() {
+            Some("All") => MOST,
+            _ => request["count"].as_i64().unwrap_or(1),
+        };
+        (class.to_owned(), count)
+    };
+    let mut all: BTreeMap<String, i64> = BTreeMap::new();
+    for request in at(claim, &["spec", "devices", "requests"]).and_then(Value::as_array).into_iter().flatten() {
+        // Of alternatives it gets one: at most the largest of a class.
+        let mut of_request: BTreeMap<String, i64> = BTreeMap::new();
+        let others = request["firstAvailable"].as_array().into_iter().flatten();
+        for (class, count) in request.get("exactly").into_iter().chain(others).map(asked) {
+            let most = of_request.entry(class).or_default();
+            *most = count.max(*most);
+        }
+        for (class, count) in of_request {
+            let sum = all.entry(class).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+    let named = all.into_iter().filter(|(class, _)| !class.is_empty());
+    named.map(|(class, count)| (format!("{class}{OF_DEVICES}"), Quantity::from_units(count, Form::DecimalSi))).collect()
+}
+
 fn of_pod(pod: &Object) -> ResourceList {
     let mut used = ResourceList::from([("pods".to_owned(), one())]);
-    let Ok(typed) = serde_json::from_value::<k8s_openapi::api::core::v1::Pod>(Value::Object(pod.clone())) else {
+    let Ok(mut typed) = serde_json::from_value::<Pod>(Value::Object(pod.clone())) else {
         return used;
     };
+    as_held(&mut typed);
     for (name, quantity) in pod::requests(&typed) {
         let plain = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         if plain {
@@ -225,9 +302,46 @@ mod tests {
                 "count/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 \
                  fast.storageclass.storage.k8s.io/requests.storage=2Gi persistentvolumeclaims=1 requests.storage=2Gi",
             ),
+            (
+                "",
+                "persistentvolumeclaims",
+                json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}}),
+                "count/persistentvolumeclaims=1 persistentvolumeclaims=1 requests.storage=2",
+            ),
+            (
+                "resource.k8s.io",
+                "resourceclaims",
+                json!({"spec": {"devices": {"requests": [
+                    {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}},
+                    {"name": "b", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}},
+                    {"name": "c", "firstAvailable": [{"name": "x", "deviceClassName": "gpu", "count": 4},
+                        {"name": "y", "deviceClassName": "gpu"}, {"name": "z", "deviceClassName": "nic"}]}]}}}),
+                "count/resourceclaims.resource.k8s.io=1 gpu.deviceclass.resource.k8s.io/devices=6 \
+                 nic.deviceclass.resource.k8s.io/devices=33",
+            ),
         ] {
             assert_eq!(shown(group, plural, object), want);
         }
+    }
+
+    /// A container that is resized counts for the more of what it has and what it asks for.
+    #[test]
+    fn what_is_resized_counts_as_long_as_it_is_held() {
+        let check = |asked: &str, granted: &str, has: &str, refused: bool, want: &str| {
+            let condition = json!([{"type": "PodResizePending", "status": "True", "reason": if refused { "Infeasible" } else { "Deferred" }}]);
+            let pod = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": asked}, "limits": {"cpu": "9"}}}]},
+                "status": {"conditions": condition, "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true,
+                    "restartCount": 0, "allocatedResources": {"cpu": granted}, "resources": {"requests": {"cpu": has}, "limits": {"cpu": "8"}}}]}});
+            let limit = if refused { 8 } else { 9 };
+            let want = format!("count/pods=1 cpu={want} limits.cpu={limit} pods=1 requests.cpu={want}");
+            assert_eq!(shown("", "pods", pod), want);
+        };
+        check("1", "1", "1", false, "1");
+        check("2", "1", "1", false, "2");
+        check("1", "2", "2", false, "2");
+        check("1", "1", "2", false, "2");
+        check("1", "2", "1", false, "2");
+        check("7", "2", "1", true, "2");
     }
 
     #[test]
@@ -242,6 +356,7 @@ mod tests {
             ("count/deployments.apps", Some(("apps", "deployments"))),
             ("count/widgets.example.com", Some(("example.com", "widgets"))),
             ("count/pods", Some(("", "pods"))),
+            ("gpu.deviceclass.resource.k8s.io/devices", Some(("resource.k8s.io", "resourceclaims"))),
             ("nothing", None),
         ] {
             let want = want.map(|(group, plural)| (group.to_owned(), plural.to_owned()));

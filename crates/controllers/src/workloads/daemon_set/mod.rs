@@ -16,6 +16,7 @@ mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::Object as _;
@@ -57,7 +58,11 @@ impl Known<'_> {
         pod.label(revisions::LABEL) == Some(&self.hash)
     }
     pub fn is_available(&self, pod: &Pod) -> bool {
-        pods::available(pod, self.spec.min_ready_seconds.unwrap_or(0), self.now).is_ok()
+        self.availability(pod).is_ok()
+    }
+    /// Whether a pod has been ready for long enough; if not, how long it still has to be.
+    pub fn availability(&self, pod: &Pod) -> Result<(), Option<Duration>> {
+        pods::available(pod, self.spec.min_ready_seconds.unwrap_or(0), self.now)
     }
     /// How many nodes are to have a pod.
     pub fn desired(&self) -> i32 {
@@ -74,6 +79,10 @@ impl Known<'_> {
         let unavailable =
             rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(1, |v| scaled(v, self.desired(), true)).max(0);
         (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
+    }
+    /// Whether a node may have a new pod beside an old one.
+    pub fn surges(&self) -> bool {
+        self.rolls() && self.bounds().0 > 0
     }
     /// Whether pods of other revisions are replaced.
     pub fn rolls(&self) -> bool {

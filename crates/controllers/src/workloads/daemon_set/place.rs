@@ -153,7 +153,10 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Pla
         }
         let here = known.on(node.name());
         plan = match (runs, stays) {
-            (true, _) if here.is_empty() => make(plan, view, known, node),
+            // With a surge a pod that goes is no reason to have none.
+            (true, _) if here.is_empty() || known.surges() && here.iter().all(|p| p.is_deleting()) => {
+                make(plan, view, known, node)
+            }
             (_, true) => tidy(plan, known, here, ended),
             (_, false) => here.iter().filter(|p| !p.is_deleting()).fold(plan, |plan, pod| remove(plan, known, pod)),
         };
@@ -187,7 +190,7 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended)
             };
             let about =
                 format!("Found {what} daemon pod {}/{} on node {}", pod.namespace(), pod.name(), pods::node(pod));
-            let message = format!("{about}, will try to kill it");
+            let message = format!("{about}, will try to {} it", if what == "failed" { "kill" } else { "delete" });
             let event = match what {
                 "failed" => EventRecord::warning(known.set, reason, message),
                 _ => EventRecord::normal(known.set, reason, message),
@@ -204,7 +207,7 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended)
     living.sort_by_key(|p| {
         (pods::node(p).is_empty(), p.metadata.creation_timestamp.as_ref().map(|t| t.0), p.name().to_owned())
     });
-    let surges = known.rolls() && known.bounds().0 > 0;
+    let surges = known.surges();
     let mut kept: Vec<&Arc<Pod>> = Vec::new();
     for pod in living {
         let beside_old = surges && kept.len() == 1 && known.is_new(kept[0]) != known.is_new(pod);

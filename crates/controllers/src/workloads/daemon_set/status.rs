@@ -42,7 +42,7 @@ pub(super) fn write(known: &Known<'_>) -> Plan {
         new.current_number_scheduled += 1;
         new.number_ready += i32::from(pods::ready(first));
         updated += i32::from(known.is_new(first));
-        match pods::available(first, known.spec.min_ready_seconds.unwrap_or(0), known.now) {
+        match known.availability(first) {
             Ok(()) => available += 1,
             Err(Some(left)) => plan = plan.requeue_after(left),
             Err(None) => {}

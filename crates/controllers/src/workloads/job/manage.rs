@@ -10,7 +10,8 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 
 use super::super::{BURST, names, pods};
-use super::{Known, TRACKING, chooses, indexes, let_go, per_index, tracked, verdict};
+use super::indexes::{self, Indexes};
+use super::{Known, TRACKING, chooses, let_go, per_index, tracked, verdict};
 
 /// How long a pod waits that replaces one which failed: twice as long after each failure.
 const BACKOFF: Duration = Duration::from_secs(10);
@@ -52,8 +53,8 @@ pub(super) fn plan(known: &Known<'_>, status: &JobStatus, view: &View<'_>) -> Pl
         None => parallelism,
         Some(completions) => {
             let text = status.failed_indexes.as_deref().unwrap_or_default();
-            let given_up = indexes::parse(text, completions).len();
-            (completions - succeeded - i32::try_from(given_up).unwrap_or(i32::MAX)).min(parallelism).max(0)
+            let given_up = Indexes::parse(text, completions).len();
+            (completions - succeeded).saturating_sub(given_up).min(parallelism).max(0)
         }
     };
     if active > wanted {
@@ -104,16 +105,16 @@ fn make_any(known: &Known<'_>, view: &View<'_>, missing: usize) -> Plan {
 
 fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing: usize) -> Plan {
     let completions = known.spec.completions.unwrap_or(0);
-    let over = |text: Option<&String>| indexes::parse(text.map_or("", String::as_str), completions);
+    let over = |text: Option<&String>| Indexes::parse(text.map_or("", String::as_str), completions);
     let done = over(status.completed_indexes.as_ref());
     let failed = over(status.failed_indexes.as_ref());
     let lives = |p: &Arc<Pod>| pods::active(p) || known.end_of(p).is_none();
-    let taken: BTreeSet<i32> = known.pods.iter().filter(|p| lives(p)).filter_map(|p| indexes::of_pod(p)).collect();
-    let free = (0..completions).filter(|i| !done.contains(i) && !failed.contains(i) && !taken.contains(i));
+    let taken: Indexes = known.pods.iter().filter(|p| lives(p)).filter_map(|p| indexes::of_pod(p)).collect();
+    let not_free = done.union(&failed).union(&taken);
     let mut plan = Plan::none();
     let mut left = missing;
     let of_all = backoff(known);
-    for index in free {
+    for index in not_free.missing(completions) {
         if left == 0 {
             break;
         }
@@ -126,7 +127,7 @@ fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing:
             plan = plan.requeue_after(wait);
             continue;
         }
-        let base = format!("{}-{index}", known.job.name());
+        let base = base_of_index(known, index);
         let purpose = format!("index {index}");
         let name = names::free::<Pod>(view, (known.job.namespace(), &base), known.job.uid(), &purpose).next();
         if let Some(name) = name {
@@ -134,6 +135,13 @@ fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing:
         }
     }
     plan
+}
+
+/// What pods of an index are called, but for what makes their names differ. The index stays whole however long the Job's name is.
+fn base_of_index(known: &Known<'_>, index: i32) -> String {
+    let index = format!("-{index}");
+    let name: String = known.job.name().chars().take((names::BASE_MAX - 1).saturating_sub(index.len())).collect();
+    name + &index
 }
 
 fn create(plan: Plan, known: &Known<'_>, pod: Pod) -> Plan {
@@ -166,18 +174,14 @@ pub(super) fn ended_at(pod: &Pod) -> Option<Time> {
 }
 
 /// Whether a pod failed, rather than was removed because it was not needed.
-fn failed(known: &Known<'_>, pod: &Pod) -> bool {
+pub(super) fn failed(known: &Known<'_>, pod: &Pod) -> bool {
     known.end_of(pod) == Some(false) && (tracked(pod) || !pod.is_deleting())
 }
 
 /// How long to wait yet before making another pod: after failures since the last success.
 fn backoff(known: &Known<'_>) -> Option<Duration> {
-    let succeeded = known.pods.iter().filter(|p| known.end_of(p) == Some(true));
-    let success = succeeded.filter_map(|p| ended_at(p)).max();
-    let failures = known.pods.iter().filter(|p| failed(known, p)).filter_map(|p| ended_at(p));
-    let since: Vec<Time> = failures.filter(|at| success.is_none_or(|s| *at > s)).collect();
-    let last = since.iter().max()?;
-    wait(known, *last, u32::try_from(since.len()).unwrap_or(u32::MAX))
+    let (last, failures) = known.streak.failures()?;
+    wait(known, last, failures)
 }
 
 /// The same for one of an index that has a limit of its own: its pods tell how often it failed.
@@ -212,6 +216,7 @@ fn pod(known: &Known<'_>, name: String) -> Pod {
 /// Tells a pod its index: by annotation, label, environment and host name.
 fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
     let text = index.to_string();
+    pod.metadata.generate_name = Some(format!("{}-", base_of_index(known, index)));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(indexes::INDEX.to_owned(), text.clone());
     if known.spec.backoff_limit_per_index.is_some() {

@@ -19,12 +19,14 @@ mod manage;
 mod orphans;
 mod per_index;
 mod policy;
+mod streak;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod ttl;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
@@ -35,17 +37,29 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::claim::{Claim, Labels, claim_held, controller_of, watch};
 use super::{conditions, pods};
+use crate::Planted;
 use conditions::Condition as _;
+
+use streak::Streak;
 
 pub use ttl::TtlController;
 
 /// The controller of Jobs.
 #[derive(Default)]
 pub struct JobController {
-    /// A planted bug.
-    pub(crate) forgets: bool,
-    /// Another.
-    pub(crate) untold: bool,
+    planted: Option<Planted>,
+    /// What failed lately of Jobs that go on.
+    streaks: BTreeMap<Key, Streak>,
+}
+
+impl JobController {
+    /// With a bug, for the simulator.
+    pub(super) fn with_planted(self, planted: Option<Planted>) -> Self {
+        Self { planted, ..self }
+    }
+    fn has(&self, bug: Planted) -> bool {
+        self.planted == Some(bug)
+    }
 }
 
 /// The finalizer that holds a pod until its end is counted.
@@ -59,6 +73,7 @@ pub(crate) struct Known<'a> {
     pub spec: &'a JobSpec,
     pub pods: Vec<Arc<Pod>>,
     pub now: Time,
+    streak: Streak,
     /// A planted bug: whether pods have let go is not looked at.
     pub forgets: bool,
     /// A planted bug: pods do not tell of failures that the policy ignores.
@@ -87,6 +102,12 @@ impl Known<'_> {
             _ if pod.is_deleting() && !self.replaces_ended_only() => Some(false),
             _ => None,
         }
+    }
+    /// Takes in what its pods tell of failures.
+    fn look_back(&mut self) {
+        let mut streak = std::mem::take(&mut self.streak);
+        streak.look(self);
+        self.streak = streak;
     }
     pub fn active(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.iter().filter(|p| pods::active(p))
@@ -150,9 +171,15 @@ impl Controller for JobController {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         if let Some(pod) = orphans::name(key) {
+            if self.has(Planted::OrphansHeld) {
+                return Plan::none();
+            }
             return orphans::plan(view, &key.namespace, pod);
         }
         let job = view.get::<Job>(&key.namespace, &key.name);
+        if job.is_none_or(|job| is_finished(job) || job.is_deleting()) {
+            self.streaks.remove(key);
+        }
         let plan = abandoned(key, job.map(|j| j.uid()), view);
         if !plan.writes.is_empty() {
             return plan;
@@ -172,11 +199,18 @@ impl Controller for JobController {
         let fits = |pod: &Pod| spec.selector.is_none() || chooses(job, pod.metadata.labels.as_ref());
         // One that has ended, too: what it did counts.
         let adopts = |_: &Pod| spec.selector.is_some();
-        let pods = match claim_held::<Job, Pod>(view, job.as_ref(), Some(TRACKING), fits, adopts) {
+        let held = (!self.has(Planted::AdoptedUnheld)).then_some(TRACKING);
+        let pods = match claim_held::<Job, Pod>(view, job.as_ref(), held, fits, adopts) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
-        let known = Known { job, spec, pods, now, forgets: self.forgets, untold: self.untold };
+        let streak = self.streaks.remove(key).unwrap_or_default();
+        let (forgets, untold) = (self.has(Planted::EndsForgotten), self.has(Planted::IgnoredUntold));
+        let mut known = Known { job, spec, pods, now, streak, forgets, untold };
+        known.look_back();
+        if !known.streak.is_empty() {
+            self.streaks.insert(key.clone(), known.streak.clone());
+        }
         // What is to be counted rests on pods at least as new as the Job's status.
         let plan = tally::plan(&known, view);
         if !plan.writes.is_empty() {

@@ -12,8 +12,9 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::indexes::{self, Indexes};
 use super::policy::Meaning;
-use super::{Known, indexes, manage, tracked};
+use super::{Known, manage, tracked};
 
 /// Annotation with how often a pod's index had failed before it.
 pub(super) const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
@@ -60,31 +61,33 @@ pub(super) fn failures(known: &Known<'_>, index: i32) -> Failures {
 }
 
 /// Marks indexes that have failed for good. Returns the UIDs of pods that must not let go yet.
-pub(super) fn judge(known: &Known<'_>, completed: &BTreeSet<i32>, status: &mut JobStatus) -> BTreeSet<String> {
+pub(super) fn judge(known: &Known<'_>, completed: &Indexes, status: &mut JobStatus) -> BTreeSet<String> {
     let Some(limit) = known.spec.backoff_limit_per_index else { return BTreeSet::new() };
     let completions = known.spec.completions.unwrap_or(0);
     let limit = u32::try_from(limit).unwrap_or(0);
-    let mut failed = status.failed_indexes.as_deref().map(|text| indexes::parse(text, completions));
+    let mut failed = status.failed_indexes.as_deref().map(|text| Indexes::parse(text, completions));
     let mut ended: Vec<(i32, &Pod, Failures)> = Vec::new();
     for pod in known.pods.iter().filter(|p| tracked(p) && known.end_of(p) == Some(false)) {
-        let Some(index) = indexes::of_pod(pod).filter(|i| *i < completions && !completed.contains(i)) else { continue };
+        let Some(index) = indexes::of_pod(pod).filter(|i| *i < completions && !completed.contains(*i)) else {
+            continue;
+        };
         let told = up_to(known, pod);
         let failed = failed.get_or_insert_default();
         match known.meaning(pod) {
-            Meaning::FailsIndex => _ = failed.insert(index),
-            Meaning::Counts | Meaning::FailsJob(_) if told.counted > limit => _ = failed.insert(index),
+            Meaning::FailsIndex => failed.insert(index),
+            Meaning::Counts | Meaning::FailsJob(_) if told.counted > limit => failed.insert(index),
             // It is the last of its Job.
             Meaning::FailsJob(_) => {}
             Meaning::Counts | Meaning::Ignored => ended.push((index, pod, told)),
         }
     }
-    status.failed_indexes = failed.as_ref().map(indexes::write);
+    status.failed_indexes = failed.as_ref().map(Indexes::to_string);
     // A Job that comes to its end makes no more pods.
     if known.is_finishing() {
         return BTreeSet::new();
     }
     let active: BTreeSet<i32> = known.active().filter_map(|p| indexes::of_pod(p)).collect();
-    let over = |index: &i32| active.contains(index) || failed.as_ref().is_some_and(|set| set.contains(index));
+    let over = |index: &i32| active.contains(index) || failed.as_ref().is_some_and(|set| set.contains(*index));
     let mut last: BTreeMap<i32, (u32, Option<Time>, &str)> = BTreeMap::new();
     for (index, pod, told) in ended.into_iter().filter(|(index, ..)| !over(index)) {
         let this = (told.all(), manage::ended_at(pod), pod.uid());

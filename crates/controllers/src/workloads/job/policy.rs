@@ -1,13 +1,11 @@
 //! What a pod's failure means, and when enough has succeeded, where a Job says so itself.
 
-use std::collections::BTreeSet;
-
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::batch::v1::{PodFailurePolicyRule, SuccessPolicy};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::super::pods;
-use super::indexes;
+use super::indexes::Indexes;
 
 /// What is made of a pod's failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +39,8 @@ fn fits(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let of_pod = format!("pod {}/{}", pod.namespace(), pod.name());
     if let Some(codes) = &rule.on_exit_codes {
         let status = pod.status.as_ref()?;
-        let all = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+        // What the work itself failed of is told before what prepared it.
+        let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
         let asked = |c: &&ContainerStatus| codes.container_name.as_ref().is_none_or(|name| *name == c.name);
         return all.filter(asked).find_map(|c| {
             let code = c.state.as_ref()?.terminated.as_ref()?.exit_code;
@@ -59,21 +58,17 @@ fn fits(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
 }
 
 /// The first rule by which enough indexes have succeeded.
-pub(super) fn succeeds(policy: &SuccessPolicy, completed: &BTreeSet<i32>, completions: i32) -> Option<usize> {
+pub(super) fn succeeds(policy: &SuccessPolicy, completed: &Indexes, completions: i32) -> Option<usize> {
     policy.rules.iter().position(|rule| {
-        let counted: BTreeSet<i32> = match &rule.succeeded_indexes {
-            Some(text) => indexes::parse(text, completions),
-            None => (0..completions).collect(),
+        let (all, done) = match &rule.succeeded_indexes {
+            Some(text) => {
+                let listed = Indexes::parse(text, completions);
+                (listed.len(), listed.common(completed))
+            }
+            None => (completions, completed.len()),
         };
         // Nothing that can be read is nothing that has succeeded.
-        if counted.is_empty() {
-            return false;
-        }
-        let done = counted.intersection(completed).count();
-        match rule.succeeded_count {
-            Some(count) => i32::try_from(done).is_ok_and(|done| done >= count),
-            None => done == counted.len(),
-        }
+        all > 0 && done >= rule.succeeded_count.unwrap_or(all)
     })
 }
 
@@ -100,10 +95,14 @@ mod tests {
         check(json!([]), pod.clone(), &Meaning::Counts);
         check(json!([codes("Ignore", "In", json!([1])), disrupted]), pod.clone(), &Meaning::Ignored);
         check(json!([codes("FailIndex", "NotIn", json!([1]))]), pod.clone(), &Meaning::FailsIndex);
+        // What failed in the main container comes before what failed in one that prepared it.
+        let mut both = pod.clone();
+        both["status"]["initContainerStatuses"] = json!([{"name": "init", "image": "", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": {"exitCode": 42}}}]);
         let why = "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 1";
         check(
             json!([codes("Ignore", "In", json!([1])), codes("FailJob", "In", json!([42]))]),
-            pod,
+            both,
             &Meaning::FailsJob(why.into()),
         );
     }

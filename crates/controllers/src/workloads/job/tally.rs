@@ -9,8 +9,9 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus, UncountedTermina
 use k8s_openapi::api::core::v1::Pod;
 
 use super::super::conditions::{self, Condition as _};
+use super::indexes::{self, Indexes};
 use super::policy::Meaning;
-use super::{Known, indexes, let_go, per_index, tracked, verdict};
+use super::{Known, let_go, per_index, tracked, verdict};
 
 /// The most UIDs in the status at a time, and so the most pods that are counted by one write.
 const BATCH: usize = 500;
@@ -73,8 +74,9 @@ fn count_released(
 /// Writes down pods that have ended. Returns all that may let go.
 fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut UncountedTerminatedPods) -> Vec<Arc<Pod>> {
     let completions = known.spec.completions.unwrap_or(0);
-    let mut completed = indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
+    let mut completed = Indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
     let held = per_index::judge(known, &completed, status);
+    let given_up = Indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
     let mut released = Vec::new();
     for pod in known.pods.iter().filter(|p| tracked(p) && !held.contains(p.uid())) {
         let Some(succeeded) = known.end_of(pod) else { continue };
@@ -90,8 +92,10 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         let valid_index = indexes::of_pod(pod).filter(|index| known.is_indexed() && *index < completions);
         if succeeded {
             match valid_index {
+                // One that was given up stays so.
+                Some(index) if given_up.contains(index) => {}
                 // The index is enough to know it by.
-                Some(index) => _ = completed.insert(index),
+                Some(index) => completed.insert(index),
                 None if known.is_indexed() => {}
                 None => uncounted.succeeded.get_or_insert_default().push(uid),
             }
@@ -112,11 +116,11 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         }
     }
     if known.is_indexed() {
-        let text = indexes::write(&completed);
+        let text = completed.to_string();
         if !text.is_empty() || status.completed_indexes.is_some() {
             status.completed_indexes = Some(text).filter(|t| !t.is_empty());
         }
-        let succeeded = i32::try_from(completed.len()).unwrap_or(i32::MAX);
+        let succeeded = completed.len();
         status.succeeded = Some(succeeded).filter(|n| *n > 0).or(status.succeeded.map(|_| 0));
     }
     released

@@ -19,21 +19,40 @@ fn look(spec: Value, status: Value, pods: &[Value]) -> Plan {
 
 /// The same, of a Job of this revision.
 fn look_newer(revision: &str, spec: Value, status: Value, pods: &[Value]) -> Plan {
+    look_again(&mut JobController::default(), revision, spec, status, pods)
+}
+
+/// The same, by a controller that may have looked before.
+fn look_again(controller: &mut JobController, revision: &str, spec: Value, status: Value, pods: &[Value]) -> Plan {
     let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": revision},
         "spec": {"template": {"spec": {"containers": [], "restartPolicy": "Never"}}},
-        "status": {"startTime": "2026-01-01T00:00:00Z"}});
+        "status": {"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}}});
     for (part, more) in [("spec", spec), ("status", status)] {
         for (key, value) in more.as_object().into_iter().flatten() {
             job[part][key] = value.clone();
         }
     }
+    planned(controller, job, pods, "j")
+}
+
+/// What a controller that sees this Job and these pods plans for a key of the namespace, an hour after midnight.
+fn planned(controller: &mut JobController, job: Value, pods: &[Value], key: &str) -> Plan {
     let caches = Caches::new()
         .with_index("controller", index::<Pod>)
         .with_index(BY_JOB, by_job)
         .with::<Pod>(pods.iter().cloned().map(of))
         .with::<Job>([of(job)]);
     let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
-    JobController::default().reconcile(&Key::new("ns", "j"), &caches.view(), now)
+    controller.reconcile(&Key::new("ns", key), &caches.view(), now)
+}
+
+/// The status that a plan writes; null for none.
+fn written(plan: &Plan) -> Value {
+    let status = plan.writes.iter().find_map(|write| match write {
+        Write::Update { object, .. } => Some(object["status"].clone()),
+        _ => None,
+    });
+    status.unwrap_or_default()
 }
 
 fn pod(name: &str, phase: &str, annotations: Value) -> Value {
@@ -114,11 +133,7 @@ fn an_index_remembers_how_often_it_failed() {
 /// The reason for which a Job comes to its end, or `goes on`.
 fn check_end(spec: Value, status: Value, pods: &[Value], expected: &str) {
     let plan = look(spec.clone(), status, pods);
-    let status = plan.writes.iter().find_map(|write| match write {
-        Write::Update { object, .. } => Some(object["status"].clone()),
-        _ => None,
-    });
-    let conditions = status.unwrap_or_default()["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = written(&plan)["conditions"].as_array().cloned().unwrap_or_default();
     // With no pods left, a Job comes to its end at once.
     let last = conditions.last().map(|c| format!("{} {}", c["type"], c["reason"]).replace('"', ""));
     assert_eq!(last.as_deref().unwrap_or("goes on"), expected, "{spec}");
@@ -186,11 +201,7 @@ fn jobs_end_for_a_reason() {
 /// What a look writes down of a Job's clock and pause, and what it tells: `start, conditions, events, requeue`.
 fn check_clock(spec: Value, status: Value, pods: &[Value], expected: (&str, &str, &[&str], Option<u64>)) {
     let plan = look(spec.clone(), status.clone(), pods);
-    let written = plan.writes.iter().find_map(|write| match write {
-        Write::Update { object, .. } => Some(object["status"].clone()),
-        _ => None,
-    });
-    let written = written.unwrap_or_default();
+    let written = written(&plan);
     let word = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let conditions = written["conditions"].as_array().into_iter().flatten();
     let conditions: Vec<_> = conditions
@@ -289,13 +300,7 @@ fn look_at_selecting(mut meta: Value, status: Value, pods: &[Value], key: &str) 
     let job = json!({"metadata": meta, "status": status, "spec": {"completions": 2, "parallelism": 1,
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": {"containers": [], "restartPolicy": "Never"}}}});
-    let caches = Caches::new()
-        .with_index("controller", index::<Pod>)
-        .with_index(BY_JOB, by_job)
-        .with::<Pod>(pods.iter().cloned().map(of))
-        .with::<Job>([of(job)]);
-    let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
-    crate::testing::words(&JobController::default().reconcile(&Key::new("ns", key), &caches.view(), now))
+    crate::testing::words(&planned(&mut JobController::default(), job, pods, key))
 }
 
 fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
@@ -385,6 +390,84 @@ fn what_failed_just_now_is_not_tried_again_at_once() {
     check_wait(spec, &[with(last, "/status/containerStatuses", containers(&[ended(late)]))], Some(157));
 }
 
+/// Pods that are gone have failed all the same.
+#[test]
+fn whoever_deletes_pods_of_a_job_has_it_wait() {
+    let mut controller = JobController::default();
+    let mut check = |name: &str, pods: &[Value], expected: Option<u64>| {
+        let status = json!({"active": 0, "ready": 0, "terminating": 0, "failed": 1});
+        let spec = json!({"completions": 9, "parallelism": 1, "podReplacementPolicy": "TerminatingOrFailed"});
+        let plan = look_again(&mut controller, "1", spec, status, pods);
+        assert_eq!(plan.requeue_after.map(|after| after.as_secs()), expected, "{name}: {:?}", words(&plan));
+    };
+    let ended = |name: &str, phase: &str, second: u32| {
+        let ready =
+            json!([{"type": "Ready", "status": "False", "lastTransitionTime": format!("2026-01-01T00:59:{second}Z")}]);
+        with(with(pod(name, phase, json!({})), "/metadata/finalizers", json!([])), "/status/conditions", ready)
+    };
+    let failed = |name: &str, second| ended(name, "Failed", second);
+    check("one", &[failed("a", 55)], Some(5));
+    check("the same one", &[failed("a", 55)], Some(5));
+    check("two", &[failed("b", 57)], Some(17));
+    check("none is left", &[], Some(17));
+    for (n, wait) in [(1, 38), (2, 78), (3, 158), (4, 318), (5, 598), (6, 598), (7, 598), (8, 598)] {
+        check("many", &[failed(&format!("c{n}"), 58)], Some(wait));
+    }
+    check("one succeeded", &[ended("d", "Succeeded", 58)], None);
+    check("and is gone", &[failed("e", 59)], Some(9));
+    check("earlier ones do not count", &[failed("f", 50)], Some(9));
+}
+
+#[test]
+fn pods_of_an_index_are_called_by_it() {
+    for (name, expected) in [("j".to_owned(), "j-4-"), ("n".repeat(63), &*format!("{}-4-", "n".repeat(55)))] {
+        let job = json!({"metadata": {"namespace": "ns", "name": name, "uid": "j", "resourceVersion": "1"},
+            "spec": {"template": {"spec": {"containers": []}}, "completions": 5, "parallelism": 1, "completionMode": "Indexed"},
+            "status": {"startTime": "2026-01-01T00:00:00Z", "completedIndexes": "0-3", "succeeded": 4}});
+        let plan = planned(&mut JobController::default(), job, &[], &name);
+        let made = plan.writes.iter().find_map(|write| match write {
+            Write::Create { object, .. } => Some(object["metadata"].clone()),
+            _ => None,
+        });
+        let made = made.expect("a pod");
+        assert_eq!(made["generateName"], expected);
+        let whole = made["name"].as_str().unwrap_or_default();
+        assert!(whole.starts_with(expected) && whole.len() == expected.len() + 5, "{whole}");
+    }
+}
+
+/// What is over has a beginning, and is told of what it has too much.
+#[test]
+fn a_job_that_is_over_began_before() {
+    let met = json!([{"type": "SuccessCriteriaMet", "status": "True", "reason": "CompletionsReached", "message": ""}]);
+    for (completions, suspend, succeeded, start, events) in [
+        (1, false, 2, true, &["TooManySucceededPods", "Completed"][..]),
+        (1, true, 1, true, &["Completed"]),
+        // One that was to do nothing never began.
+        (0, true, 0, false, &["Completed"]),
+    ] {
+        let status = json!({"startTime": null, "conditions": met, "succeeded": succeeded});
+        let spec = json!({"completions": completions, "parallelism": 1, "suspend": suspend});
+        let plan = look(spec, status, &[]);
+        let written = written(&plan);
+        assert_eq!(!written["startTime"].is_null(), start, "{written}");
+        assert_eq!(plan.events.iter().map(|event| event.reason.as_str()).collect::<Vec<_>>(), events);
+    }
+}
+
+/// Containers that are restarted in place count as long as they run.
+#[test]
+fn restarts_of_pods_that_are_to_go_count() {
+    let restarted = |phase: &str| {
+        let statuses = json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 3}]);
+        let going = with(pod("a", phase, json!({})), "/metadata/deletionTimestamp", json!("2026-01-01T00:59:59Z"));
+        with(going, "/status/containerStatuses", statuses)
+    };
+    let spec = json!({"completions": 2, "backoffLimit": 3, "podReplacementPolicy": "Failed",
+        "template": {"spec": {"containers": [], "restartPolicy": "OnFailure"}}});
+    check_end(spec, json!({}), &[restarted("Running")], "FailureTarget BackoffLimitExceeded");
+}
+
 #[test]
 fn what_is_left_over_or_beyond_does_not_count_as_failed() {
     let spec = |more: Value| {
@@ -403,17 +486,11 @@ fn what_is_left_over_or_beyond_does_not_count_as_failed() {
     let status = json!({"completedIndexes": "0,1", "succeeded": 2, "active": 1, "ready": 0, "terminating": 0});
     let plan = look(spec(json!({})), status.clone(), &[of_index("c", 2, "Running", (0, 0))]);
     assert_eq!(words(&plan), ["let go c", "delete c"]);
-    let list = |spec: Value, status: Value, pod: Value| {
-        let plan = look(spec, status, &[pod]);
-        plan.writes.iter().find_map(|write| match write {
-            Write::Update { object, .. } => Some(object["status"].clone()),
-            _ => None,
-        })
-    };
+    let list = |spec: Value, status: Value, pod: Value| written(&look(spec, status, &[pod]));
     // One that failed beyond the last index, or of none, did not fail for this work.
     let failed = |index: i32| of_index("c", index, "Failed", (0, 0));
     for (index, counts) in [(0, true), (2, false), (-1, false)] {
-        let status = list(spec(json!({})), json!({}), failed(index)).unwrap_or_default();
+        let status = list(spec(json!({})), json!({}), failed(index));
         let counted = status["uncountedTerminatedPods"]["failed"] == json!(["c"]);
         assert_eq!(counted, counts, "{index}: {status}");
     }
@@ -422,8 +499,7 @@ fn what_is_left_over_or_beyond_does_not_count_as_failed() {
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}});
     for (conditions, expected) in [(met(), 1), (json!([]), 1)] {
         let was_met = conditions != json!([]);
-        let status =
-            list(spec(rules.clone()), json!({"conditions": conditions}), disrupted(failed(0))).unwrap_or_default();
+        let status = list(spec(rules.clone()), json!({"conditions": conditions}), disrupted(failed(0)));
         let all = status["conditions"].as_array().cloned().unwrap_or_default();
         assert_eq!((all.len(), all[0]["type"] == "SuccessCriteriaMet"), (expected, was_met), "{status}");
     }

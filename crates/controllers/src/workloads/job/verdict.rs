@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::conditions::{self, Condition as _};
 use super::super::pods;
-use super::{Known, indexes, manage, per_index, policy, tracked};
+use super::indexes::Indexes;
+use super::{Known, manage, per_index, policy, tracked};
 
 pub(super) const MET: &str = "SuccessCriteriaMet";
 pub(super) const TARGET: &str = "FailureTarget";
@@ -25,6 +26,11 @@ pub(super) fn present(known: &Known<'_>, status: &mut JobStatus) {
     status.active = Some(count(active)).filter(|n| *n > 0);
     status.ready = Some(count(known.active().filter(|p| pods::ready(p)).count()));
     status.terminating = Some(count(known.terminating()));
+    // Nothing of these is another word for not known.
+    status.uncounted_terminated_pods.get_or_insert_default();
+    if known.spec.backoff_limit_per_index.is_some() {
+        status.failed_indexes.get_or_insert_default();
+    }
 }
 
 /// Pods that have succeeded and failed so far, those that are not counted yet included.
@@ -55,7 +61,6 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
             Some(end) => {
                 // One that was over when it was suspended or went on never was suspended or went on.
                 start(known, &mut status);
-                plan = plan.then(too_many(known, &status, &end));
                 conditions::set(&mut status.conditions, end);
             }
             None => {
@@ -85,7 +90,7 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     }
     // What is said of a Job before its first pods is said first; the rest is said of the pods that there are then.
     if status.start_time != old.start_time || status.conditions != old.conditions {
-        let said = JobStatus { start_time: status.start_time, conditions: status.conditions, ..old.clone() };
+        let said = JobStatus { active: old.active, ready: old.ready, terminating: old.terminating, ..status };
         return write(known, &old, said, plan);
     }
     plan.then(work)
@@ -153,14 +158,13 @@ fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option
     }
     let completions = spec.completions.unwrap_or(0);
     if known.is_indexed() {
-        let failed = indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
-        let completed = indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
-        let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        if spec.max_failed_indexes.is_some_and(|most| count(failed.len()) > most) {
+        let failed = Indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
+        let completed = Indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
+        if spec.max_failed_indexes.is_some_and(|most| failed.len() > most) {
             let message = "Job has exceeded the specified maximal number of failed indexes";
             return (failed_for("MaxFailedIndexesExceeded", message), again);
         }
-        if !failed.is_empty() && count(failed.union(&completed).count()) >= completions {
+        if !failed.is_empty() && failed.union(&completed).len() >= completions {
             return (failed_for("FailedIndexes", "Job has failed indexes"), again);
         }
         if let Some(rule) = spec.success_policy.as_ref().and_then(|p| policy::succeeds(p, &completed, completions)) {
@@ -178,18 +182,6 @@ fn judge(known: &Known<'_>, status: &JobStatus) -> (Option<JobCondition>, Option
     (done.then(|| condition(MET, "True", COMPLETIONS_REACHED, message, known.now)), again)
 }
 
-/// Tells of pods that a Job which has what it wanted has beyond that.
-fn too_many(known: &Known<'_>, status: &JobStatus, end: &JobCondition) -> Plan {
-    let Some(wanted) = known.spec.completions.filter(|_| end.reason() == COMPLETIONS_REACHED) else {
-        return Plan::none();
-    };
-    if totals(status).0 <= wanted {
-        return Plan::none();
-    }
-    let message = "Too many succeeded pods running after completion count reached";
-    Plan::none().event(EventRecord::warning(known.job, "TooManySucceededPods", message))
-}
-
 /// Whether containers that are restarted in place have failed too often.
 fn restarts_exceed(known: &Known<'_>, limit: i32) -> bool {
     let in_place = known.spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
@@ -202,7 +194,9 @@ fn restarts_exceed(known: &Known<'_>, limit: i32) -> bool {
         let all = init.chain(status.iter().flat_map(|s| s.container_statuses.iter().flatten()));
         all.map(|c| c.restart_count).fold(0, i32::saturating_add)
     };
-    let sum = known.active().map(|p| of(p)).fold(0, i32::saturating_add);
+    // Those that are to end still run as long as they do.
+    let run = known.pods.iter().filter(|p| !pods::terminal(p));
+    let sum = run.map(|p| of(p)).fold(0, i32::saturating_add);
     if limit == 0 { sum > 0 } else { sum >= limit }
 }
 
@@ -212,9 +206,19 @@ fn finish(known: &Known<'_>, status: &mut JobStatus, target: &JobCondition) -> P
     let success = target.kind() == MET;
     let kind = if success { "Complete" } else { "Failed" };
     conditions::set(&mut status.conditions, condition(kind, "True", target.reason(), message.clone(), known.now));
+    // What is over began, also if it was over before it ever went on.
+    if !(known.is_suspended() && known.spec.completions == Some(0)) {
+        status.start_time.get_or_insert_with(|| known.now.meta());
+    }
     if success {
-        status.completion_time = Some(known.now.meta());
-        return Plan::none().event(EventRecord::normal(known.job, "Completed", "Job completed"));
+        // A clock that went back makes nothing end before it began.
+        let began = status.start_time.as_ref().map(Time::from);
+        status.completion_time = Some(began.map_or(known.now, |began| began.max(known.now)).meta());
+        let too_many = known.spec.completions.is_some_and(|wanted| status.succeeded.unwrap_or(0) > wanted);
+        let message = "Too many succeeded pods running after completion count reached";
+        let warning = too_many.then(|| EventRecord::warning(known.job, "TooManySucceededPods", message));
+        let told = warning.into_iter().fold(Plan::none(), Plan::event);
+        return told.event(EventRecord::normal(known.job, "Completed", "Job completed"));
     }
     Plan::none().event(EventRecord::warning(known.job, target.reason(), message))
 }

@@ -29,13 +29,22 @@ fn policy<'a>(known: &'a Known<'_>) -> (&'a str, &'a str) {
     (word(policy.and_then(|p| p.when_deleted.as_ref())), scaled)
 }
 
-/// The claims that an ordinal's pod lacks; none while one is being deleted, for then the pod has to wait.
+/// Whether a claim was to go with a pod of this name that is gone: the garbage collector takes it away (upstream's
+/// `isClaimOwnerUpToDate` and `hasStaleOwner`, pkg/controller/statefulset).
+fn went_with(claim: &PersistentVolumeClaim, name: &str, pod: Option<&Pod>) -> bool {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    owners.any(|r| r.kind == "Pod" && r.name == name && pod.is_none_or(|pod| pod.uid() != r.uid))
+}
+
+/// The claims that an ordinal's pod lacks; none while one is being deleted or about to be, for then the pod has to wait.
 pub(super) fn missing(view: &View<'_>, known: &Known<'_>, ordinal: i64) -> Option<Plan> {
     let mut plan = Plan::none();
+    let pod = known.pods.get(&ordinal).map(AsRef::as_ref);
     for template in known.spec.volume_claim_templates.iter().flatten() {
         let name = name(known.set, template, ordinal);
         match view.get::<PersistentVolumeClaim>(known.set.namespace(), &name) {
             Some(claim) if claim.is_deleting() => return None,
+            Some(claim) if went_with(claim, &identity::name(known.set, ordinal), pod) => return None,
             Some(_) => continue,
             None => {}
         }

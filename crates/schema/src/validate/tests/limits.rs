@@ -138,6 +138,40 @@ fn quotas_and_limit_ranges() {
     );
     check(json!({"hard": {"pods": "1.5"}}), &["spec.hard[pods]: Invalid value: \"1.5\": must be an integer"]);
     check(json!({"scopes": ["Some"]}), &["spec.scopes: Invalid value: \"Some\": unsupported scope"]);
+    // What can never be in a scope is not limited there.
+    let unfit =
+        |path: &str, shown: &str| format!("spec.{path}: Invalid value: {shown}: unsupported scope applied to resource");
+    for (scope, name, fits) in [
+        ("BestEffort", "pods", true),
+        ("BestEffort", "requests.cpu", false),
+        ("NotBestEffort", "requests.cpu", true),
+        ("PriorityClass", "limits.memory", true),
+        ("PriorityClass", "services", false),
+        ("PriorityClass", "requests.ephemeral-storage", false),
+        ("PriorityClass", "hugepages-2Mi", false),
+        ("PriorityClass", "count/deployments.apps", true),
+        ("VolumeAttributesClass", "requests.storage", true),
+        ("VolumeAttributesClass", "pods", false),
+    ] {
+        let expected = unfit("scopes", &format!("[\"{scope}\"]"));
+        let expected: &[&str] = if fits { &[] } else { &[&expected] };
+        check(json!({"hard": {name: "1"}, "scopes": [scope]}), expected);
+        let expressions = json!([{"operator": "Exists", "scopeName": scope}]);
+        let expected = unfit("scopeSelector.matchExpressions", &expressions.to_string());
+        let expected: &[&str] = if fits { &[] } else { &[&expected] };
+        check(json!({"hard": {name: "1"}, "scopeSelector": {"matchExpressions": expressions}}), expected);
+    }
+    let expressions = json!([{"operator": "Exists", "scopeName": "Terminating"},
+        {"operator": "In", "scopeName": "NotTerminating", "values": ["a"]}]);
+    check(
+        json!({"scopeSelector": {"matchExpressions": expressions}}),
+        &[
+            &format!("spec.scopeSelector.matchExpressions: Invalid value: {expressions}: conflicting scopes"),
+            "spec.scopeSelector.matchExpressions[1].operator: Invalid value: \"In\": must be 'Exist' when scope is any of \
+             ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, \
+             ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity",
+        ],
+    );
     refuses(
         "",
         "LimitRange",

@@ -253,7 +253,155 @@ fn jobs() {
         &job(json!({"suspend": true})),
         &[
             ("/spec/template/spec/nodeSelector", json!({"a": "b"}), &[]),
+            ("/spec/template/spec/affinity", json!({"nodeAffinity": {}}), &[]),
+            ("/spec/template/spec/affinity", json!({"podAffinity": {}}), &["Invalid spec.template"]),
             ("/spec/template/spec/containers/0/image", json!("y"), &["Invalid spec.template"]),
+        ],
+    );
+}
+
+#[test]
+fn jobs_of_many_indexes_and_of_others() {
+    let rule = |conditions: usize| {
+        let all = vec![json!({"type": "X", "status": "True"}); conditions];
+        json!({"rules": [{"action": "Ignore", "onPodConditions": all}]})
+    };
+    let all = ["Required spec.maxFailedIndexes", "Invalid spec.parallelism"];
+    created(
+        "batch",
+        "Job",
+        &job(json!({"completionMode": "Indexed", "completions": 200_000, "parallelism": 20_000})),
+        &[
+            ("/spec/backoffLimitPerIndex", json!(null), &[]),
+            ("/spec/backoffLimitPerIndex", json!(1), &all),
+            ("/spec/completions", json!(2_147_483_647), &[]),
+            ("/metadata/name", json!("n".repeat(57)), &["Invalid metadata.name"]),
+            ("/metadata/name", json!("n".repeat(56)), &[]),
+            ("/metadata/name", json!("a.b"), &["Invalid metadata.name"]),
+            ("/spec/podFailurePolicy", rule(20), &[]),
+            ("/spec/podFailurePolicy", rule(21), &["TooMany spec.podFailurePolicy.rules[0].onPodConditions"]),
+            ("/spec/managedBy", json!("acme.io/foo"), &[]),
+            ("/spec/managedBy", json!("acme.io/foo/bar~1"), &[]),
+            ("/spec/managedBy", json!(""), &["Required spec.managedBy"]),
+            ("/spec/managedBy", json!("foo"), &["Invalid spec.managedBy"]),
+            ("/spec/managedBy", json!("/foo"), &["Invalid spec.managedBy"]),
+            ("/spec/managedBy", json!("Acme.io/foo"), &["Invalid spec.managedBy"]),
+            ("/spec/managedBy", json!("acme.io/foo bar"), &["Invalid spec.managedBy"]),
+            ("/spec/managedBy", json!(format!("acme.io/{}", "f".repeat(56))), &["TooLong spec.managedBy"]),
+        ],
+    );
+    created(
+        "batch",
+        "Job",
+        &job(
+            json!({"completionMode": "Indexed", "completions": 200_000, "parallelism": 10_000, "backoffLimitPerIndex": 1,
+            "maxFailedIndexes": 1}),
+        ),
+        &[
+            ("/spec/maxFailedIndexes", json!(10_000), &[]),
+            ("/spec/maxFailedIndexes", json!(10_001), &["Invalid spec.maxFailedIndexes"]),
+            (
+                "/spec/maxFailedIndexes",
+                json!(100_001),
+                &["Invalid spec.maxFailedIndexes", "Invalid spec.maxFailedIndexes"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn what_is_said_of_a_job_holds_together() {
+    let conditions = |all: &[&str]| all.iter().map(|kind| json!({"type": kind, "status": "True"})).collect::<Value>();
+    let over = |all: &[&str], more: Value| {
+        let mut status = json!({"conditions": conditions(all), "startTime": "2026-01-01T00:00:00Z"});
+        if let (Value::Object(map), Value::Object(more)) = (&mut status, more) {
+            map.extend(more);
+        }
+        status
+    };
+    let done = |more: Value| {
+        let mut status = over(&["SuccessCriteriaMet", "Complete"], more);
+        status["completionTime"] = json!("2026-01-01T00:00:01Z");
+        status
+    };
+    let spec = json!({"completionMode": "Indexed", "completions": 5, "parallelism": 2, "backoffLimitPerIndex": 1});
+    let begun =
+        with(job(spec), &[("/status", json!({"startTime": "2026-01-01T00:00:00Z", "failed": 1, "succeeded": 1}))]);
+    let same = json!({"failed": 1, "succeeded": 1});
+    let plus = |more: Value| {
+        let mut all = same.clone();
+        if let (Value::Object(map), Value::Object(more)) = (&mut all, more) {
+            map.extend(more);
+        }
+        all
+    };
+    let bad: &[&str] = &["Invalid status.conditions"];
+    changed(
+        "batch",
+        "Job",
+        "status",
+        &begun,
+        &[
+            ("/status", done(same.clone()), &[]),
+            ("/status", over(&["FailureTarget", "Failed"], same.clone()), &[]),
+            ("/status", over(&["Failed"], same.clone()), bad),
+            ("/status", over(&["FailureTarget", "SuccessCriteriaMet"], same.clone()), bad),
+            ("/status", over(&["SuccessCriteriaMet", "Complete"], same.clone()), &["Required status.completionTime"]),
+            (
+                "/status",
+                over(&[], plus(json!({"completionTime": "2026-01-02T00:00:00Z"}))),
+                &["Invalid status.completionTime"],
+            ),
+            (
+                "/status",
+                done(plus(json!({"startTime": "2026-01-01T00:00:09Z"}))),
+                &["Required status.startTime", "Invalid status.completionTime"],
+            ),
+            (
+                "/status",
+                done(plus(json!({"startTime": null}))),
+                &["Required status.startTime", "Required status.startTime"],
+            ),
+            ("/status", done(plus(json!({"active": 1}))), &["Invalid status.active"]),
+            ("/status", done(plus(json!({"terminating": 1}))), &["Invalid status.terminating"]),
+            (
+                "/status",
+                done(plus(json!({"uncountedTerminatedPods": {"failed": ["a"]}}))),
+                &["Invalid status.uncountedTerminatedPods"],
+            ),
+            (
+                "/status",
+                over(&[], plus(json!({"uncountedTerminatedPods": {"failed": ["a"], "succeeded": ["a", ""]}}))),
+                &[
+                    "Invalid status.uncountedTerminatedPods.succeeded[1]",
+                    "Duplicate status.uncountedTerminatedPods.failed[0]",
+                ],
+            ),
+            ("/status", over(&[], plus(json!({"ready": 2, "active": 1}))), &["Invalid status.ready"]),
+            ("/status", over(&[], json!({"failed": 0, "succeeded": 1})), &["Invalid status.failed"]),
+            ("/status", over(&[], json!({"failed": 1})), &["Invalid status.succeeded"]),
+            ("/status", over(&[], plus(json!({"completedIndexes": "0,2-3", "failedIndexes": "1,4"}))), &[]),
+            (
+                "/status",
+                over(&[], plus(json!({"completedIndexes": "0,2-3", "failedIndexes": "1,3"}))),
+                &["Invalid status.failedIndexes"],
+            ),
+            ("/status", over(&[], plus(json!({"completedIndexes": "5"}))), &["Invalid status.completedIndexes"]),
+            ("/status", over(&[], plus(json!({"failedIndexes": "2,1"}))), &["Invalid status.failedIndexes"]),
+        ],
+    );
+    // What was so before is let be, and what is over stays over.
+    let odd = with(job(json!({})), &[("/status", over(&["Complete", "Failed"], json!({"active": 1})))]);
+    changed(
+        "batch",
+        "Job",
+        "status",
+        &odd,
+        &[
+            ("/status/ready", json!(1), &[]),
+            ("/status/conditions", conditions(&["Complete"]), bad),
+            ("/status/failedIndexes", json!("1"), &["Invalid status.failedIndexes"]),
+            ("/status/completedIndexes", json!("0"), &["Invalid status.completedIndexes"]),
         ],
     );
 }
