@@ -66,10 +66,18 @@ impl World {
         }
         let now = self.queue.now();
         let blind = self.bug() == Some(Bug::BlindHandler);
+        // With drivers that go on, it shows in who calls them.
+        let late_calls = self.bug().is_some_and(Bug::is_of_late_calls);
+        let calling = |role: Role| {
+            let life = self.processes.get(&role).map(|process| process.life);
+            life.is_some_and(|life| self.flex.detaches((role, life)))
+        };
+        let is_of_plant = |role: Role| !late_calls || calling(role);
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| may_crash(*r) && is_of_plant(*r)).collect();
                 if let Some(role) = pick(rng, &roles) {
                     // Drawn apart, as are servers.
                     if self.ends_rng.one_in(4) {
@@ -99,7 +107,8 @@ impl World {
                 self.server.mem.interrupt_watches(&StoreError::Compacted { oldest });
             }
             Fault::Cut => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
                 let length = between(rng, Duration::from_millis(100), Duration::from_secs(40));
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} is cut off from the API server for {} ms", length.as_millis()));
