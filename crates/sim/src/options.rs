@@ -73,7 +73,7 @@ impl Options {
             let enough = if own.scene.is_some() { 25 } else { 45 };
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
-        own.machines &= !planted.is_some_and(Bug::is_of_late_calls);
+        own.machines &= planted != Some(Bug::EndlessCalls);
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -518,12 +518,6 @@ impl Swarm {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
-            }
-            Some(Bug::OrphanedCalls) => {
-                // Attachers that die in the midst of their calls.
-                nodes = 1;
-                crash_one_in_effects = 0;
-                intervals = Intervals { crash: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
             Some(Bug::EndlessCalls) => {
                 // Attachers that are cut off in the midst of their calls.

@@ -89,7 +89,6 @@ pub(crate) enum Bug {
     LeaseIsLife,
     EndlessTerms,
     GuessedLoss,
-    OrphanedCalls,
     EndlessCalls,
     CarelessInlineDetach,
     SharedTokens,
@@ -606,13 +605,6 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::GuessedLoss,
     },
     Plant {
-        name: "orphaned-calls",
-        what: "a FlexVolume driver goes on when its caller is dead, and detaches a disk that the next one has attached again",
-        found_by: "disk-in-use-stays",
-        also: &[],
-        bug: Bug::OrphanedCalls,
-    },
-    Plant {
         name: "endless-calls",
         what: "a FlexVolume driver goes on when its caller leads no more, and detaches a disk that the next leader has attached again",
         found_by: "disk-in-use-stays",
@@ -883,10 +875,6 @@ impl Bug {
                 | Self::TameWatchdogs
                 | Self::HalfClosed
         )
-    }
-    /// Whether it is a driver that goes on when it should have been ended.
-    pub(crate) fn is_of_late_calls(self) -> bool {
-        matches!(self, Self::OrphanedCalls | Self::EndlessCalls)
     }
     /// Whether it shows in claims that ask for more, and in nothing else.
     pub(crate) fn is_of_growth(self) -> bool {
