@@ -84,6 +84,13 @@ pub fn is_mount_point(path: &str) -> io::Result<bool> {
     }
 }
 
+/// Whether what is mounted at a path has no server any more: it is served by a process, and that has ended. It may take as long
+/// to find out as that process takes to answer.
+#[must_use]
+pub fn is_dead(path: &str) -> bool {
+    matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
+}
+
 /// Mount points at a directory and below it, deepest first.
 ///
 /// # Errors

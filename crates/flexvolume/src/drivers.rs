@@ -220,8 +220,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_driver_dies_with_its_caller_and_what_it_left_behind_when_it_answered_does_not() {
+        // What it leaves behind has its outputs.
         let (dir, drivers) = driver(&format!(
-            r#"[ "$1" = detach ] || {{ sleep 600 >/dev/null 2>&1 & echo $! >{}/left; echo '{{"status": "Success"}}'; exit; }}
+            r#"[ "$1" = detach ] || {{ sleep 600 & echo $! >{}/left; echo '{{"status": "Success"}}'; exit; }}
             {LONG}"#,
             dir_of_driver()
         ));
@@ -246,6 +247,44 @@ mod tests {
         caller.wait().expect("it ended");
         assert!(is_gone(begun).await, "{begun} runs on");
         assert!(fs::exists(format!("/proc/{left}")).expect("read"), "what serves a volume was ended");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(left).expect("small")).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("ended");
+    }
+
+    /// The caller does not come to hear that the driver has ended.
+    #[tokio::test]
+    async fn what_a_driver_left_behind_goes_on_when_its_caller_dies_before_it_hears_the_answer() {
+        let (dir, drivers) =
+            driver(r#"sleep 600 & echo $! >"$0.left"; kill -STOP $PPID; echo '{"status": "Success"}'"#);
+        drop(drivers);
+        let mut caller = std::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
+            .env("DRIVERS", dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it runs");
+        let left = loop {
+            let text = fs::read_to_string(dir.path().join("v~d/d.left")).unwrap_or_default();
+            match text.trim().parse::<u32>() {
+                Ok(pid) => break pid,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        let group = fs::read_to_string(format!("/proc/{left}/stat")).expect("it runs");
+        let group = group.split(' ').nth(4).and_then(|group| group.parse().ok()).expect("its group is the driver");
+        assert!(is_gone(group).await, "the driver does not end");
+        caller.kill().expect("killed");
+        caller.wait().expect("it ended");
+        // The watcher is gone, whatever it did.
+        let members = || {
+            let all = fs::read_dir("/proc").expect("read").flatten();
+            let stats = all.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+            stats.filter(|stat| stat.split(' ').nth(4) == Some(&group.to_string()) && !stat.contains(") Z ")).count()
+        };
+        while members() > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(members(), 1, "what serves a volume was ended");
         let pid = rustix::process::Pid::from_raw(i32::try_from(left).expect("small")).expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("ended");
     }

@@ -4,28 +4,40 @@
 //! a disk would be detached that was attached again meanwhile. So each run is a process group of its own, and in it sits a
 //! watcher, which waits on a pipe that the caller alone holds open. Where the pipe ends without a word, because the caller
 //! died, gave up waiting or dropped the call, the watcher kills the group, itself included. What a driver leaves behind when
-//! it has answered (a file system in user space, say) goes on.
+//! it has ended (a file system in user space, say) goes on, whether its caller has heard of that or not, and even where it holds
+//! the driver's outputs.
 //!
 //! It takes a shell, and no code that runs between fork and exec: `PR_SET_PDEATHSIG` would end the driver alone and not what it
-//! started, and goes by the thread that forked. What it cannot do: a caller that is stopped (`SIGSTOP`) keeps its pipe open.
+//! started, and goes by the thread that forked. What it cannot do: a caller that is stopped (`SIGSTOP`) keeps its pipe open; and
+//! a driver that waits in the kernel (for a disk that does not answer) is not ended by being killed. A call that takes too long
+//! is answered a few seconds later then, and says so; what its program still does it does beside the calls that come after it.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 
 use carrack_disks::{DiskError, io_error};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Child;
 
-/// Becomes the driver, its first argument, beside a watcher of the pipe that is its input.
+/// Becomes the driver, its first argument, beside a watcher of the pipe that is its input. A driver that has ended is gone, or
+/// its parent has not heard of it.
 const BESIDE_A_WATCHER: &str = r#"exec 3<&0 </dev/null
-( { read -r _ <&3 || kill -KILL 0; } >/dev/null 2>&1 & )
+( { read -r _ <&3 || case "$(cat /proc/$$/stat)" in ''|*') Z '*) ;; *) kill -KILL 0 ;; esac; } >/dev/null 2>&1 & )
 exec 3<&- "$0" "$@""#;
 
-/// Most that a driver may say, in bytes.
+/// Most that a driver may say on each of its outputs, in bytes.
 const MAX_OUTPUT: usize = 64 << 10;
+/// How long outputs are still read when the driver has ended and something that it left behind holds them: what it said itself
+/// is there by then.
+const MORE: Duration = Duration::from_millis(200);
+/// How long is waited for what was killed.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A driver that runs, with all that it started.
 struct Group {
@@ -35,16 +47,14 @@ struct Group {
 }
 
 impl Group {
-    /// The driver has answered.
+    /// The driver has ended.
     fn ended(mut self) {
         self.pid = None;
         // The driver may have ended its watcher itself.
         let _gone = self.alive.write_all(b"\n");
     }
-}
 
-impl Drop for Group {
-    fn drop(&mut self) {
+    fn kill(&self) {
         // The watcher would do it, too; this way it is done before anything else is called. It is a member of the group, so
         // that nobody else's group has that number.
         if let Some(pid) = self.pid
@@ -52,6 +62,36 @@ impl Drop for Group {
         {
             tracing::debug!(%error, "the processes of a driver are gone");
         }
+    }
+
+    /// Kills the driver and all that it started. Returns whether they are gone.
+    async fn end(self, driver: &mut Child) -> bool {
+        self.kill();
+        let gone = async {
+            // Only then it is no member of its group any more.
+            let reaped = driver.wait().await.is_ok();
+            while self.pid.is_some_and(|pid| test_kill_process_group(pid).is_ok()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            reaped
+        };
+        tokio::time::timeout(GONE_WITHIN, gone).await.unwrap_or(false)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads an output to its end, and keeps the beginning.
+async fn read(from: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) {
+    let Some(mut from) = from else { return };
+    let mut some = [0; 4096];
+    // What cannot be read any more has ended.
+    while let Ok(count @ 1..) = from.read(&mut some).await {
+        into.extend(some.iter().take(count.min(MAX_OUTPUT - into.len())));
     }
 }
 
@@ -71,17 +111,37 @@ pub(crate) async fn run(driver: &Path, args: &[String], limit: Duration) -> Resu
     let mut command = tokio::process::Command::new("/bin/sh");
     command.args(["-c", BESIDE_A_WATCHER]).arg(driver).args(args).process_group(0).kill_on_drop(true);
     command.stdin(Stdio::from(watched)).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(io_error(format!("running {name}")))?;
+    let mut child = command.spawn().map_err(io_error(format!("running {name}")))?;
     // The command holds the pipe's other end.
     drop(command);
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     let group = Group { pid, alive: alive.into() };
-    let output = tokio::time::timeout(limit, child.wait_with_output()).await;
-    let output = output.map_err(|_| DiskError::TimedOut(limit.as_secs()))?;
-    let output = output.map_err(io_error(format!("waiting for {name}")))?;
-    group.ended();
-    let mut text = output.stdout;
-    text.extend(output.stderr);
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (mut text, mut complaints) = (Vec::new(), Vec::new());
+    let status = {
+        let mut outputs = pin!(async { tokio::join!(read(out, &mut text), read(err, &mut complaints)) });
+        let ends = async {
+            tokio::select! {
+                status = child.wait() => (status, false),
+                _ = outputs.as_mut() => (child.wait().await, true),
+            }
+        };
+        let Ok((status, all)) = tokio::time::timeout(limit, ends).await else {
+            return Err(match group.end(&mut child).await {
+                true => DiskError::TimedOut(limit.as_secs()),
+                false => DiskError::Failed(format!(
+                    "no answer within {} s, and what was killed then is still there: it waits in the kernel",
+                    limit.as_secs()
+                )),
+            });
+        };
+        group.ended();
+        if !all && tokio::time::timeout(MORE, outputs).await.is_err() {
+            tracing::debug!(driver = %name, "what it left behind holds its outputs");
+        }
+        status.map_err(io_error(format!("waiting for {name}")))?
+    };
+    text.extend(complaints);
     text.truncate(MAX_OUTPUT);
-    Ok((output.status.code(), String::from_utf8_lossy(&text).trim().to_owned()))
+    Ok((status.code(), String::from_utf8_lossy(&text).trim().to_owned()))
 }

@@ -36,4 +36,10 @@ pub enum Planted {
     ExpiredTokens,
     /// A driver that wants to be called again from time to time is called once.
     PublishedOnce,
+    /// A volume that is let follow what it holds is not busy with it: its pod goes meanwhile, and the outcome is nobody's.
+    GrowthAside,
+    /// How that ended is not heard when the volume's pod is to go.
+    GrowthUnheard,
+    /// However that ended, the claim is told of the new size.
+    GrowthUnproved,
 }

@@ -1,23 +1,23 @@
 //! A FlexVolume driver whose disks are those of the rack: what the control plane's calls to its program do.
 //!
-//! Calls take their time, fail before or after their effect, and end with their caller: what they were about to do is done by
-//! then, or is never done. A node that is switched
-//! off loses its disks of this driver, and they come back under other names. Some are volumes of claims, others are brought by
-//! pods themselves.
+//! Calls take their time, fail before or after their effect, and end with their caller, or when that must be sure to lead no
+//! more: what they were about to do is done by then, or is never done. A node that is switched off loses its disks of this
+//! driver, and they come back under other names. Some are volumes of claims, others are brought by pods themselves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use carrack_flexvolume::Capabilities;
 use carrack_storage::asking::{In, Out};
 use carrack_storage::flex::calls::{Answer, Call, Outcome};
 use serde_json::json;
 
 use crate::attacher::{self, Rack};
-use crate::chance::{Delay, below};
+use crate::chance::{Delay, below, between};
 use crate::options::NodeFaults;
 use crate::plants::Bug;
+use crate::role::Role;
 use crate::workload::{Act, What};
 
 /// Name of the driver.
@@ -25,7 +25,12 @@ pub(crate) const DRIVER: &str = "sim/rack";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach))
+    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls))
+}
+
+/// Whether who calls takes part in elections, where others do.
+pub(crate) fn elects(planted: Option<Bug>) -> bool {
+    matches!(planted, None | Some(Bug::EndlessCalls))
 }
 
 /// Makes about half of the disks this driver's, and of those that pods bring.
@@ -63,9 +68,14 @@ enum Fate {
     FailsAfter,
 }
 
+/// A process that calls: its role, and which of its lives.
+type Caller = (Role, u32);
+
 /// A call that was answered.
 pub(crate) struct Answered {
-    /// The life of who asked.
+    /// The role of who asked.
+    pub role: Role,
+    /// Its life.
     pub life: u32,
     /// The answer.
     pub answer: In<Outcome>,
@@ -75,13 +85,26 @@ pub(crate) struct Answered {
     pub said: String,
 }
 
+/// A run of the program.
+struct Run {
+    caller: Caller,
+    id: u64,
+    call: Call,
+    fate: Fate,
+    /// It was ended from outside.
+    ended: bool,
+}
+
 /// The program's runs.
 pub(crate) struct Runs {
     rng: Rng,
     takes: Delay,
     fail_one_in: u64,
-    running: BTreeMap<u64, (u32, u64, Call, Fate)>,
+    running: BTreeMap<u64, Run>,
     last: u64,
+    /// By when the calls of a process must be over, where that takes part in elections.
+    until: BTreeMap<Caller, Time>,
+    bug: Option<Bug>,
 }
 
 /// One in so many calls takes long, where calls may fail.
@@ -90,9 +113,10 @@ const LONG_ONE_IN: u64 = 8;
 const LONGEST: Duration = Duration::from_secs(10);
 
 impl Runs {
-    pub(crate) fn new(rng: Rng, faults: NodeFaults, planted: Option<Bug>) -> Self {
-        let fail_one_in = if planted == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
-        Self { rng, takes: faults.operation, fail_one_in, running: BTreeMap::new(), last: 0 }
+    pub(crate) fn new(rng: Rng, faults: NodeFaults, bug: Option<Bug>) -> Self {
+        let fail_one_in = if bug == Some(Bug::GuessedLoss) { 2 } else { faults.fail_one_in };
+        let (running, until) = (BTreeMap::new(), BTreeMap::new());
+        Self { rng, takes: faults.operation, fail_one_in, running, last: 0, until, bug }
     }
 
     /// Nothing fails any more.
@@ -100,35 +124,61 @@ impl Runs {
         self.fail_one_in = 0;
     }
 
-    /// A call begins; under which number, and when it takes effect.
-    pub(crate) fn begin(&mut self, life: u32, out: Out<Call>) -> Option<(u64, Duration)> {
-        // It takes part in no election.
-        let Out::Call { id, call } = out else { return None };
+    /// How much longer a call takes than others.
+    fn longer(&mut self, call: &Call) -> Duration {
+        if self.bug == Some(Bug::EndlessCalls) {
+            // Detaching takes long now and then, and what follows does not.
+            let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
+            return if long { between(&mut self.rng, LONGEST / 2, LONGEST * 2) } else { Duration::ZERO };
+        }
+        let long = self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN);
+        if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO }
+    }
+
+    /// A call begins; under which number, and when it takes effect. The caller's clock is so far ahead.
+    pub(crate) fn begin(&mut self, caller: Caller, out: Out<Call>, now: Time, skew_ns: i64) -> Option<(u64, Duration)> {
+        let (id, call) = match out {
+            Out::Call { id, call } => (id, call),
+            Out::MayCallUntil(until) => {
+                let before = self.until.insert(caller, Time(until.0.saturating_sub(skew_ns)));
+                let over = before.is_some_and(|before| before <= now);
+                self.running.values_mut().filter(|run| over && run.caller == caller).for_each(|run| run.ended = true);
+                return None;
+            }
+        };
         let fate = match self.rng.one_in(self.fail_one_in) {
             false => Fate::Works,
             true if self.rng.one_in(2) => Fate::FailsBefore,
             true => Fate::FailsAfter,
         };
         self.last += 1;
-        self.running.insert(self.last, (life, id, call, fate));
-        let long = self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN);
-        let more = if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO };
+        let more = self.longer(&call);
+        self.running.insert(self.last, Run { caller, id, call, fate, ended: false });
         Some((self.last, more + self.takes.draw(&mut self.rng)))
     }
 
+    /// Whether a disk is being detached for a caller.
+    pub(crate) fn detaches(&self, caller: Caller) -> bool {
+        self.running.values().any(|run| run.caller == caller && matches!(run.call, Call::Detach { .. }))
+    }
+
     /// The caller is dead, and its calls with it: one has just been done, another never is.
-    pub(crate) fn caller_died(&mut self, rack: &Rack) {
-        for (_, _, call, fate) in std::mem::take(&mut self.running).into_values() {
-            if fate != Fate::FailsBefore && self.rng.one_in(2) {
-                make(&call, rack);
+    pub(crate) fn caller_died(&mut self, caller: Caller, rack: &Rack) {
+        self.until.remove(&caller);
+        let its: Vec<u64> = self.running.iter().filter(|(_, run)| run.caller == caller).map(|(n, _)| *n).collect();
+        for run in its.into_iter().filter_map(|number| self.running.remove(&number)) {
+            if run.fate != Fate::FailsBefore && !run.ended && self.rng.one_in(2) {
+                make(&run.call, rack);
             }
         }
     }
 
     /// A call takes effect.
-    pub(crate) fn end(&mut self, number: u64, rack: &Rack) -> Option<Answered> {
-        let (life, id, call, fate) = self.running.remove(&number)?;
+    pub(crate) fn end(&mut self, number: u64, now: Time, rack: &Rack) -> Option<Answered> {
+        let Run { caller, id, call, fate, ended } = self.running.remove(&number)?;
+        let late = ended || self.until.get(&caller).is_some_and(|until| *until <= now);
         let outcome = match fate {
+            _ if late && self.bug != Some(Bug::EndlessCalls) => Err("its caller leads no more".to_owned()),
             Fate::FailsBefore => Err("the driver hiccups".to_owned()),
             Fate::Works => Ok(make(&call, rack)),
             Fate::FailsAfter => {
@@ -138,7 +188,7 @@ impl Runs {
         };
         let said = format!("{call:?}: {outcome:?}");
         let after = self.takes.draw(&mut self.rng) / 4;
-        Some(Answered { life, answer: In { id, outcome }, after, said })
+        Some(Answered { role: caller.0, life: caller.1, answer: In { id, outcome }, after, said })
     }
 }
 

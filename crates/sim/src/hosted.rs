@@ -188,11 +188,11 @@ impl Hosted {
             Role::Host => manager(crate::clones::host(rng, room), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
-            Role::Attacher if !crate::flex::is_there(settings.bug) => {
+            Role::Attacher | Role::StandbyAttacher if !crate::flex::is_there(settings.bug) => {
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: false };
                 manager(Manager::new("attacher", rng).with(attacher), None, settings)
             }
-            Role::Attacher => {
+            Role::Attacher | Role::StandbyAttacher => {
                 let calls = flex::Calls::default();
                 let controllers = match settings.bug {
                     Some(Bug::GuessedLoss) => flex::with_planted_guess(&calls),
@@ -200,6 +200,10 @@ impl Hosted {
                 };
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults };
                 let core = Manager::new("attacher", rng).with(attacher).with_all(controllers);
+                let core = match elector().filter(|_| crate::flex::elects(settings.bug)) {
+                    Some(elector) => core.with_elector(elector),
+                    None => core,
+                };
                 Self::Attacher(Box::new(Asking::around(core, calls)), Effects::new())
             }
             Role::Hollow => {
@@ -270,6 +274,10 @@ impl Hosted {
                 core.stop(now, fx);
                 drained(fx, |never| match never {})
             }
+            Self::Attacher(core, fx) => {
+                core.stop(now, fx);
+                drained(fx, |out| OwnOut::Flex(Box::new(out)))
+            }
             _ => Vec::new(),
         }
     }
@@ -279,6 +287,7 @@ impl Hosted {
         match self {
             Self::Scheduler(core, _) => core.ended(),
             Self::Manager(core, _) => core.ended(),
+            Self::Attacher(core, _) => core.ended(),
             _ => true,
         }
     }

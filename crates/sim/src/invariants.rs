@@ -127,6 +127,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "How a container ended is forgotten only when there is a newer one of its name, or its pod has ended or is to go.",
     },
     Invariant {
+        name: crate::growth::ONE_CALL,
+        sentence: "A kubelet never asks a driver two things at once about one volume of its node.",
+    },
+    Invariant {
+        name: crate::growth::TRUE_SIZES,
+        sentence: "A claim's status never tells of more than the file system of its volume holds.",
+    },
+    Invariant {
+        name: crate::growth::HEARD,
+        sentence: "Once nothing fails any more, a claim that a running pod has mounted soon has what it asks for, and no condition that it is resized.",
+    },
+    Invariant {
         name: "claimed-data-stays",
         sentence: "The data of a volume is not deleted while a claim is bound to it.",
     },

@@ -28,6 +28,7 @@ fn lease(role: Role) -> Option<(&'static str, &'static str)> {
         Role::Controllers | Role::Standby => ("kube-system", "kube-controller-manager"),
         // The only namespace where they may make a Lease.
         Role::VirtController | Role::StandbyVirt => ("kubevirt", "virt-controller"),
+        Role::Attacher | Role::StandbyAttacher => ("kube-system", "attacher"),
         Role::Cloner => ("kubevirt", "cloner"),
         _ => return None,
     })

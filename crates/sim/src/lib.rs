@@ -22,6 +22,7 @@ mod controllers;
 mod extender;
 mod flex;
 mod gpu;
+mod growth;
 mod hall;
 mod hang;
 mod hosted;

@@ -74,7 +74,11 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &= planted != Some(Bug::EndlessTerms);
+        own.machines &= !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls));
+        if planted.is_some_and(Bug::is_of_growth) {
+            own.machines = false;
+            own.safety = own.safety.min(Duration::from_secs(60));
+        }
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -179,11 +183,13 @@ pub(crate) struct NodeFaults {
     pub fail_one_in: u64,
     /// One in so many times a plugin takes minutes to find a kubelet that has started.
     pub plugin_late_one_in: u64,
+    /// One in so many file systems takes seconds to grow.
+    pub grows_slowly_one_in: u64,
 }
 
 impl NodeFaults {
     pub(crate) fn none() -> Self {
-        Self { operation: Delay::millis(5), fail_one_in: 0, plugin_late_one_in: 0 }
+        Self { operation: Delay::millis(5), fail_one_in: 0, plugin_late_one_in: 0, grows_slowly_one_in: 0 }
     }
 }
 
@@ -239,6 +245,8 @@ pub(crate) struct Swarm {
     pub extender: Option<Verbs>,
     /// A second process of the scheduler takes part.
     pub standby_scheduler: bool,
+    /// A second process attaches disks.
+    pub standby_attacher: bool,
     /// One launcher in so many hangs for a while just before its machine starts.
     pub launcher_hangs_one_in: u64,
     /// virt-handlers use the watchdogs of their machines: what each makes of the time that it is asked for, in seconds, or
@@ -257,7 +265,7 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let elect = rng.one_in(2) || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms));
+        let elect = rng.one_in(2) || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms | Bug::EndlessCalls));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -314,7 +322,12 @@ impl Swarm {
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
         };
-        let node = NodeFaults { operation, fail_one_in: on(20, 300), plugin_late_one_in: on(2, 8) };
+        let mut node = NodeFaults {
+            operation,
+            fail_one_in: on(20, 300),
+            plugin_late_one_in: on(2, 8),
+            grows_slowly_one_in: if options.faults { 2 } else { 0 },
+        };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
         let mut mean = |least: u64, most: u64| Some(on(least, most)).filter(|s| *s > 0).map(Duration::from_secs);
@@ -435,6 +448,13 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
+            Some(Bug::GrowthAside | Bug::GrowthUnheard | Bug::GrowthUnproved) => {
+                // A kubelet that lives on, and volumes that are busy for long.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+                node.grows_slowly_one_in = 1;
+            }
             Some(Bug::LateWriter) => {
                 // Launchers that hang where nobody ends them, and other nodes to go to.
                 nodes = 3;
@@ -499,6 +519,12 @@ impl Swarm {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::EndlessCalls) => {
+                // Attachers that are cut off in the midst of their calls.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { cut: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
             Some(Bug::MountsUntold) => {
                 // Pods that vanish while their disks are mounted.
@@ -580,6 +606,8 @@ impl Swarm {
             standby,
             extender,
             standby_scheduler,
+            standby_attacher: elect
+                && (planted == Some(Bug::EndlessCalls) || planted.is_none() && root.fork("standby attacher").one_in(2)),
             launcher_hangs_one_in,
             watchdogs,
             nameless_targets: root.fork("clones").one_in(3),

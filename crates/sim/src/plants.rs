@@ -89,10 +89,14 @@ pub(crate) enum Bug {
     LeaseIsLife,
     EndlessTerms,
     GuessedLoss,
+    EndlessCalls,
     CarelessInlineDetach,
     SharedTokens,
     ExpiredTokens,
     PublishedOnce,
+    GrowthAside,
+    GrowthUnheard,
+    GrowthUnproved,
     UnplacedStay,
     IgnoredUntold,
     OrphansHeld,
@@ -603,6 +607,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::GuessedLoss,
     },
     Plant {
+        name: "endless-calls",
+        what: "a FlexVolume driver goes on when its caller leads no more, and detaches a disk that the next leader has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::EndlessCalls,
+    },
+    Plant {
         name: "careless-inline-detach",
         what: "a FlexVolume that a pod brought itself is detached without asking whether its node uses it",
         found_by: "one-node-a-disk",
@@ -629,6 +640,27 @@ pub const PLANTS: &[Plant] = &[
         found_by: "drivers-are-called-again",
         also: &[],
         bug: Bug::PublishedOnce,
+    },
+    Plant {
+        name: "growth-aside",
+        what: "a volume whose file system grows on its node is not busy with that: its pod goes meanwhile, and nobody hears how it ended",
+        found_by: crate::growth::ONE_CALL,
+        also: &[],
+        bug: Bug::GrowthAside,
+    },
+    Plant {
+        name: "growth-unheard",
+        what: "how a file system's growth ended is not heard where the pod is to go, and the next pod waits for it",
+        found_by: crate::growth::HEARD,
+        also: &[],
+        bug: Bug::GrowthUnheard,
+    },
+    Plant {
+        name: "growth-unproved",
+        what: "a claim is told of its new size although the driver could not let the file system follow",
+        found_by: crate::growth::TRUE_SIZES,
+        also: &[],
+        bug: Bug::GrowthUnproved,
     },
     Plant {
         name: "unplaced-stay",
@@ -757,6 +789,9 @@ impl Bug {
             Self::SharedTokens => Planted::SharedTokens,
             Self::ExpiredTokens => Planted::ExpiredTokens,
             Self::PublishedOnce => Planted::PublishedOnce,
+            Self::GrowthAside => Planted::GrowthAside,
+            Self::GrowthUnheard => Planted::GrowthUnheard,
+            Self::GrowthUnproved => Planted::GrowthUnproved,
             _ => return None,
         })
     }
@@ -859,6 +894,10 @@ impl Bug {
                 | Self::TameWatchdogs
                 | Self::HalfClosed
         )
+    }
+    /// Whether it shows in claims that ask for more, and in nothing else.
+    pub(crate) fn is_of_growth(self) -> bool {
+        matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

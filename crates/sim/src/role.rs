@@ -28,6 +28,8 @@ pub(crate) enum Role {
     Replicas,
     /// Attaches disks to nodes.
     Attacher,
+    /// A second process that does, for when the first one is gone or hangs.
+    StandbyAttacher,
     /// The kubelets of nodes that only pretend.
     Hollow,
     /// What stands beside a storage system; see `controllers::storage`.
@@ -56,7 +58,7 @@ impl Role {
             Self::Squatter => Caller::new("sim:squatter", [GROUP_MASTERS]),
             // A controller of the simulator's own; see `replicas`.
             Self::Replicas => Caller::new("sim:replicas", [GROUP_MASTERS]),
-            Self::Attacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
+            Self::Attacher | Self::StandbyAttacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
             Self::Hollow => Caller::new("sim:hollow", [GROUP_MASTERS]),
             Self::Flooder => Caller::new("sim:flooder", NONE),
             Self::Host => Caller::new("sim:host", [GROUP_MASTERS]),
@@ -89,6 +91,7 @@ impl std::fmt::Display for Role {
             Self::Squatter => f.write_str("squatter"),
             Self::Replicas => f.write_str("replicas"),
             Self::Attacher => f.write_str("attacher"),
+            Self::StandbyAttacher => f.write_str("standby attacher"),
             Self::Hollow => f.write_str("hollow"),
             Self::Flooder => f.write_str("flooder"),
             Self::Host => f.write_str("host"),

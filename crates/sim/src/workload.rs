@@ -122,6 +122,11 @@ impl User {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, true, &mut acts);
             return Self::with(acts);
         }
+        if bug.is_some_and(Bug::is_of_growth) {
+            let mut acts = Vec::new();
+            crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
+            return Self::with(acts);
+        }
         let of_pods: [(&str, Part); 5] = [
             ("parents", parents),
             ("namespaces", namespaces),
@@ -139,6 +144,9 @@ impl User {
         }
         if crate::tokens::are_there(options.plant.map(|plant| plant.bug)) && parts.has("tokens") {
             crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
+        }
+        if crate::growth::is_there(bug) && parts.has("growth") {
+            crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
         }
         if options.machines && options.faults && crate::keepers::are_there(bug) && parts.has("keepers") {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, false, &mut acts);
@@ -406,7 +414,7 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 /// A pod that has a claim's volume.
-fn user_of(rng: &mut Rng, name: &str, claim: &str) -> Value {
+pub(crate) fn user_of(rng: &mut Rng, name: &str, claim: &str) -> Value {
     let grace_s = 1 + rng.below(3);
     mounting(name, grace_s, "data", "persistentVolumeClaim", json!({"claimName": claim}))
 }
@@ -431,17 +439,26 @@ pub(crate) fn mounting(name: &str, grace_s: u64, volume: &str, kind: &str, sourc
 /// In which a volume is hardly made.
 const MOMENT: Duration = Duration::from_millis(700);
 
-/// Claims of storage classes whose volumes are made on the nodes, with a pod for most of them.
-fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    let create = |at, resource, object, want| Act { at, what: What::Create { resource, object, want } };
+/// The driver of volumes that are made on the nodes, with a class of such that wait for their first consumer, and one of such
+/// that do not.
+pub(crate) fn local_driver(acts: &mut Vec<Act>) {
+    let mut create = |resource, object| {
+        acts.push(Act { at: Duration::from_millis(100), what: What::Create { resource, object, want: None } });
+    };
     for (name, mode) in [("late", "WaitForFirstConsumer"), ("soon", "Immediate")] {
         let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
             "provisioner": carrack_storage::DRIVER, "volumeBindingMode": mode, "allowVolumeExpansion": true});
-        acts.push(create(Duration::from_millis(100), StorageClass::resource(), class, None));
+        create(StorageClass::resource(), class);
     }
     let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
         "metadata": {"name": carrack_storage::DRIVER}, "spec": {"attachRequired": false}});
-    acts.push(create(Duration::from_millis(100), CSIDriver::resource(), driver, None));
+    create(CSIDriver::resource(), driver);
+}
+
+/// Claims of storage classes whose volumes are made on the nodes, with a pod for most of them.
+fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let create = |at, resource, object, want| Act { at, what: What::Create { resource, object, want } };
+    local_driver(acts);
     for n in 0..1 + rng.below(5) {
         let name = format!("tenant{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::sources::SourceKey;
 use super::{Call, Fx, KubeletCore, Owner, PodOp};
 use crate::effects::{Op, OpId, Outcome};
+use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::volumes::Expanding;
 
@@ -50,6 +51,9 @@ impl KubeletCore {
         let stays = |g: &Growth| g.op.is_some() || g.call.is_some() || g.retry_at + LONGEST > now;
         self.growths.0.retain(|_, g| stays(g));
         for expanding in grown {
+            if expanding.published.id.as_ref().is_some_and(|id| self.volumes.is_busy(id)) {
+                continue;
+            }
             let growth = self.growths.0.entry(expanding.claim_name()).or_default();
             if growth.op.is_some() || growth.call.is_some() {
                 continue;
@@ -63,7 +67,9 @@ impl KubeletCore {
             let owner = Owner::Pod(uid.clone(), PodOp::Grow(Box::new(expanding.clone())));
             let op = self.op(owner, Op::ExpandVolume(Box::new(expanding)), fx);
             // The volume is busy with it: its pod does not go before the outcome is known.
-            self.volumes.grows(uid, &name, op);
+            if self.planted != Some(Planted::GrowthAside) {
+                self.volumes.grows(uid, &name, op);
+            }
             self.growths.0.entry(claim).or_default().op = Some(op);
         }
     }
@@ -87,10 +93,18 @@ impl KubeletCore {
         fx: &mut Fx,
     ) {
         self.volumes.done(now, uid, &e.name, id, outcome);
+        if let Some(of_node) = &e.published.id {
+            self.volume_rests(of_node);
+        }
+        if self.planted == Some(Planted::GrowthUnheard) && pod.is_deleting() {
+            return;
+        }
         let name = e.claim_name();
         self.growths.0.entry(name.clone()).or_default().op = None;
         let volume = &e.published.origin.spec_name;
-        if let Err(error) = outcome {
+        if let Err(error) = outcome
+            && self.planted != Some(Planted::GrowthUnproved)
+        {
             let message = format!("NodeExpandVolume failed for volume {volume:?} : {error}");
             self.event(now, EventRecord::warning(pod, "VolumeResizeFailed", message), fx);
             self.growth_failed(now, name, uid);

@@ -9,7 +9,7 @@ use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::records::VOLUME_PREFIX;
-use crate::volumes::{Found, StageAction, Staging, Told};
+use crate::volumes::{Found, StageAction, Staging, Told, Use};
 
 fn record_name(id: &str) -> String {
     format!("{VOLUME_PREFIX}{}", digest(id))
@@ -57,8 +57,7 @@ impl KubeletCore {
         let actions = node.step(
             now,
             known,
-            |id| of(id).wanted,
-            |id| of(id).there && self.planted != Some(Planted::DesiredStateAlone),
+            |id| Use { there: of(id).there && self.planted != Some(Planted::DesiredStateAlone), ..of(id) },
             |id| match self.planted {
                 Some(Planted::MountsUntold) => {
                     Told { in_use: true, attached: Some(attached.get(id).cloned().unwrap_or_default()) }

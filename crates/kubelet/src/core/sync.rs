@@ -437,8 +437,13 @@ impl KubeletCore {
         self.recorded(now, uid, w, fx);
     }
 
+    /// Begins what is to be done about a pod's volumes. What somebody else is busy with comes when that has ended
+    /// ([`Self::volume_rests`]).
     pub(super) fn volume_actions(&mut self, uid: &Uid, actions: Vec<VolumeAction>, fx: &mut Fx) {
         for a in actions {
+            if a.of_node().is_some_and(|id| self.volumes.is_busy(id)) {
+                continue;
+            }
             let (name, kind, op) = match a {
                 VolumeAction::SetUp(s) => (s.name.clone(), Some(s.kind.clone()), Op::SetUpVolume(s)),
                 VolumeAction::TearDown { name, path, published } => {
@@ -449,6 +454,12 @@ impl KubeletCore {
             let id = self.op(owner, op, fx);
             self.volumes.started(uid, &name, id, kind);
         }
+    }
+
+    /// Nothing is done any more about a pod's part of a volume of the node: others may have waited for that.
+    pub(super) fn volume_rests(&mut self, id: &str) {
+        self.staged_due = true;
+        self.dirty.extend(self.volumes.users(id));
     }
 
     fn tell_missing_volumes(
@@ -564,7 +575,9 @@ impl KubeletCore {
             PodOp::Lane(name) => self.lane_done(now, uid, w, &name, id, outcome, fx),
             PodOp::Kill(container) => self.kill_done(now, uid, w, &container, id, outcome, fx),
             PodOp::Volume(name, kind) => {
-                self.staged_due |= self.volumes.is_of_node(uid, &name);
+                if let Some(of_node) = self.volumes.of_node(uid, &name).map(str::to_owned) {
+                    self.volume_rests(&of_node);
+                }
                 if let Some(error) = self.volumes.done(now, uid, &name, id, &outcome) {
                     if kind.is_none() {
                         tracing::warn!(pod = %pod::pod_ref(&w.pod), volume = name, error, "unmounting failed");

@@ -216,7 +216,8 @@ enum Actual {
     Absent,
 }
 
-/// What is being done about a volume. One thing at a time: the CSI specification asks it of whoever calls a driver.
+/// What is being done about a volume of a pod. One thing at a time, also among the pods that have one volume
+/// ([`Volumes::is_busy`]): the CSI specification asks it of whoever calls a driver.
 #[derive(Clone, Debug)]
 enum Doing {
     SetUp(VolumeKind),
@@ -253,6 +254,8 @@ pub struct Use {
     pub wanted: bool,
     /// A pod's part of it is or may be there.
     pub there: bool,
+    /// Something is being done about a pod's part of it.
+    pub busy: bool,
 }
 
 /// Volumes of all pods, and of the node.
@@ -289,6 +292,21 @@ pub enum VolumeAction {
         /// A driver's volume.
         published: Option<Box<Published>>,
     },
+}
+
+impl VolumeAction {
+    /// The volume of the node that it is about.
+    #[must_use]
+    pub fn of_node(&self) -> Option<&str> {
+        let published = match self {
+            Self::SetUp(setup) => match &setup.kind {
+                VolumeKind::Published(p) => Some(&p.published),
+                _ => None,
+            },
+            Self::TearDown { published, .. } => published.as_deref(),
+        };
+        published?.id.as_deref()
+    }
 }
 
 /// Directory of a volume, or the node's path that it is.
@@ -440,6 +458,7 @@ impl Volumes {
                 let of = uses.entry(id).or_default();
                 of.wanted |= v.wants;
                 of.there |= v.op.is_some() || v.actual != Actual::Absent;
+                of.busy |= v.op.is_some();
             }
         }
         uses
@@ -596,11 +615,19 @@ impl Volumes {
         told
     }
 
-    /// Whether a volume of a pod is its part of a volume of the node.
+    /// The volume of the node that a volume of a pod is a part of.
     #[must_use]
-    pub fn is_of_node(&self, uid: &str, name: &str) -> bool {
-        let volume = self.pods.get(uid).and_then(|volumes| volumes.get(name));
-        volume.is_some_and(|v| v.published.as_ref().is_some_and(|p| p.id.is_some()))
+    pub fn of_node(&self, uid: &str, name: &str) -> Option<&str> {
+        self.pods.get(uid)?.get(name)?.published.as_ref()?.id.as_deref()
+    }
+
+    /// Whether something is being done about a volume of the node, for it as a whole or for any pod. Nothing else is begun
+    /// meanwhile: a driver is asked one thing at a time about a volume.
+    #[must_use]
+    pub fn is_busy(&self, id: &str) -> bool {
+        let is_part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
+        let mut parts = self.pods.values().flat_map(BTreeMap::values);
+        self.node.is_busy(id) || parts.any(|v| v.op.is_some() && is_part(v))
     }
 
     /// Directories of a pod's volumes, once all of them are there. Else what is missing and why.

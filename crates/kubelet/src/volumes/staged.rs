@@ -23,8 +23,8 @@ use carrack_engine::Time;
 use carrack_types::volume::DEVICE_PATH;
 use serde::{Deserialize, Serialize};
 
-use super::backoff;
 use super::origin::Origin;
+use super::{Use, backoff};
 use crate::effects::{OpError, OpId, Reply};
 
 /// Secrets for a driver. Never shown.
@@ -249,20 +249,26 @@ impl StagedVolumes {
         self.volumes.values().filter(|v| v.staging.origin.attachable() && !v.left).map(|v| v.staging.id.as_str())
     }
 
+    /// Whether its driver is being asked something about it as a whole.
+    #[must_use]
+    pub fn is_busy(&self, id: &str) -> bool {
+        let op = self.volumes.get(id).and_then(|v| v.op.as_ref());
+        matches!(op, Some((_, Doing::Staging | Doing::Unstaging)))
+    }
+
     /// Its record, if it is known.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<&Staging> {
         self.volumes.get(id).map(|v| &v.staging)
     }
 
-    /// What to do now. `told` says what the Node says of a volume; `users_known`,
-    /// that every pod of this node has been heard of, so that no user is missing from `used` and `wanted`.
+    /// What to do now. `uses` says what pods have to do with a volume, `told` what the Node says of it; `users_known`,
+    /// that every pod of this node has been heard of, so that no user is missing from `uses`.
     pub fn step(
         &mut self,
         now: Time,
         users_known: bool,
-        wanted: impl Fn(&str) -> bool,
-        used: impl Fn(&str) -> bool,
+        uses: impl Fn(&str) -> Use,
         told: impl Fn(&str) -> Told,
     ) -> Vec<StageAction> {
         let mut actions = Vec::new();
@@ -273,17 +279,18 @@ impl StagedVolumes {
                 return true;
             }
             let behind = v.recorded.as_ref() != Some(&v.staging);
-            if wanted(id) {
+            let of = uses(id);
+            if of.wanted {
                 v.left = false;
                 let ready = v.actual == Actual::Staged;
                 if behind {
                     actions.push(StageAction::Record(Box::new(v.staging.clone())));
-                } else if !ready && held {
+                } else if !ready && held && !of.busy {
                     actions.push(StageAction::Stage(Box::new(v.staging.clone()), v.inputs.with(said.attached, now)));
                 }
                 return true;
             }
-            if used(id) || !users_known {
+            if of.there || !users_known {
                 return true;
             }
             match (v.actual, &v.recorded) {

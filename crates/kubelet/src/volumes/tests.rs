@@ -277,11 +277,11 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
         v.journal_saved("u", 1);
         assert_eq!(look(&mut v), 0);
         let mut node = std::mem::take(&mut v.node);
-        let record = node.step(Time(0), true, |_| true, |_| true, |_| told(device));
+        let record = node.step(Time(0), true, |_| USED, |_| told(device));
         let [StageAction::Record(staging)] = &record[..] else { panic!("{case}: {record:?}") };
         node.started(&record[0], OpId(7));
         node.done(Time(0), &staging.id, OpId(7), &Ok(Reply::Done));
-        let next = node.step(Time(0), true, |_| true, |_| true, |_| told(device));
+        let next = node.step(Time(0), true, |_| USED, |_| told(device));
         v.node = node;
         match (&next[..], expected) {
             ([StageAction::Stage(s, inputs)], Ok((by_control_plane, device))) => {
@@ -351,12 +351,15 @@ fn a_volume_that_is_left_holds_its_name_until_it_is_detached() {
         node.want(id, &origin, "/staged".into(), inputs);
         assert_eq!(node.in_use().count(), 1);
         let told = |attached: bool| move |_: &str| Told { in_use: true, attached: attached.then(String::new) };
-        assert_eq!(node.step(Time(0), true, |_| false, |_| false, told(true)), vec![]);
+        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(true)), vec![]);
         assert_eq!((node.get(id).is_some(), node.in_use().count()), (by_control_plane, 0));
-        assert_eq!(node.step(Time(0), true, |_| false, |_| false, told(false)), vec![]);
+        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(false)), vec![]);
         assert!(node.get(id).is_none());
     }
 }
+
+/// A pod wants it, and may have a part of it.
+const USED: Use = Use { wanted: true, there: true, busy: false };
 
 /// What the node's volumes ask for, by name, when everything that is asked is done at once.
 fn ask(v: &mut Volumes, next: &mut u64, known: bool, in_use: bool) -> Vec<&'static str> {
@@ -364,7 +367,7 @@ fn ask(v: &mut Volumes, next: &mut u64, known: bool, in_use: bool) -> Vec<&'stat
     let mut node = std::mem::take(&mut v.node);
     let uses = v.uses();
     let of = |id: &str| uses.get(id).copied().unwrap_or_default();
-    let actions = node.step(Time(0), known, |id| of(id).wanted, |id| of(id).there, |_| told.clone());
+    let actions = node.step(Time(0), known, of, |_| told.clone());
     let names = actions.iter().map(|a| match a {
         StageAction::Record(_) => "record",
         StageAction::Stage(..) => "stage",

@@ -101,6 +101,10 @@ impl Disk {
     pub(crate) fn has(&self, uid: &str, path: &str) -> bool {
         self.mounts.contains_key(&(uid.to_owned(), path.to_owned()))
     }
+    /// Whether a pod has a part of a volume of the node.
+    pub(crate) fn part_of(&self, uid: &str, id: &str) -> bool {
+        self.mounts.iter().any(|((pod, _), of)| pod == uid && of.as_deref() == Some(id))
+    }
     /// The files of a pod's volume, if it is made of a config map.
     pub(crate) fn files_of(&self, uid: &str, volume: &str) -> Option<&Files> {
         let ends = format!("/{volume}");

@@ -21,6 +21,7 @@ use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 use carrack_virt::handler::effects::WatchdogCall;
 
 use crate::attacher::{DRIVER, Rack};
+use crate::growth;
 use crate::invariants::Breach;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
@@ -120,7 +121,7 @@ impl Node {
             disk: Disk::new(number, rack),
             runtime: Runtime::new(number),
             plugins: Plugins::default(),
-            storage: Storage::default(),
+            storage: Storage::new(rng.fork("kernel").one_in(2)),
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
             guests: Guests::default(),
             faults,
@@ -171,13 +172,24 @@ impl Node {
     }
 
     /// The kubelet of a life asks for an operation.
-    pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op) -> Vec<Follow> {
+    pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op, breaches: &mut Vec<Breach>) -> Vec<Follow> {
         if op.only_shows() || !self.up {
             return Vec::new();
+        }
+        if let Some(volume) = growth::asked_about(&op)
+            && let Some(other) =
+                self.pending.values().find(|p| p.life == life && growth::asked_about(&p.op) == Some(volume))
+        {
+            let (node, words) = (self.number, (describe(&op), describe(&other.op)));
+            let what = format!("node{node}'s kubelet asks two things at once about {volume}: {words:?}");
+            breaches.push(Breach::new(growth::ONE_CALL, what));
         }
         let mut delay = self.faults.operation.draw(&mut self.rng);
         if let Op::StopContainer { id, timeout_s } = &op {
             delay += self.runtime.time_to_stop(id, *timeout_s, &mut self.rng);
+        }
+        if matches!(op, Op::ExpandVolume(_)) && self.rng.one_in(self.faults.grows_slowly_one_in) {
+            delay += crate::chance::between(&mut self.rng, growth::GROWS.0, growth::GROWS.1);
         }
         let fate = self.fate();
         self.next += 1;
@@ -311,6 +323,9 @@ impl Node {
                 let word = describe(&op);
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let outcome = match fate {
+                    _ if self.is_busy(number, &op) => {
+                        Err(OpError::Failed("the driver is busy with this volume".into()))
+                    }
                     Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
@@ -352,6 +367,15 @@ impl Node {
                 Vec::new()
             }
         }
+    }
+
+    /// Whether the node's own driver is busy with the volume of a call: with one that began earlier, and whose caller may be
+    /// dead.
+    fn is_busy(&self, number: u64, op: &Op) -> bool {
+        let Some(volume) = growth::asked_about(op).filter(|id| id.contains(carrack_storage::DRIVER)) else {
+            return false;
+        };
+        self.pending.range(..number).any(|(_, p)| growth::asked_about(&p.op) == Some(volume))
     }
 
     fn carry_out(
@@ -419,7 +443,10 @@ impl Node {
                 self.disk.unstage(&staging, breaches)
             }
             Op::AskDriver(driver) => Ok(Reply::Attaches(driver == crate::flex::DRIVER)),
-            Op::ExpandVolume(_) => Ok(Reply::Done),
+            Op::ExpandVolume(expanding) => {
+                self.storage.expand(&expanding.published.origin)?;
+                Ok(Reply::Done)
+            }
             Op::RemovePod { uid, .. } => self.disk.remove_pod(&uid),
             Op::SaveRecord { name, body } => self.disk.save(name, body),
             Op::DropRecord(name) => self.disk.drop_record(&name),
@@ -496,6 +523,7 @@ fn describe(op: &Op) -> Option<String> {
         Op::TearDownVolume { uid, path, .. } => Some(format!("unmounts {path} of {uid}")),
         Op::StageVolume(s, _) => Some(format!("mounts {} for the node", s.id)),
         Op::UnstageVolume(s) => Some(format!("unmounts {} from the node", s.id)),
+        Op::ExpandVolume(e) => Some(format!("lets the file system at {} grow", e.path)),
         Op::RemovePod { uid, .. } => Some(format!("removes the directories of {uid}")),
         Op::SaveRecord { name, .. } => Some(format!("keeps the record {name}")),
         Op::DropRecord(name) => Some(format!("drops the record {name}")),

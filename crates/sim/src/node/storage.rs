@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_kubelet::OpError;
-use carrack_kubelet::volumes::{Driver, Staging};
+use carrack_kubelet::volumes::{Driver, Origin, Staging};
 use carrack_storage::provision::calls::{Answer, Call, CallError, Outcome};
 use carrack_storage::provision::{In, Out, PROVISIONING};
 use carrack_storage::{DRIVER, TOPOLOGY};
@@ -19,8 +19,12 @@ use crate::role::node_name;
 pub(crate) struct Storage {
     /// Size of each, in bytes.
     pub volumes: BTreeMap<String, u64>,
+    /// Size of the file system in each that has been mounted, in bytes.
+    systems: BTreeMap<String, u64>,
     /// Those that are mounted.
     pub staged: BTreeSet<String>,
+    /// The kernel cannot let a file system grow that is mounted.
+    grows_at_rest: bool,
     /// A planted bug: a volume is deleted before another one is made.
     pub makes_room: bool,
     pending: BTreeMap<u64, (u32, Out, Fate)>,
@@ -28,27 +32,61 @@ pub(crate) struct Storage {
 }
 
 /// The driver's handle of a volume, if it is one of this driver's.
-fn own(staging: &Staging) -> Option<&String> {
-    match &staging.origin.driver {
+fn own(origin: &Origin) -> Option<&String> {
+    match &origin.driver {
         Driver::Csi { driver, handle, .. } if driver == DRIVER => Some(handle),
         _ => None,
     }
 }
 
+fn failed(message: String) -> OpError {
+    OpError::Failed(message)
+}
+
 impl Storage {
-    /// A volume is mounted, if it is there.
+    /// A driver without volumes. The kernel may be able to let file systems grow at rest alone.
+    pub(super) fn new(grows_at_rest: bool) -> Self {
+        Self { grows_at_rest, ..Self::default() }
+    }
+
+    /// A volume is mounted, if it is there. Its file system takes all of it then, if it was not mounted.
     pub(super) fn stage(&mut self, staging: &Staging) -> Result<(), OpError> {
-        if let Some(handle) = own(staging) {
-            if !self.volumes.contains_key(handle) {
-                return Err(OpError::Failed(format!("{handle} does not exist")));
+        if let Some(handle) = own(&staging.origin) {
+            let bytes = *self.volumes.get(handle).ok_or_else(|| failed(format!("{handle} does not exist")))?;
+            if self.staged.insert(handle.clone()) {
+                self.systems.insert(handle.clone(), bytes);
             }
-            self.staged.insert(handle.clone());
         }
         Ok(())
     }
 
+    /// The file system of a volume that is mounted takes all of it, if the kernel can do that.
+    pub(super) fn expand(&mut self, origin: &Origin) -> Result<(), OpError> {
+        let Some(handle) = own(origin) else { return Ok(()) };
+        let bytes = *self.volumes.get(handle).ok_or_else(|| failed(format!("{handle} does not exist")))?;
+        if !self.staged.contains(handle) {
+            return Err(failed(format!("{handle} is not mounted")));
+        }
+        let has = self.systems.entry(handle.clone()).or_default();
+        if *has < bytes && self.grows_at_rest {
+            return Err(failed(format!("the kernel cannot let the file system of {handle} grow while it is mounted")));
+        }
+        *has = bytes;
+        Ok(())
+    }
+
+    /// How much the file system of a volume holds, if it has one.
+    pub(crate) fn holds(&self, handle: &str) -> Option<u64> {
+        self.systems.get(handle).copied()
+    }
+
+    /// Whether the file system of a volume that is mounted holds so much, or comes to.
+    pub(crate) fn may_hold(&self, handle: &str, bytes: u64) -> bool {
+        !self.grows_at_rest || self.systems.get(handle).is_some_and(|has| *has >= bytes)
+    }
+
     pub(super) fn unstage(&mut self, staging: &Staging) {
-        if let Some(handle) = own(staging) {
+        if let Some(handle) = own(&staging.origin) {
             self.staged.remove(handle);
         }
     }
@@ -127,6 +165,7 @@ impl Storage {
 
 impl Storage {
     fn delete(&mut self, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+        self.systems.remove(id);
         if self.volumes.remove(id).is_some()
             && let Some(claim) = bound_to(id, observer)
         {

@@ -37,6 +37,7 @@ impl World {
                 crate::node::traces(*number, &node.storage, &self.observer, &mut self.breaches);
             }
         }
+        crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.machines {
             self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
         }
@@ -68,6 +69,7 @@ impl World {
         self.check_schedulers();
         let Some(healed) = self.healed else { return };
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
         crate::tokens::look(now, healed, &self.observer, &self.nodes, &mut self.breaches);
         let none = BTreeMap::new();
@@ -112,6 +114,7 @@ impl World {
         let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking
             .or_else(|| self.settings.lack())
+            .or_else(|| self.growth.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())

@@ -66,6 +66,13 @@ impl World {
         }
         let now = self.queue.now();
         let blind = self.bug() == Some(Bug::BlindHandler);
+        // With calls that go on, it shows in who makes them.
+        let late_calls = self.bug() == Some(Bug::EndlessCalls);
+        let calling = |role: Role| {
+            let life = self.processes.get(&role).map(|process| process.life);
+            life.is_some_and(|life| self.flex.detaches((role, life)))
+        };
+        let is_of_plant = |role: Role| !late_calls || calling(role);
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
@@ -99,7 +106,8 @@ impl World {
                 self.server.mem.interrupt_watches(&StoreError::Compacted { oldest });
             }
             Fault::Cut => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
                 let length = between(rng, Duration::from_millis(100), Duration::from_secs(40));
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} is cut off from the API server for {} ms", length.as_millis()));

@@ -232,6 +232,7 @@ struct World {
     waiting: crate::gpu::Waiting,
     machines: crate::machines::Machines,
     settings: crate::settings::Settings,
+    growth: crate::growth::Growth,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -372,6 +373,7 @@ impl World {
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
             settings: crate::settings::Settings::default(),
+            growth: crate::growth::Growth::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
@@ -433,6 +435,9 @@ impl World {
             }
         } else {
             roles.push(Role::Attacher);
+            if swarm.standby_attacher {
+                roles.push(Role::StandbyAttacher);
+            }
         }
         if !self.options.on_hollow_nodes() && self.options.machines {
             roles.push(Role::VirtController);
@@ -561,10 +566,10 @@ impl World {
                 self.seat();
             }
             Happening::Flex(number) => {
-                if let Some(answered) = self.flex.end(number, &self.rack) {
+                if let Some(answered) = self.flex.end(number, now, &self.rack) {
                     self.act(format_args!("{}", answered.said));
                     let news = OwnIn::Flex(Box::new(answered.answer));
-                    self.queue.after(answered.after, Happening::News(Role::Attacher, answered.life, news));
+                    self.queue.after(answered.after, Happening::News(answered.role, answered.life, news));
                 }
             }
             Happening::Flood => self.flood(),
@@ -785,7 +790,7 @@ impl World {
                     if let Role::Kubelet(number) = role {
                         let number = self.runtime_of(number, &out.op);
                         let Some(node) = self.nodes.get_mut(&number) else { continue };
-                        let follow = node.ask(life, out.id, out.op);
+                        let follow = node.ask(life, out.id, out.op, &mut self.breaches);
                         self.follow(number, follow);
                     }
                 }
@@ -798,7 +803,7 @@ impl World {
                     }
                 }
                 Effect::Own(OwnOut::Flex(out)) => {
-                    if let Some((number, after)) = self.flex.begin(life, *out) {
+                    if let Some((number, after)) = self.flex.begin((role, life), *out, self.queue.now(), skew_ns) {
                         self.queue.after(after, Happening::Flex(number));
                     }
                 }
@@ -838,9 +843,7 @@ impl World {
             self.ledger.closed(conn);
         }
         let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
-        if role == Role::Attacher {
-            self.flex.caller_died(&self.rack);
-        }
+        self.flex.caller_died((role, process.life), &self.rack);
         if let Role::Kubelet(number) | Role::VirtHandler(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {

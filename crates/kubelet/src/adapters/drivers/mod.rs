@@ -11,6 +11,7 @@ pub mod usage;
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use carrack_disks::filesystem as disk;
 use carrack_disks::{ownership, system};
@@ -59,6 +60,26 @@ async fn is_there(path: String, block: bool) -> Result<bool, OpError> {
     .await
 }
 
+/// How long is waited for the server of what is mounted: one that is slow has not ended.
+const SERVER_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Unmounts what is mounted at a path if it is a driver's whose process has ended: it would be taken for the volume, and nobody
+/// can read or write a thing there ever again. Returns whether it did.
+async fn clear_dead(driver: &Driver, path: &str) -> Result<bool, OpError> {
+    if !matches!(driver, Driver::Csi { .. } | Driver::Flex { .. }) {
+        return Ok(false);
+    }
+    let at = path.to_owned();
+    let looked = tokio::time::timeout(SERVER_ANSWERS, blocking(move || Ok(mounts::is_dead(&at)))).await;
+    if !matches!(looked, Ok(Ok(true))) {
+        return Ok(false);
+    }
+    let at = path.to_owned();
+    blocking(move || mounts::unmount(&at).map_err(io_error(format!("unmounting {at}, whose server has ended"))))
+        .await?;
+    Ok(true)
+}
+
 fn make_dir(path: impl AsRef<Path>) -> Result<(), OpError> {
     let path = path.as_ref();
     fs::create_dir_all(path).map_err(io_error(format!("creating {}", path.display())))
@@ -79,6 +100,9 @@ impl Drivers {
             let identity = format!("{} {}", self.boot_id, there.device);
             if s.identity.as_ref() == Some(&identity) {
                 return Ok(Reply::Staged { device: s.device.clone(), identity: Some(identity) });
+            }
+            if !inputs.confirm_only {
+                clear_dead(&s.origin.driver, &s.path).await?;
             }
         }
         if inputs.confirm_only && !matches!(s.origin.driver, Driver::Local { .. }) {
@@ -153,7 +177,11 @@ impl Drivers {
 
     async fn give(&self, setup: &VolumeSetup, p: &Publishing) -> Outcome {
         let path = &setup.path;
-        if is_there(path.clone(), p.published.origin.block).await? {
+        let mut there = is_there(path.clone(), p.published.origin.block).await?;
+        if there && !p.confirm_only && !p.published.origin.block {
+            there = !clear_dead(&p.published.origin.driver, path).await?;
+        }
+        if there {
             // What is there is left as it is; a driver may want to renew what it wrote there.
             if p.republish && !p.confirm_only {
                 self.csi.publish(setup, p).await?;
@@ -315,3 +343,6 @@ pub fn publishing(setup: &VolumeSetup) -> Option<&Publishing> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Volumes that grow while pods that have them come and go.
 
 use super::*;
+use crate::volumes::VolumeKind;
 
 const CLAIM: &str = "/api/v1/namespaces/n/persistentvolumeclaims/c";
 
@@ -73,5 +74,28 @@ fn a_pod_that_goes_while_its_volume_grows_leaves_it_to_the_next() {
         w.create("p", with_claim());
         w.run(30);
         assert_eq!((w.phase(), told(&w)), ("Running", ("2Gi".to_owned(), 0)), "seed {seed}: {:?}", w.api.events);
+    });
+}
+
+/// A driver is asked one thing at a time about a volume, whichever pod it is for.
+#[test]
+fn a_second_pod_gets_its_part_of_a_volume_when_that_has_grown() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        grown(&mut w);
+        w.growing = (Duration::from_secs(20), Ok(Reply::Done));
+        w.create("p", with_claim());
+        w.run(10);
+        assert_eq!(w.grows.len(), 1, "seed {seed}: the driver is busy with it");
+        w.create("q", with_claim());
+        w.run(5);
+        let given = |w: &World| {
+            let is_part = |kind: &VolumeKind| matches!(kind, VolumeKind::Published(_));
+            w.asked.iter().filter(|(_, op)| matches!(op, Op::SetUpVolume(setup) if is_part(&setup.kind))).count()
+        };
+        assert_eq!(given(&w), 1, "seed {seed}: it is busy");
+        w.run(30);
+        assert_eq!(given(&w), 2, "seed {seed}: nobody looked again");
     });
 }

@@ -14,6 +14,9 @@ use crate::handler::effects::OpError;
 /// suspension.
 const SUSPENDED: Duration = Duration::from_millis(100);
 
+/// How often both clocks are read for a moment at which nothing comes between.
+const READINGS: u32 = 16;
+
 /// One moment on both clocks, and what is known of suspensions.
 struct Known {
     boot_ns: u64,
@@ -28,9 +31,25 @@ pub(super) struct Anchor {
     known: Mutex<Known>,
 }
 
+/// Reads both clocks, the machine's first: a pause between the two makes what is converted with them earlier, never later. But
+/// whoever compares them later would take it for a suspension, so that they are read anew where there was one.
+fn both(mut machine_ns: impl FnMut() -> u64, mut core: impl FnMut() -> Time) -> (u64, Time) {
+    let mut read = || (machine_ns(), core(), machine_ns());
+    let close = |(first, _, last): &(u64, Time, u64)| Duration::from_nanos(last.saturating_sub(*first)) < SUSPENDED / 2;
+    let mut found = read();
+    for _ in 1..READINGS {
+        if close(&found) {
+            break;
+        }
+        found = read();
+    }
+    (found.0, found.1)
+}
+
 impl Anchor {
     pub fn new(clock: Clock) -> Self {
-        Self { clock, known: Mutex::new(Known { boot_ns: now_ns(), now: clock.now(), resumed: None }) }
+        let (boot_ns, now) = both(now_ns, || clock.now());
+        Self { clock, known: Mutex::new(Known { boot_ns, now, resumed: None }) }
     }
 
     /// A time of the core on the machine's clock since boot, in nanoseconds. It lies `after` what it rests on: the moment at
@@ -39,8 +58,7 @@ impl Anchor {
     /// # Errors
     /// What it rests on was before the machine was suspended.
     pub fn boot_ns(&self, at: Time, after: Duration) -> Result<u64, OpError> {
-        // In this order: a pause between the two makes the result earlier, never later.
-        let (boot_ns, now) = (now_ns(), self.clock.now());
+        let (boot_ns, now) = both(now_ns, || self.clock.now());
         if lock(&self.known).look(boot_ns, now).is_some_and(|resumed| at <= resumed + after) {
             return Err(OpError("the machine was suspended; nothing from before counts".to_owned()));
         }
@@ -73,6 +91,19 @@ mod tests {
         assert_eq!(known.look(7_050_000_000, at(2000)), None, "a short pause between the two clocks");
         assert_eq!(known.look(60_000_000_000, at(2100)), Some(at(2100)));
         assert_eq!(known.look(61_000_000_000, at(3100)), Some(at(2100)), "and the next one, too");
+    }
+
+    #[test]
+    fn a_pause_between_the_two_clocks_is_no_suspension() {
+        let at = |ms: u64| Time::from_unix_s(1000) + Duration::from_millis(ms);
+        let mut known = Known { boot_ns: 5_000_000_000, now: at(0), resumed: None };
+        // The process is held up for a second between the first two of these.
+        let mut machine = [6_000_000_000, 7_000_000_001, 7_000_000_002, 7_000_000_003].into_iter();
+        let mut core = [at(2000), at(2000)].into_iter();
+        let (boot_ns, now) = both(|| machine.next().expect("no more"), || core.next().expect("no more"));
+        assert_eq!(boot_ns, 7_000_000_002);
+        assert_eq!(known.look(boot_ns, now), None);
+        assert_eq!(known.look(8_000_000_000, at(3000)), None);
     }
 
     #[test]
