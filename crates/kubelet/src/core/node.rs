@@ -264,8 +264,11 @@ impl KubeletCore {
                         self.node.registered = true;
                         self.node.labels_done = true;
                         self.node.sent_at = now;
-                        self.node.seen = reply.json::<Node>().ok().map(Arc::new).or(self.node.seen.take());
                         self.node.said.heard = true;
+                        // The reply may be late: what the watch told meanwhile is newer.
+                        if let Ok(node) = reply.json::<Node>() {
+                            self.node_written(node);
+                        }
                         self.dirty.extend(self.workers.keys().cloned());
                     }
                     Err(e) if e.is_already_exists() => self.node.registered = true,

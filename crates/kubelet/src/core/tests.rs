@@ -199,6 +199,8 @@ struct World {
     deaf: bool,
     /// What drivers answer who shall let a volume follow that has grown, and after how long.
     growing: (Duration, Outcome),
+    /// How long the reply to the Node's creation takes.
+    registers: Duration,
     /// Volumes that a driver lets follow just now, by the path that the pod has them at.
     grows: BTreeMap<OpId, String>,
 }
@@ -229,6 +231,7 @@ impl World {
             asked: Vec::new(),
             deaf: false,
             growing: (Duration::ZERO, Ok(Reply::Done)),
+            registers: Duration::ZERO,
             grows: BTreeMap::new(),
         };
         w.input(Input::Start);
@@ -269,7 +272,13 @@ impl World {
                     }
                     self.check_delete(&r);
                     let (result, news) = self.api.handle(&r);
-                    self.soon(Input::Api { id, result });
+                    if r.method == Method::Post && r.path == "/api/v1/nodes" {
+                        self.arrivals += 1;
+                        let at = self.now + self.registers;
+                        self.arriving.insert((at, self.arrivals), Input::Api { id, result });
+                    } else {
+                        self.soon(Input::Api { id, result });
+                    }
                     self.tell(news);
                 }
                 Effect::Watch(id, r) => {
@@ -563,6 +572,22 @@ fn the_node_is_ready_and_is_not_when_the_runtime_is_away() {
     w.run(15);
     assert_eq!(ready(&w), "True");
     assert_eq!(w.node.running("uid-p"), before);
+}
+
+/// The reply to its creation shows the Node older than the watch has shown it. (The kubelet then wrote on the older one
+/// again and again, and was refused each time.)
+#[test]
+fn a_late_reply_does_not_hide_what_the_watch_has_told() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.registers = Duration::from_secs(2);
+        w.run(1);
+        w.edit("/api/v1/nodes/sim", json!({"metadata": {"labels": {"somebody": "else"}}}));
+        w.run(20);
+        let conditions = w.api.objects["/api/v1/nodes/sim"]["status"]["conditions"].clone();
+        let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+        assert!(conditions.as_array().is_some_and(|all| all.iter().any(ready)), "seed {seed}: {conditions}");
+    });
 }
 
 #[test]

@@ -164,7 +164,9 @@ impl Bounds {
         let Some(set) = observer.all("replicaset").find(|s| uid(s) == controller(pod)) else { return };
         let Some(deployment) = observer.all("deployment").find(|d| uid(d) == controller(set)) else { return };
         let Some(bounds) = self.deployments.get_mut(uid(deployment)) else { return };
-        if deleting(deployment) {
+        // Nothing keeps its number in a namespace that goes.
+        let namespace = observer.get("namespace", text(deployment, "/metadata/namespace"));
+        if deleting(deployment) || namespace.is_some_and(deleting) {
             return;
         }
         let name = key_of(deployment);
