@@ -124,6 +124,7 @@ impl Drivers {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
 
     use super::*;
 
@@ -230,12 +231,7 @@ mod tests {
         let left =
             fs::read_to_string(dir.path().join("v~d/left")).expect("read").trim().parse::<u32>().expect("a number");
         // A process that calls a driver, and is killed.
-        let mut caller = std::process::Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
-            .env("DRIVERS", dir.path())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("it runs");
+        let mut caller = calling(dir.path());
         let begun = loop {
             match started(dir.path()) {
                 Some(pid) => break pid,
@@ -247,8 +243,7 @@ mod tests {
         caller.wait().expect("it ended");
         assert!(is_gone(begun).await, "{begun} runs on");
         assert!(fs::exists(format!("/proc/{left}")).expect("read"), "what serves a volume was ended");
-        let pid = rustix::process::Pid::from_raw(i32::try_from(left).expect("small")).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("ended");
+        end(left);
     }
 
     /// The caller does not come to hear that the driver has ended.
@@ -257,12 +252,7 @@ mod tests {
         let (dir, drivers) =
             driver(r#"sleep 600 & echo $! >"$0.left"; kill -STOP $PPID; echo '{"status": "Success"}'"#);
         drop(drivers);
-        let mut caller = std::process::Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
-            .env("DRIVERS", dir.path())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("it runs");
+        let mut caller = calling(dir.path());
         let left = loop {
             let text = fs::read_to_string(dir.path().join("v~d/d.left")).unwrap_or_default();
             match text.trim().parse::<u32>() {
@@ -285,7 +275,22 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(members(), 1, "what serves a volume was ended");
-        let pid = rustix::process::Pid::from_raw(i32::try_from(left).expect("small")).expect("a process");
+        end(left);
+    }
+
+    /// Another process that calls a driver, and waits for it.
+    fn calling(drivers: &Path) -> std::process::Child {
+        std::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
+            .env("DRIVERS", drivers)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it runs")
+    }
+
+    /// Ends what a driver left behind.
+    fn end(pid: u32) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("small")).expect("a process");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("ended");
     }
 

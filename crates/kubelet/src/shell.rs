@@ -9,10 +9,10 @@ use carrack_engine::{Rng, Transport};
 
 use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, VolumeCounts};
 use crate::adapters::cri::Cri;
+use crate::adapters::drivers::Drivers;
 use crate::adapters::drivers::csi::Csi;
 use crate::adapters::drivers::flex::Flex;
 use crate::adapters::drivers::usage::Usages;
-use crate::adapters::drivers::{Drivers, publishing};
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::reviews::Reviews;
@@ -137,7 +137,7 @@ async fn carry_out(
             Reply::Exited { code, output }
         }
         Op::Net { action, timeout_s } => return net::act(action, timeout_s).await,
-        Op::SetUpVolume(setup) => match publishing(&setup) {
+        Op::SetUpVolume(setup) => match setup.publishing() {
             Some(part) => drivers.publish(&setup, part).await?,
             None => done(blocking(move || volumes::set_up(&setup)).await)?,
         },

@@ -9,7 +9,6 @@ pub fn trim(pod: &mut Pod) {
     pod.metadata.finalizers = None;
     pod.metadata.generate_name = None;
     pod.metadata.self_link = None;
-    forget_what_nodes_do(pod);
     if let Some(spec) = pod.spec.take() {
         pod.spec = Some(PodSpec {
             affinity: spec.affinity,
@@ -41,6 +40,7 @@ pub fn trim(pod: &mut Pod) {
             ..PodStatus::default()
         });
     }
+    forget_what_nodes_do(pod);
 }
 
 #[cfg(test)]

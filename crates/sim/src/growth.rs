@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::Op;
-use carrack_kubelet::volumes::VolumeKind;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Kind as _;
 use carrack_types::volume::csi_unique_name;
@@ -83,10 +82,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 pub(crate) fn asked_about(op: &Op) -> Option<&str> {
     let published = match op {
         Op::StageVolume(staging, _) | Op::UnstageVolume(staging) => return Some(&staging.id),
-        Op::SetUpVolume(setup) => match &setup.kind {
-            VolumeKind::Published(p) => Some(&p.published),
-            _ => None,
-        },
+        Op::SetUpVolume(setup) => setup.publishing().map(|p| &p.published),
         Op::TearDownVolume { published, .. } => published.as_deref(),
         Op::ExpandVolume(expanding) => Some(&expanding.published),
         _ => None,

@@ -138,7 +138,6 @@ fn shrink(pod: &mut Pod) {
         spec.containers.shrink_to_fit();
         fit(spec.init_containers.as_mut());
         fit(spec.tolerations.as_mut());
-        fit(spec.volumes.as_mut());
     }
     if let Some(status) = &mut pod.status {
         fit(status.conditions.as_mut());

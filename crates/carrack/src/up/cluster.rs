@@ -421,46 +421,47 @@ async fn wait_node(server: &ApiServer, machine: &Machine, report: &Report, name:
         conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
     };
     let path = format!("/api/v1/nodes/{name}");
-    let answers = format!("{path}/proxy/healthz/ping");
     let (mut ready_since, mut silent_since) = (None, None);
     loop {
         if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
             && let Ok(node) = response.json::<Value>()
             && is_ready(&node)
         {
-            let asked = tokio::time::timeout(AGENT_ANSWERS, api.send(ApiRequest::new(Method::Get, &answers)));
-            let silent = match asked.await {
-                Ok(Ok(_)) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no answer within {} s", AGENT_ANSWERS.as_secs())),
-            };
-            if let Some(error) = silent {
-                // It is told once, when it is no matter of moments any more.
-                let (since, told) = silent_since.get_or_insert_with(|| (Instant::now(), false));
-                if !*told && since.elapsed() >= AGENT_ANSWERS {
-                    *told = true;
-                    tracing::warn!(
-                        node = name,
-                        error,
-                        "the node is ready, and the API server does not reach its agent"
-                    );
+            match ask_agent(&*api, &format!("{path}/proxy/healthz/ping")).await {
+                Ok(()) => {
+                    let since = *ready_since.get_or_insert_with(|| {
+                        report.step(&format!("waiting for virt-handler on {name}"));
+                        Instant::now()
+                    });
+                    if node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true" {
+                        return;
+                    }
+                    if since.elapsed() >= HANDLER_IS_READY {
+                        tracing::warn!(node = name, "runs no virtual machines so far: {SCHEDULABLE_LABEL} is not true");
+                        return;
+                    }
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-            let since = *ready_since.get_or_insert_with(|| {
-                report.step(&format!("waiting for virt-handler on {name}"));
-                Instant::now()
-            });
-            if node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true" {
-                return;
-            }
-            if since.elapsed() >= HANDLER_IS_READY {
-                tracing::warn!(node = name, "runs no virtual machines so far: {SCHEDULABLE_LABEL} is not true");
-                return;
+                Err(error) => {
+                    // It is told once, when it is no matter of moments any more.
+                    let (since, told) = silent_since.get_or_insert_with(|| (Instant::now(), false));
+                    if !*told && since.elapsed() >= AGENT_ANSWERS {
+                        *told = true;
+                        let what = "the node is ready, and the API server does not reach its agent";
+                        tracing::warn!(node = name, error, "{what}");
+                    }
+                }
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Asks a node's agent whether it is there, through the API server.
+async fn ask_agent(api: &dyn Transport, path: &str) -> Result<(), String> {
+    match tokio::time::timeout(AGENT_ANSWERS, api.send(ApiRequest::new(Method::Get, path))).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", AGENT_ANSWERS.as_secs())),
     }
 }
 

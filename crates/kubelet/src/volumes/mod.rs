@@ -172,6 +172,17 @@ pub struct VolumeSetup {
     pub fs_group: Option<i64>,
 }
 
+impl VolumeSetup {
+    /// What its driver is told, if it is a driver's.
+    #[must_use]
+    pub fn publishing(&self) -> Option<&Publishing> {
+        match &self.kind {
+            VolumeKind::Published(p) => Some(p),
+            _ => None,
+        }
+    }
+}
+
 /// An entry of the mount journal, part of the pod's local record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalEntry {
@@ -299,10 +310,7 @@ impl VolumeAction {
     #[must_use]
     pub fn of_node(&self) -> Option<&str> {
         let published = match self {
-            Self::SetUp(setup) => match &setup.kind {
-                VolumeKind::Published(p) => Some(&p.published),
-                _ => None,
-            },
+            Self::SetUp(setup) => setup.publishing().map(|p| &p.published),
             Self::TearDown { published, .. } => published.as_deref(),
         };
         published?.id.as_deref()

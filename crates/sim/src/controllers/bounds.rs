@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::budgets::Guarded;
 use super::claims::Claims;
 use super::endings::Endings;
+use super::heirs::is_held;
 use super::services::Served;
 use super::times::Times;
 use super::wants::pods_of;
@@ -98,11 +99,7 @@ fn failures_before(job: &Value, pod: &Value, observer: &Observer) -> i64 {
     if job.pointer("/spec/backoffLimitPerIndex").is_none_or(Value::is_null) {
         return 0;
     }
-    let is_held = |p: &&Value| {
-        let finalizers = p.pointer("/metadata/finalizers").and_then(Value::as_array);
-        let tracked = finalizers.into_iter().flatten().any(|f| f == "batch.kubernetes.io/job-tracking");
-        tracked && text(p, "/status/phase") == "Failed"
-    };
+    let is_held = |p: &&Value| is_held(p) && text(p, "/status/phase") == "Failed";
     let of_index = pods_of(job, observer).filter(|p| uid(p) != uid(pod) && label(p, INDEX) == label(pod, INDEX));
     of_index.filter(is_held).map(|p| failures_told(p).saturating_add(1)).max().unwrap_or(0)
 }

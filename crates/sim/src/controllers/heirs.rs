@@ -75,7 +75,8 @@ fn one(rng: &mut Rng, safety: Duration, n: u64, has_heir: bool, acts: &mut Vec<A
     }
 }
 
-fn is_held(pod: &Value) -> bool {
+/// Whether a Job holds a pod until it is counted.
+pub(super) fn is_held(pod: &Value) -> bool {
     let finalizers = pod.pointer("/metadata/finalizers").and_then(Value::as_array);
     finalizers.into_iter().flatten().any(|finalizer| finalizer == TRACKING)
 }

@@ -335,14 +335,5 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Whether a setup is a driver's.
-#[must_use]
-pub fn publishing(setup: &VolumeSetup) -> Option<&Publishing> {
-    match &setup.kind {
-        VolumeKind::Published(p) => Some(p),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests;
