@@ -20,7 +20,7 @@ use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};
 use crate::runtime::Uid;
 use crate::volumes::staged::StageInputs;
-use crate::volumes::{Driver, Expanding, GroupPolicy, Published, Publishing, Staging, VolumeKind, VolumeSetup};
+use crate::volumes::{Driver, Expanding, GroupPolicy, Published, Publishing, Staging, VolumeSetup};
 
 /// Drivers of both kinds.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use rustix::mount::{MountFlags, mount};
 
 use super::*;
-use crate::volumes::{Origin, PodInfo, Secrets};
+use crate::volumes::{Origin, PodInfo, Secrets, VolumeKind};
 
 /// Mounts a file system in user space, whose server stands still, and has ended when what this returns is dropped.
 fn mount_still(at: &Path) -> fs::File {
