@@ -25,7 +25,7 @@ fn disk(kubectl: &Kubectl<'_>, name: &str) {
 
 fn pod(name: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  securityContext: {{fsGroup: 4711}}\n  containers:\n  \
          - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
          command: [sh, -c, \"while :; do date >>/data/log; sleep 0.1; done\"]\n    \
          volumeMounts: [{{name: v, mountPath: /data}}]\n  volumes:\n  - name: v\n    \
@@ -68,7 +68,7 @@ fn disks_are_attached_before_they_are_used_and_detached_after() {
     let kubectl = sandbox.kubectl();
     let driver = CsiDriver::start(&sandbox.data_dir().join("kubelet"), &sandbox.home().join("disks"), DRIVER, 1);
     kubectl.apply(&format!(
-        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata:\n  name: {DRIVER}\nspec:\n  attachRequired: true\n  \
+        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata:\n  name: {DRIVER}\nspec:\n  attachRequired: true\n  podInfoOnMount: true\n  fsGroupPolicy: File\n  \
          tokenRequests: [{{audience: vault, expirationSeconds: 600}}]\n"
     ));
     let limits = || kubectl.ok(&["get", "csinodes", "-o", "jsonpath={.items[0].spec.drivers}"]);
@@ -100,8 +100,13 @@ fn disks_are_attached_before_they_are_used_and_detached_after() {
     for field in ["volumesAttached", "volumesInUse"] {
         assert_contains(&status(field), &["kubernetes.io/csi/disks.test^handle-one"]);
     }
-    // The driver has a token for the audience that it asked for, of the pod's own account.
+    // Its files go to the pod's group, as it says. It is told of the pod, and has a token for the audience that it asked for, of
+    // the pod's own account.
+    assert_eq!(kubectl.ok(&["exec", "one", "--", "stat", "-c", "%g", "/data"]).trim(), "4711");
     let context = told(&driver, "NodePublishVolume").volume_context;
+    for (key, expected) in [("pod.name", "one"), ("pod.namespace", "default"), ("serviceAccount.name", "default")] {
+        assert_eq!(context[&format!("csi.storage.k8s.io/{key}")], expected, "{key}");
+    }
     let tokens: BTreeMap<String, Value> =
         serde_json::from_str(&context["csi.storage.k8s.io/serviceAccount.tokens"]).expect("tokens");
     let token = tokens["vault"]["token"].as_str().expect("a token");

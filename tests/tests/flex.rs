@@ -273,7 +273,7 @@ fn a_node_that_is_told_to_attaches_by_itself() {
 /// A pod that counts into a file of a volume that a process serves.
 fn served(kubectl: &Kubectl<'_>) {
     kubectl.apply(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: served\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: served\nspec:\n  terminationGracePeriodSeconds: 1\n  securityContext: {fsGroup: 4711}\n  \
          containers:\n  - name: c\n    image: localhost/carrack/busybox:0.1.0\n    imagePullPolicy: IfNotPresent\n    \
          command: [sh, -c, \"exec 3>>/data/log; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.1; done\"]\n    \
          volumeMounts: [{name: far, mountPath: /data}, {name: far, mountPath: /part, subPath: part}]\n  \
@@ -308,6 +308,8 @@ fn a_file_server_that_is_away_holds_up_nobody_else() {
     };
     let before = mounts();
     assert_eq!(before.len(), 2, "the volume, and its part: {before:?}");
+    let group = kubectl.ok(&["exec", "served", "--", "stat", "-c", "%g", "/data"]);
+    assert_eq!(group.trim(), "0", "its driver takes no groups");
     let count = || -> u64 {
         let said = kubectl.ok(&["exec", "served", "--", "tail", "-n", "1", "/data/log"]);
         said.trim().parse().unwrap_or_default()

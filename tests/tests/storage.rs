@@ -101,6 +101,10 @@ fn a_fresh_cluster_has_volumes_for_claims() {
     });
     assert!(blocks() > before * 2, "{before} blocks have become {}", blocks());
     assert_eq!(kubectl.field("pod", "notebook", "/status/containerStatuses/0/restartCount"), 0);
+    let smaller = "{\"spec\": {\"resources\": {\"requests\": {\"storage\": \"96Mi\"}}}}";
+    let refused = kubectl.run(&["patch", "pvc", "notes", "--type=merge", "-p", smaller]).output();
+    assert_eq!(refused.code, Some(1), "{refused}");
+    assert_contains(&refused.stderr, &["spec.resources.requests.storage", "can not be less than status.capacity"]);
     let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let metrics = kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")]);
     let labels = "{namespace=\"default\",persistentvolumeclaim=\"notes\"}";
@@ -122,12 +126,22 @@ fn a_fresh_cluster_has_volumes_for_claims() {
     kubectl.ok(&["delete", "pvc", "-l", "app=ledger", "--timeout=60s"]);
     delete(&kubectl, "service", "ledger");
 
-    // What is written outlives the pod; nothing outlives the claim.
+    // What is written outlives the pod; nothing outlives the claim. What the pod before took from the group goes back to it
+    // where the pod does not ask to be spared that.
+    kubectl.ok(&["exec", "notebook", "--", "sh", "-c", "chgrp 0 /data/kept; chmod 600 /data/kept"]);
     delete(&kubectl, "pod", "notebook");
     eventually_true("the volume is detached", 60, || attached(&sandbox.data_dir()).is_empty());
-    kubectl.apply(&notebook());
-    ready(&kubectl, "notebook");
-    assert_contains(&kubectl.ok(&["exec", "notebook", "--", "cat", "/data/kept"]), &["kept"]);
+    let owner = || kubectl.ok(&["exec", "notebook", "--", "stat", "-c", "%g %a", "/data/kept"]);
+    let group = "fsGroup: 2000\n";
+    for (policy, expected) in [("OnRootMismatch", "0 600"), ("Always", "2000 660")] {
+        kubectl.apply(&notebook().replace(group, &format!("{group}    fsGroupChangePolicy: {policy}\n")));
+        ready(&kubectl, "notebook");
+        assert_eq!(owner().trim(), expected, "{policy}");
+        assert_contains(&kubectl.ok(&["exec", "notebook", "--", "cat", "/data/kept"]), &["kept"]);
+        if policy == "OnRootMismatch" {
+            delete(&kubectl, "pod", "notebook");
+        }
+    }
     delete(&kubectl, "pod", "notebook");
     delete(&kubectl, "pvc", "notes");
     eventually_true("the volume's data is gone", 60, || volumes(&sandbox).is_empty());

@@ -251,6 +251,35 @@ fn what_is_mounted_goes_where_it_is_to_and_a_directory_of_the_node_is_a_volume()
         kubectl.ok(&["delete", "pod", pod, "--timeout=60s"]);
     }
 
+    // Memory is a volume of its own size, and goes with its pod.
+    kubectl.apply(&holder("memory", "", false, "emptyDir: {medium: Memory, sizeLimit: 8Mi}"));
+    wait("memory");
+    assert_contains(&shell("memory", "df -k /data | tail -n 1; stat -f -c %T /data"), &[" 8192 ", "tmpfs"]);
+    let full = shell("memory", "dd if=/dev/zero of=/data/much bs=1M count=9 2>&1 || stat -c %s /data/much");
+    assert_contains(&full, &["No space left on device", "8388608"]);
+    let uid = kubectl.field("pod", "memory", "/metadata/uid").as_str().unwrap_or_default().to_owned();
+    let of_pod = || fs::read_to_string("/proc/self/mountinfo").expect("read").contains(&format!("/pods/{uid}/"));
+    assert!(of_pod());
+    kubectl.ok(&["delete", "pod", "memory", "--timeout=60s"]);
+    assert!(!of_pod(), "it is still mounted");
+    // Huge pages that nobody asks for, and such that the node does not have, are refused by name.
+    let huge = "emptyDir: {medium: HugePages}";
+    kubectl.apply(&holder("unasked", "", false, huge));
+    let asking =
+        "image: localhost/carrack/busybox:0.1.0\n    resources: {limits: {hugepages-1Gi: 1Gi, memory: 64Mi, cpu: 10m}}";
+    let asks = holder("asking", "", false, huge).replace("image: localhost/carrack/busybox:0.1.0", asking);
+    kubectl.apply(&asks);
+    for (pod, reason, why) in [
+        ("unasked", "FailedMount", "has the medium HugePages, and no container asks for huge pages"),
+        ("asking", "FailedScheduling", "Insufficient hugepages-1Gi"),
+    ] {
+        eventually("why there are no huge pages shows in the pod's events", 60, || {
+            let said = kubectl.ok(&["describe", "pod", pod]);
+            if said.contains(reason) && said.contains(why) { Ok(()) } else { Err(said) }
+        });
+    }
+    kubectl.ok(&["delete", "pod", "unasked", "asking", "--timeout=60s"]);
+
     // A file server needs a kernel that can mount it. Where it is not so, that is what the user is told.
     if !fs::read_to_string("/proc/filesystems").expect("read").contains("nfs") {
         kubectl.apply(&holder("remote", "", false, "nfs: {server: 192.0.2.1, path: /exported}"));

@@ -52,12 +52,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// before the last of its process is gone, and from then on nobody pets it. Returns what failed.
 async fn close_watchdog(layout: &Layout, progress: &mut Progress) -> anyhow::Result<Option<String>> {
     let state_dir = layout.virt_dir();
-    if watchdog::left(&state_dir).is_none() {
-        return Ok(None);
-    }
+    let Some(device) = watchdog::left(&state_dir) else { return Ok(None) };
     let release = || {
-        let state_dir = state_dir.clone();
-        async move { tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await }
+        let (state_dir, device) = (state_dir.clone(), device.clone());
+        async move { tokio::task::spawn_blocking(move || watchdog::release(&state_dir, &device)).await }
     };
     if let Some(up) = ProcessId::from_pidfile(&layout.pidfile()) {
         progress.step(format!("stopping carrack (pid {})", up.pid));
@@ -74,8 +72,9 @@ async fn close_watchdog(layout: &Layout, progress: &mut Progress) -> anyhow::Res
         }
     }
     progress.step("closing the machine's watchdog".to_owned());
-    // Also what was opened once more by then.
-    Ok(release().await?.err().map(|refused| refused.why))
+    // Also what was opened once more by then. Who holds it now and has nothing written down is none of ours.
+    let ours = |refused: &watchdog::Refused| !refused.held || watchdog::left(&state_dir).is_some();
+    Ok(release().await?.err().filter(ours).map(|refused| refused.why))
 }
 
 /// Takes down the nodes of a cluster with several, each in its own network namespace, so that what lies there goes by the

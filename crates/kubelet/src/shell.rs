@@ -11,6 +11,7 @@ use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, V
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::Drivers;
 use crate::adapters::drivers::csi::Csi;
+use crate::adapters::drivers::dead::Looks;
 use crate::adapters::drivers::flex::Flex;
 use crate::adapters::drivers::usage::Usages;
 use crate::adapters::plugins::Plugins;
@@ -296,6 +297,7 @@ pub async fn run(
         blocking(move || host::facts(&host)).await?
     };
     let drivers = Drivers {
+        looks: Looks::default(),
         csi: Csi::default(),
         flex: Flex::new(PathBuf::from(&node.volume_plugin_dir), &node.node_name),
         root: root.clone(),

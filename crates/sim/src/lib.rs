@@ -39,6 +39,7 @@ mod observer;
 mod options;
 mod picture;
 pub mod plants;
+mod promises;
 mod provisioner;
 mod queue;
 mod replicas;

@@ -144,12 +144,14 @@ async fn measure_clones(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &clu
 }
 
 fn of_volumes(figures: volumes::Figures) -> [Figure; 7] {
+    // The last one was promised; the others are ours, well above what was seen of a program that was optimized.
+    let ours = |bound: f64| (!cfg!(debug_assertions)).then_some(bound);
     [
         Figure::of("CPU with 110 pods, all roles", "%", None, vec![figures.bare_percent]),
-        Figure::of("  with four volumes each", "%", None, vec![figures.full_percent]),
-        Figure::time("config map changed until in its file", None, figures.changed_ms),
-        Figure::time("100 pods with claims until all run", None, vec![figures.running_ms]),
-        Figure::time("  deleted until all is detached", None, vec![figures.detached_ms]),
+        Figure::of("  with four volumes each", "%", ours(1.2), vec![figures.full_percent]),
+        Figure::time("config map changed until in its file", ours(1000.0), figures.changed_ms),
+        Figure::time("100 pods with claims until all run", ours(30_000.0), vec![figures.running_ms]),
+        Figure::time("  deleted until all is detached", ours(20_000.0), vec![figures.detached_ms]),
         Figure::time("restart among 440 mounts until /readyz", None, figures.ready_ms),
         Figure::time("  until the kubelet knows them all", Some(500.0), figures.restored_ms),
     ]

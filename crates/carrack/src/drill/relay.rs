@@ -48,7 +48,14 @@ pub enum Fault {
 }
 
 /// Chooses what becomes of a request by its path and query.
-type Choice = fn(&str) -> Option<Fault>;
+#[derive(Clone)]
+struct Choice(Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>);
+
+impl std::fmt::Debug for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a choice")
+    }
+}
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
@@ -86,7 +93,7 @@ impl Relay {
         let shared = Arc::new(Shared {
             client: Client::builder(TokioExecutor::new()).build(connector),
             server: target.server.parse().context("the server's address")?,
-            choice: Mutex::new(|_| None),
+            choice: Mutex::new(Choice(Arc::new(|_| None))),
             refused: AtomicU64::new(0),
             held_back: AtomicU64::new(0),
         });
@@ -107,8 +114,8 @@ impl Relay {
     }
 
     /// From now on requests fare as this says.
-    pub fn choose(&self, choice: Choice) {
-        *self.shared.choice.lock().unwrap_or_else(PoisonError::into_inner) = choice;
+    pub fn choose(&self, choice: impl Fn(&str) -> Option<Fault> + Send + Sync + 'static) {
+        *self.shared.choice.lock().unwrap_or_else(PoisonError::into_inner) = Choice(Arc::new(choice));
     }
 
     /// How many requests were refused so far.
@@ -148,7 +155,8 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared
 
 async fn pass(shared: &Arc<Shared>, mut request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let fault = (shared.choice.lock().unwrap_or_else(PoisonError::into_inner))(&path);
+    let choice = shared.choice.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let fault = (choice.0)(&path);
     if fault == Some(Fault::TimesOut) {
         shared.refused.fetch_add(1, Ordering::Relaxed);
         return failure(StatusCode::GATEWAY_TIMEOUT, "Timeout", "the drill lets this time out");

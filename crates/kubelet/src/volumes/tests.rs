@@ -431,3 +431,57 @@ fn a_drivers_volume_goes_one_way_up_and_the_same_way_down() {
     assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new());
     assert_eq!(again.node.in_use().count(), 0);
 }
+
+#[test]
+fn a_volume_goes_to_the_pods_group_as_its_driver_and_its_pod_want_it() {
+    use GroupPolicy::{Always, None as Nobody, OnRootMismatch};
+    let plain = json!({"persistentVolumeClaim": {"claimName": "data"}});
+    let to_read = json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": true}});
+    let csi = |fs_type: &str| json!({"csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type}});
+    let shared =
+        json!({"csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4"}, "accessModes": ["ReadWriteMany"]});
+    let flex = json!({"flexVolume": {"driver": "v/d"}});
+    let local = json!({"local": {"path": "/x"}});
+    for (volume, source, mode, of_driver, group, change, expected) in [
+        (&plain, &flex, "Filesystem", None, Some(1), None, Always),
+        (&plain, &flex, "Filesystem", None, Some(1), Some("Always"), Always),
+        (&plain, &flex, "Filesystem", None, Some(1), Some("OnRootMismatch"), OnRootMismatch),
+        (&plain, &flex, "Filesystem", None, None, Some("Always"), Nobody),
+        (&to_read, &flex, "Filesystem", None, Some(1), Some("Always"), Nobody),
+        (&plain, &flex, "Block", None, Some(1), Some("Always"), Nobody),
+        (&plain, &local, "Filesystem", None, Some(1), Some("OnRootMismatch"), OnRootMismatch),
+        (&plain, &json!({"nfs": {"server": "s", "path": "/"}}), "Filesystem", None, Some(1), None, Nobody),
+        // Without a policy it is ReadWriteOnceWithFSType.
+        (&plain, &csi("ext4"), "Filesystem", None, Some(1), None, Always),
+        (
+            &plain,
+            &csi("ext4"),
+            "Filesystem",
+            Some("ReadWriteOnceWithFSType"),
+            Some(1),
+            Some("OnRootMismatch"),
+            OnRootMismatch,
+        ),
+        (&plain, &csi(""), "Filesystem", Some("ReadWriteOnceWithFSType"), Some(1), None, Nobody),
+        (&plain, &shared, "Filesystem", Some("ReadWriteOnceWithFSType"), Some(1), None, Nobody),
+        (&plain, &shared, "Filesystem", Some("File"), Some(1), None, Always),
+        (&plain, &csi(""), "Filesystem", Some("File"), Some(1), Some("OnRootMismatch"), OnRootMismatch),
+        (&to_read, &csi("ext4"), "Filesystem", Some("File"), Some(1), None, Nobody),
+        (&plain, &csi("ext4"), "Block", Some("File"), Some(1), None, Nobody),
+        (&plain, &csi("ext4"), "Filesystem", Some("None"), Some(1), Some("Always"), Nobody),
+    ] {
+        let mut sources = claimed("Bound", "c1", mode, source.clone());
+        sources.objects.push(json!({"kind": "CSIDriver", "metadata": {"name": "d"},
+            "spec": {"attachRequired": false, "fsGroupPolicy": of_driver}}));
+        let mut volume = volume.clone();
+        volume["name"] = "v".into();
+        let mut p = pod(json!([volume]));
+        let security = json!({"fsGroup": group, "fsGroupChangePolicy": change});
+        p.spec.as_mut().unwrap().security_context = serde_json::from_value(security).unwrap();
+        let origin = origin::resolve(&p, &spec(&p).volumes.as_ref().unwrap()[0], &sources).unwrap().unwrap();
+        let published = Published { origin, id: None, stage_path: String::new() };
+        let inputs = driver::inputs(&p, &published, &NodeConfig::default(), &sources).unwrap();
+        let about = format!("{volume} of {source}, {mode}, {of_driver:?}, {group:?}, {change:?}");
+        assert_eq!(inputs.group_policy, expected, "{about}");
+    }
+}

@@ -248,8 +248,15 @@ impl Node {
     /// The virt-handler has died, and the plugins that it served.
     pub(crate) fn handler_died(&mut self) -> Vec<Follow> {
         self.guests.handler_died(&mut self.rng);
-        self.guests.watchdog.may_be_petted(Time::default(), None);
+        self.guests.watchdog.agent_died();
         self.plugins.handler_died()
+    }
+
+    /// The virt-handler is there and does something. It knows of a renewal of the node's Lease that was sent then, and may be
+    /// about to end.
+    pub(crate) fn handler_is_there(&mut self, now: Time, renewed: Option<Time>, ending: bool) {
+        let idle = !ending && self.guests.alive().next().is_none();
+        self.guests.watchdog.agent_is_there(now, renewed.filter(|_| !ending), idle);
     }
 
     /// A new virt-handler has started.

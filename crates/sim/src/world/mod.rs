@@ -231,6 +231,7 @@ struct World {
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
     machines: crate::machines::Machines,
+    promises: crate::promises::Promises,
     settings: crate::settings::Settings,
     growth: crate::growth::Growth,
     /// A node of machines was taken out, power and Node object.
@@ -372,6 +373,7 @@ impl World {
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
+            promises: crate::promises::Promises::default(),
             settings: crate::settings::Settings::default(),
             growth: crate::growth::Growth::default(),
             lost: false,
@@ -694,6 +696,9 @@ impl World {
         if process.ending && !matches!(input, Input::Api { .. }) {
             return;
         }
+        if let Input::Api { id, result } = &input {
+            self.promises.heard(role, *id, result.is_ok());
+        }
         let local = Time(now.0 + process.skew_ns);
         let led = hosted.leads();
         let mut effects = hosted.step(local, input);
@@ -718,11 +723,10 @@ impl World {
                 crate::mounts::known(core, node, &self.observer, &mut self.breaches);
             }
         }
-        if let (Hosted::Handler(core, _), Role::VirtHandler(number)) = (hosted, role)
+        if let Role::VirtHandler(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {
-            let until = core.pets_until().map(|at| Time(at.0.saturating_sub(process.skew_ns)));
-            node.guests.watchdog.may_be_petted(now, until.filter(|_| !process.ending));
+            node.handler_is_there(now, self.promises.renewed(role), process.ending);
         }
         if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
@@ -766,7 +770,10 @@ impl World {
                 return;
             }
             match effect {
-                Effect::Api(id, request) => self.send(role, life, Asked::Call(id), request),
+                Effect::Api(id, request) => {
+                    self.promises.sent(role, id, &request, self.queue.now());
+                    self.send(role, life, Asked::Call(id), request);
+                }
                 Effect::Watch(id, request) => self.send(role, life, Asked::Watch(id), request),
                 Effect::Unwatch(id) => {
                     let conn = self.processes.get_mut(&role).and_then(|p| p.conns.remove(&id));
@@ -838,6 +845,7 @@ impl World {
         }
         process.hang.forget();
         process.ending = false;
+        self.promises.died(role);
         for conn in std::mem::take(&mut process.conns).into_values() {
             self.server.hang_up(conn);
             self.ledger.closed(conn);

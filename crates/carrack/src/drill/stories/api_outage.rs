@@ -3,8 +3,8 @@
 //!
 //! The kubelet's requests pass a relay. It lets reads of PersistentVolumeClaims and PersistentVolumes time out, and all else
 //! through, which is what upstream's kubelet takes for "not wanted": it unmounts the disk under the running container. Then
-//! other combinations follow, a restart for each ([`OUTAGES`]), also while storage stalls: file systems are frozen, and a file
-//! server stands still. The pod is one of a StatefulSet, and has three volumes: a disk of a FlexVolume driver, attached by the
+//! other combinations follow, a restart for each ([`OUTAGES`], and with more rounds every set of [`PARTS`]), also while storage
+//! stalls: file systems are frozen, and a file server stands still. The pod is one of a StatefulSet, and has three volumes: a disk of a FlexVolume driver, attached by the
 //! control plane, one of the default class, by CSI, and a directory that a process serves, as a file server would.
 
 use std::path::Path;
@@ -90,6 +90,23 @@ fn all_but_pods(path: &str) -> Option<Fault> {
     (!path.contains("/pods")).then_some(Fault::TimesOut)
 }
 
+fn is_about_settings(path: &str) -> bool {
+    path.contains("/secrets") || path.contains("/configmaps")
+}
+
+/// Classes, attachments, drivers, and what nodes have of them.
+fn is_of_storage(path: &str) -> bool {
+    path.starts_with("/apis/storage.k8s.io/")
+}
+
+fn settings(path: &str) -> Option<Fault> {
+    is_about_settings(path).then_some(Fault::TimesOut)
+}
+
+fn of_storage(path: &str) -> Option<Fault> {
+    is_of_storage(path).then_some(Fault::TimesOut)
+}
+
 fn everything(_: &str) -> Option<Fault> {
     Some(Fault::TimesOut)
 }
@@ -108,12 +125,59 @@ enum Storage {
     Stalls,
 }
 
-/// What goes wrong in each round. Each is had at least once.
+/// What a request may be about; what is about none of these is a part, too.
+const PARTS: [(&str, fn(&str) -> bool); 6] = [
+    ("claims", |path| claims(path).is_some()),
+    ("volumes", |path| volumes(path).is_some()),
+    ("pods", |path| pods(path).is_some()),
+    ("the node", is_about_the_node),
+    ("settings", is_about_settings),
+    ("storage's own kinds", is_of_storage),
+];
+/// How many sets of parts there are that are not empty.
+const SETS_OF_PARTS: u32 = (1 << (PARTS.len() + 1)) - 1;
+
+/// What fails in a round.
+#[derive(Clone, Copy)]
+enum Outage {
+    Listed(Choice),
+    /// All requests about these parts, by their bits.
+    Parts(u32),
+}
+
+impl Outage {
+    fn of(self, path: &str) -> Option<Fault> {
+        match self {
+            Self::Listed(choice) => choice(path),
+            Self::Parts(set) => {
+                let about = PARTS.iter().position(|(_, is_about)| is_about(path)).unwrap_or(PARTS.len());
+                (set >> about & 1 == 1).then_some(Fault::TimesOut)
+            }
+        }
+    }
+
+    /// What a set of parts is called.
+    fn named(set: u32) -> String {
+        let names = PARTS.iter().map(|(name, _)| *name).chain(["all else"]).enumerate();
+        let names: Vec<&str> = names.filter(|(n, _)| set >> n & 1 == 1).map(|(_, name)| name).collect();
+        format!("requests about {} time out", names.join(", "))
+    }
+}
+
+/// What goes wrong in each round: first these, each at least once, and then every set of parts.
+fn outages() -> impl Iterator<Item = (String, Outage, Storage)> {
+    let listed = OUTAGES.iter().map(|(what, choice, state)| ((*what).to_owned(), Outage::Listed(*choice), *state));
+    listed.chain((1..=SETS_OF_PARTS).cycle().map(|set| (Outage::named(set), Outage::Parts(set), Storage::Works)))
+}
+
+/// What goes wrong in the first rounds.
 const OUTAGES: &[(&str, Choice, Storage)] = &[
     ("reads of claims and volumes time out", claims_and_volumes, Storage::Works),
     ("reads of claims time out", claims, Storage::Works),
     ("reads of volumes time out", volumes, Storage::Works),
     ("reads and writes of pods time out", pods, Storage::Works),
+    ("reads of config maps and secrets time out", settings, Storage::Works),
+    ("requests about classes, attachments and drivers time out", of_storage, Storage::Works),
     ("the node's own requests time out", the_node, Storage::Works),
     ("all but the node's own requests times out", all_but_the_node, Storage::Works),
     ("all but requests about pods times out", all_but_pods, Storage::Works),
@@ -228,11 +292,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let least = u32::try_from(OUTAGES.len()).unwrap_or(u32::MAX);
     // What is planted shows in the first.
     let rounds = if stage.planted("unmount") { stage.options.rounds } else { stage.options.rounds.max(least) };
-    for (round, (what, outage, state)) in (1..=rounds).zip(OUTAGES.iter().cycle()) {
+    for (round, (what, outage, state)) in (1..=rounds).zip(outages()) {
         stage.step(format!("round {round}: kill -9 kubelet; from now on {what}"));
         cluster.kill_9(Role::Kubelet)?;
-        relay.choose(*outage);
-        stage.journal.state("the API server", what, Tone::Bad);
+        relay.choose(move |path| outage.of(path));
+        stage.journal.state("the API server", &what, Tone::Bad);
         let before = counters(&shell).map_err(anyhow::Error::msg)?;
         let stall = match state {
             Storage::Works => None,
@@ -248,7 +312,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         }
         stage.lasts(stage.options.outage)?;
         // Only where pods can be read and their states written is anything to be expected.
-        if *state == Storage::Stalls && outage(api::PODS).is_none() {
+        if state == Storage::Stalls && outage.of(api::PODS).is_none() {
             another_runs(stage, &cluster)?;
         }
         drop(stall);
@@ -400,5 +464,25 @@ mod tests {
         check("/api/v1/namespaces/default/pods/persistent", false);
         check("/api/v1/nodes/drill", false);
         check("/api/v1/pods?fieldSelector=persistentvolumes", false);
+    }
+
+    #[test]
+    fn every_set_of_what_fails_has_its_round() {
+        let paths = [
+            "/api/v1/namespaces/default/persistentvolumeclaims/data",
+            "/api/v1/persistentvolumes/pv",
+            "/api/v1/namespaces/default/pods",
+            "/api/v1/nodes/drill",
+            "/api/v1/namespaces/default/secrets/s?watch=1",
+            "/apis/storage.k8s.io/v1/csinodes/drill",
+            "/api/v1/namespaces/default/events",
+        ];
+        let fail = |outage: Outage| paths.map(|path| outage.of(path).is_some());
+        let all = outages().skip(OUTAGES.len()).take(SETS_OF_PARTS as usize);
+        let sets: std::collections::BTreeSet<_> = all.map(|(_, outage, _)| fail(outage)).collect();
+        assert_eq!(sets.len(), 127);
+        let (what, outage, _) = outages().nth(OUTAGES.len() + 2).expect("without end");
+        assert_eq!(what, "requests about claims, volumes time out");
+        assert_eq!(fail(outage), [true, true, false, false, false, false, false]);
     }
 }

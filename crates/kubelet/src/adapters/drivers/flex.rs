@@ -13,7 +13,7 @@ use carrack_disks::DiskError;
 use carrack_flexvolume::{Capabilities, Drivers, Told, Volume};
 use carrack_types::volume::DEVICE_PATH;
 
-use super::{disk, failed, make_dir, mounted};
+use super::{disk, failed, is_block, make_dir, mounted};
 use crate::adapters::{blocking, io_error, mounts};
 use crate::effects::OpError;
 use crate::volumes::staged::{Attached, Secrets, StageInputs};
@@ -88,6 +88,10 @@ impl Flex {
             if let Told::NotSupported = self.call(driver, "mountdevice", &args).await? {
                 if device.is_empty() {
                     return Ok(None);
+                }
+                // A driver may name anything, and a file of the node would become a file system.
+                if !is_block(&device)? {
+                    return failed(format!("FlexVolume driver {driver} named {device}, which is no block device"));
                 }
                 let o = &s.origin;
                 if can.requires_fs_resize && !o.read_only {

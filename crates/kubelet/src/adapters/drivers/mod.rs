@@ -5,13 +5,13 @@
 //! node while any mount namespace has it mounted or anybody has the device open.
 
 pub mod csi;
+pub mod dead;
 pub mod flex;
 pub mod usage;
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use carrack_disks::filesystem as disk;
 use carrack_disks::{ownership, system};
@@ -20,7 +20,7 @@ use super::{blocking, io_error, mounts};
 use crate::effects::{OpError, Outcome, Reply};
 use crate::runtime::Uid;
 use crate::volumes::staged::StageInputs;
-use crate::volumes::{Driver, Expanding, GroupPolicy, Published, Publishing, Staging, VolumeKind, VolumeSetup};
+use crate::volumes::{Driver, Expanding, GroupPolicy, Published, Publishing, Staging, VolumeSetup};
 
 /// Drivers of both kinds.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Drivers {
     pub boot_id: String,
     /// How full volumes are.
     pub usages: usage::Usages,
+    /// Looks at what may have lost its server.
+    pub looks: dead::Looks,
 }
 
 /// Whether a kernel's list of file systems has NFS.
@@ -60,26 +62,6 @@ async fn is_there(path: String, block: bool) -> Result<bool, OpError> {
     .await
 }
 
-/// How long is waited for the server of what is mounted: one that is slow has not ended.
-const SERVER_ANSWERS: Duration = Duration::from_secs(2);
-
-/// Unmounts what is mounted at a path if it is a driver's whose process has ended: it would be taken for the volume, and nobody
-/// can read or write a thing there ever again. Returns whether it did.
-async fn clear_dead(driver: &Driver, path: &str) -> Result<bool, OpError> {
-    if !matches!(driver, Driver::Csi { .. } | Driver::Flex { .. }) {
-        return Ok(false);
-    }
-    let at = path.to_owned();
-    let looked = tokio::time::timeout(SERVER_ANSWERS, blocking(move || Ok(mounts::is_dead(&at)))).await;
-    if !matches!(looked, Ok(Ok(true))) {
-        return Ok(false);
-    }
-    let at = path.to_owned();
-    blocking(move || mounts::unmount(&at).map_err(io_error(format!("unmounting {at}, whose server has ended"))))
-        .await?;
-    Ok(true)
-}
-
 fn make_dir(path: impl AsRef<Path>) -> Result<(), OpError> {
     let path = path.as_ref();
     fs::create_dir_all(path).map_err(io_error(format!("creating {}", path.display())))
@@ -102,7 +84,7 @@ impl Drivers {
                 return Ok(Reply::Staged { device: s.device.clone(), identity: Some(identity) });
             }
             if !inputs.confirm_only {
-                clear_dead(&s.origin.driver, &s.path).await?;
+                self.looks.clear_dead(&s.origin.driver, &s.path).await?;
             }
         }
         if inputs.confirm_only && !matches!(s.origin.driver, Driver::Local { .. }) {
@@ -179,7 +161,7 @@ impl Drivers {
         let path = &setup.path;
         let mut there = is_there(path.clone(), p.published.origin.block).await?;
         if there && !p.confirm_only && !p.published.origin.block {
-            there = !clear_dead(&p.published.origin.driver, path).await?;
+            there = !self.looks.clear_dead(&p.published.origin.driver, path).await?;
         }
         if there {
             // What is there is left as it is; a driver may want to renew what it wrote there.

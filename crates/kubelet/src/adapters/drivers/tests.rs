@@ -1,4 +1,4 @@
-//! Drivers whose mounts are left dead.
+//! Drivers whose mounts are left dead, and drivers that lie.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -7,15 +7,38 @@ use std::os::unix::fs::PermissionsExt as _;
 use rustix::mount::{MountFlags, mount};
 
 use super::*;
-use crate::volumes::{Origin, PodInfo, Secrets};
+use crate::volumes::{Origin, PodInfo, Secrets, VolumeKind};
 
-/// Mounts a file system in user space whose server has ended.
-fn mount_dead(at: &Path) {
+/// Mounts a file system in user space, whose server stands still, and has ended when what this returns is dropped.
+fn mount_still(at: &Path) -> fs::File {
     let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
     let data = std::ffi::CString::new(data).unwrap();
-    mount("dead", at, "fuse", MountFlags::empty(), data.as_c_str()).unwrap();
+    mount("still", at, "fuse", MountFlags::empty(), data.as_c_str()).unwrap();
+    server
 }
+
+/// A directory with a driver that does this, for volumes without or with a device, and what calls it.
+fn with_driver(script: &str) -> (tempfile::TempDir, Drivers) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("v~d/d");
+    fs::create_dir(dir.path().join("v~d")).unwrap();
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let drivers = Drivers {
+        csi: csi::Csi::default(),
+        flex: flex::Flex::new(dir.path().to_owned(), "n"),
+        root: dir.path().to_owned(),
+        boot_id: "boot".into(),
+        usages: usage::Usages::default(),
+        looks: dead::Looks::default(),
+    };
+    (dir, drivers)
+}
+
+/// It mounts something for each pod.
+const MOUNTS: &str = r#"[ "$1" = mount ] && mount -t tmpfs made "$2"
+    echo '{"status": "Success", "capabilities": {"attach": false}}'"#;
 
 /// A FlexVolume that is to be given to a pod.
 fn setup(path: &Path, confirm_only: bool) -> (VolumeSetup, Publishing) {
@@ -56,25 +79,10 @@ async fn a_mount_whose_server_has_ended_is_made_anew() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("v~d/d");
-    fs::create_dir(dir.path().join("v~d")).unwrap();
-    let script = r#"#!/bin/sh
-        [ "$1" = mount ] && mount -t tmpfs made "$2"
-        echo '{"status": "Success", "capabilities": {"attach": false}}'
-    "#;
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let drivers = Drivers {
-        csi: csi::Csi::default(),
-        flex: flex::Flex::new(dir.path().to_owned(), "n"),
-        root: dir.path().to_owned(),
-        boot_id: "boot".into(),
-        usages: usage::Usages::default(),
-    };
+    let (dir, drivers) = with_driver(MOUNTS);
     let at = dir.path().join("volume");
     fs::create_dir(&at).unwrap();
-    mount_dead(&at);
+    drop(mount_still(&at));
     let path = at.to_string_lossy().into_owned();
     assert!(mounts::is_dead(&path));
     // While it is not known how it is made, it stays as it was left.
@@ -90,4 +98,35 @@ async fn a_mount_whose_server_has_ended_is_made_anew() {
     drivers.publish(&volume, &publishing).await.unwrap();
     assert_eq!(fs::read_to_string(at.join("data")).unwrap(), "1");
     mounts::unmount(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_driver_that_names_a_file_for_a_device_is_refused_and_the_file_is_what_it_was() {
+    let (dir, drivers) = with_driver("");
+    let (victim, program) = (dir.path().join("victim"), dir.path().join("v~d/d"));
+    fs::write(&victim, vec![0; 32 << 20]).unwrap();
+    for (named, expected) in [
+        (victim.to_string_lossy().into_owned(), "which is no block device"),
+        (format!("{}/x/../../victim", dir.path().join("v~d").display()), "No such file"),
+        ("/dev/null".into(), "which is no block device"),
+    ] {
+        let says = |answer: &str| format!(r#"echo '{{"status": "{answer}"}}'"#);
+        let attached = format!(r#"echo '{{"status": "Success", "device": "{named}"}}'"#);
+        let (can, cannot) = (says("Success"), says("Not supported"));
+        let script =
+            format!("#!/bin/sh\ncase $1 in init) {can} ;; attach|waitforattach) {attached} ;; *) {cannot} ;; esac\n");
+        fs::write(&program, script).unwrap();
+        let (_, publishing) = setup(&dir.path().join("volume"), false);
+        let staging = Staging {
+            id: "id".into(),
+            origin: publishing.published.origin,
+            path: dir.path().join("staged").to_string_lossy().into_owned(),
+            device: None,
+            identity: None,
+            by_control_plane: false,
+        };
+        let refused = drivers.stage(&staging, &StageInputs::default()).await.unwrap_err().to_string();
+        assert!(refused.contains(expected), "{named}: {refused}");
+    }
+    assert_eq!(fs::read(&victim).unwrap(), vec![0; 32 << 20]);
 }

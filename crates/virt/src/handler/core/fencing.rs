@@ -40,12 +40,6 @@ impl Handler {
         Need { wanted, clean: self.is_clean(), promised: self.lease.last_promise() }
     }
 
-    /// Until when the machine's watchdog may be petted, by what this handler knows; `None` when it may not.
-    #[must_use]
-    pub fn pets_until(&self) -> Option<Time> {
-        self.watchdog.petted_until(&self.need())
-    }
-
     /// Opens, pets and closes the machine's watchdog.
     pub(super) fn guard(&mut self, now: Time, fx: &mut Effects<Out>) {
         let need = self.need();

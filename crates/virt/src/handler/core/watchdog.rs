@@ -165,12 +165,6 @@ impl Watchdog {
         self.set_to.filter(|set_to| *set_to == self.timeout).unwrap_or(*USABLE.end())
     }
 
-    /// Until when petting is allowed; `None` when it is not, by what was known at the last look.
-    pub fn petted_until(&self, need: &Need) -> Option<Time> {
-        let timeout = if let State::Armed { timeout, .. } = self.state { timeout } else { self.at_most() };
-        Self::not_after(need, timeout).ok().map(|limit| limit.unwrap_or(Time(i64::MAX)))
-    }
-
     /// What to ask of it now, and when to look again at the latest.
     pub fn next(&mut self, now: Time, need: &Need) -> (Option<WatchdogCall>, Option<Time>) {
         if !self.asked_for || self.flight.is_some() {

@@ -81,10 +81,10 @@ pub async fn run(
     let transport = guests.requests.counted(transport);
     let mut core = Handler::new(node_name, rng).with_port(port);
     let left = watchdog::left(&config.state_dir);
-    if left.is_some() && left != config.watchdog {
+    if let Some(device) = left.clone().filter(|left| config.watchdog.as_ref() != Some(left)) {
         // What an earlier process with other settings holds armed would reset the machine.
         let state_dir = config.state_dir.clone();
-        let released = tokio::task::spawn_blocking(move || watchdog::release(&state_dir)).await;
+        let released = tokio::task::spawn_blocking(move || watchdog::release(&state_dir, &device)).await;
         if let Ok(Err(refused)) = released {
             tracing::error!("what an earlier handler left armed is not closed: {}", refused.why);
         }

@@ -288,16 +288,17 @@ impl From<String> for Refused {
     }
 }
 
-/// Closes in good order what a handler left running that is at its end, because a person takes its node out of service.
+/// Closes in good order what a handler left running that is at its end, because a person takes its node out of service: the
+/// device that was found to be [`left`], whether it is still written down or not. A handler that was about to open it once more
+/// has looked at what was written down before that is dropped here, and does not write it down again.
 ///
 /// # Errors
 /// It cannot be closed; the machine will be reset. Or its driver lets nobody stop it.
-pub fn release(state_dir: &Path) -> Result<(), Refused> {
+pub fn release(state_dir: &Path, path: &Path) -> Result<(), Refused> {
     let note = note(state_dir);
     let dropped = || drop_note(&note).map_err(|error| Refused::from(error.to_string()));
-    let Some(path) = left(state_dir) else { return Ok(()) };
-    let stays = stays(&path);
-    let device = match Device::open(&path) {
+    let stays = stays(path);
+    let device = match Device::open(path) {
         Ok(device) => device,
         // A device that is not there bites nobody.
         Err(_) if !path.exists() => return dropped(),
@@ -360,17 +361,29 @@ mod tests {
     #[test]
     fn what_was_left_running_is_written_down_until_it_is_closed() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(release(dir.path()), Ok(()));
         let path = Path::new("/dev/no-such-watchdog");
         // The second one is of a version that did not know which boot it was.
         for text in [noted(path), "/dev/no-such-watchdog".to_owned()] {
             record::replace(&note(dir.path()), text.as_bytes()).expect("written");
             assert_eq!(left(dir.path()).as_deref(), Some(path));
-            assert_eq!(release(dir.path()), Ok(()));
+            assert_eq!(release(dir.path(), path), Ok(()));
             assert!(!note(dir.path()).exists());
         }
         // The machine was started anew since: what was left does not run, and must not be opened.
         record::replace(&note(dir.path()), b"/dev/null\nanother-boot\n").expect("written");
-        assert_eq!((left(dir.path()), release(dir.path())), (None, Ok(())));
+        assert_eq!(left(dir.path()), None);
+    }
+
+    #[test]
+    fn what_is_not_written_down_any_more_is_closed_all_the_same() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // It takes what is written to it, and does not say that it stops.
+        let path = Path::new("/dev/null");
+        record::replace(&note(dir.path()), noted(path).as_bytes()).expect("written");
+        let device = left(dir.path()).expect("it is written down");
+        // A handler opens it once more at its end, and what it rests on is dropped in between.
+        drop_note(&note(dir.path())).expect("dropped");
+        let refused = release(dir.path(), &device).expect_err("it is looked at");
+        assert!(refused.why.contains("will reset the machine") && !refused.held, "{refused:?}");
     }
 }
