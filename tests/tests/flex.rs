@@ -67,9 +67,29 @@ fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
     eventually_true("it is tried again", 60, || count(&disks, "attach") > before && disks.running());
     sandbox.kill_9();
     eventually_true("the driver ends with its caller", 10, || !disks.running());
+
+    // A call of the node's that waits in the kernel, and is not ended by being killed, holds up nobody: neither other pods nor,
+    // when its caller was killed, the same volume.
+    let silent = disks.silent().expect("mounted");
+    disks.mode("stuck waitforattach");
+    sandbox.start(&[]);
+    eventually_true("the driver waits in the kernel", 60, || !silent.stuck().is_empty());
+    let stuck = silent.stuck();
+    beside(&kubectl, "beside");
+    kubectl.ok(&["delete", "pod", "beside", "--timeout=60s"]);
+    let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    assert_contains(&kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/stats/summary")]), &[&node]);
+    sandbox.kill_9();
     disks.mode("");
     sandbox.start(&[]);
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=90s"]);
+    assert_eq!(silent.stuck(), stuck, "what was killed is still there");
+    drop(silent);
+    eventually_true("it ends when it is answered", 10, || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", stuck[0])).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+    let waited = count(&disks, "waitforattach");
     assert_eq!(disks.devices().len(), 1, "{:?}", disks.devices());
     let device = disks.devices()[0].display().to_string();
     let told = status(&kubectl, "volumesAttached");
@@ -106,7 +126,7 @@ fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
     eventually_true("the attacher has looked at it", 60, || count(&disks, "isattached") > 0);
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/writer", "--timeout=60s"]);
     assert_eq!((disks.devices(), disks.undone()), (devices, Vec::new()));
-    assert_eq!(count(&disks, "waitforattach"), 1, "a restart mounts nothing");
+    assert_eq!(count(&disks, "waitforattach"), waited, "a restart mounts nothing");
     if !may_grow_mounted() {
         eventually("the reason is told", 60, || {
             let said = kubectl.ok(&["describe", "pod", "writer"]);

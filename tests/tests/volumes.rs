@@ -36,6 +36,7 @@ fn pod(name: &str, claim: &str, part: &str) -> String {
     )
 }
 
+const AS_DEVICE: &str = "volume v has volumeMode Filesystem, but is specified in volumeDevices";
 const MOUNTED: &str = "volumeMounts: [{name: v, mountPath: /data}]";
 
 /// Mount id, device and place of a pod's volume, from the node's mount table.
@@ -129,11 +130,30 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     let image = fs::read(disks.image("pv-raw")).expect("the disk");
     assert!(image.starts_with(b"carrack was here"), "the data is on the disk");
 
-    // A claim that names nothing, and one of a disk whose file system needs repair by hand: root and lost+found are gone.
+    // A claim that names nothing, one that names a volume of another namespace's claim, one of files that are asked for as a
+    // device, and one of a disk whose file system needs repair by hand: root and lost+found are gone.
     let spec = "accessModes: [ReadWriteOnce], storageClassName: \"\", volumeName: nowhere, resources: {requests: {storage: 32Mi}}";
     kubectl.apply(&format!(
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: nothing}}\nspec: {{{spec}}}\n"
     ));
+    let of_others = disks.image("pv-others");
+    fs::write(&of_others, "what others wrote\n").expect("written");
+    let spec = "accessModes: [ReadWriteOnce], storageClassName: \"\"";
+    kubectl.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: pv-others}}\nspec: {{{spec}, capacity: {{storage: 32Mi}}, \
+         claimRef: {{namespace: elsewhere, name: others}}, flexVolume: {{driver: carrack/loopdisk, fsType: ext4}}}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: others}}\nspec: {{{spec}, volumeName: pv-others, \
+         resources: {{requests: {{storage: 32Mi}}}}}}\n"
+    ));
+    claim(&kubectl, "files", "Filesystem");
+    let as_device = pod("files", "files", "volumeDevices: [{name: v, devicePath: /dev/disk}]");
+    kubectl.apply(&as_device.replace("exec 3>>/data/log", "exec 3>/dev/null"));
+    // Drivers that are to be found outside of the drivers' directory.
+    let escaping = |name: &str, driver: &str| {
+        kubectl.apply(&holder(name, "", false, &format!("flexVolume: {{driver: \"{driver}\"}}")));
+    };
+    escaping("above", "../sh");
+    escaping("deep", "a/../../sh");
     let (broken, files) = (disks.image("pv-broken"), sandbox.home().join("files"));
     fs::create_dir(&files).and_then(|()| fs::write(files.join("kept"), "what was written\n")).expect("written");
     let (broken, files) = (broken.to_string_lossy(), files.to_string_lossy());
@@ -148,9 +168,12 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     }
     claim(&kubectl, "broken", "Filesystem");
     kubectl.apply(&pod("nothing", "nothing", MOUNTED));
+    kubectl.apply(&pod("others", "others", MOUNTED));
     kubectl.apply(&pod("broken", "broken", MOUNTED));
     for (name, of_claim, of_pod) in [
         ("nothing", "volume \"nowhere\" not found", "unbound immediate PersistentVolumeClaims"),
+        ("others", "volume already bound to a different claim", "unbound immediate PersistentVolumeClaims"),
+        ("files", AS_DEVICE, AS_DEVICE),
         ("broken", "needs repair by hand", "needs repair by hand"),
     ] {
         eventually("the reason shows in the events of claim and pod", 60, || {
@@ -158,8 +181,15 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
             if said[0].contains(of_claim) && said[1].contains(of_pod) { Ok(()) } else { Err(said.concat()) }
         });
     }
-    kubectl.ok(&["delete", "pod", "nothing", "broken", "--timeout=60s"]);
+    for (name, of_pod) in [("above", "FlexVolume driver \"..\" is not a name"), ("deep", "is not vendor/driver")] {
+        eventually("the reason shows in the events of the pod", 60, || {
+            let said = kubectl.ok(&["describe", "pod", name]);
+            if said.contains("FailedMount") && said.contains(of_pod) { Ok(()) } else { Err(said) }
+        });
+    }
+    kubectl.ok(&["delete", "pod", "nothing", "others", "files", "above", "deep", "broken", "--timeout=60s"]);
     eventually_true("the disk is detached", 60, || !disks.attached());
+    assert_eq!(fs::read_to_string(of_others).expect("it is there"), "what others wrote\n");
     assert_eq!(
         sandbox.program("debugfs", &["-R", "cat <12>", &broken]).ok(),
         "what was written\n",

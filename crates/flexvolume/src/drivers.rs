@@ -308,6 +308,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_driver_that_waits_in_the_kernel_holds_up_nobody() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            return;
+        }
+        let script = r#"[ "$1" = detach ] && cat "${0%/v~d/d}/stuck/file"; echo '{"status": "Success"}'"#;
+        let (dir, drivers) = driver(script);
+        let silent = crate::testing::Silent::mount(&dir.path().join("stuck")).expect("mounted");
+        let error = drivers.call("v/d", "detach", &[]).await.expect_err("it does not answer").to_string();
+        assert!(error.contains("it waits in the kernel"), "{error}");
+        let stuck = silent.stuck();
+        assert_eq!(stuck.len(), 1, "it was killed, and is still there");
+        // What else there is to be done is done meanwhile, for this volume, too.
+        drivers.call("v/d", "attach", &[]).await.expect("another call works");
+        assert_eq!(silent.stuck(), stuck);
+        drop(silent);
+        assert!(is_gone(stuck[0]).await, "it ends when it is answered");
+    }
+
+    #[tokio::test]
     async fn a_name_does_not_lead_out_of_the_directory() {
         let (_dir, drivers) = driver("exit 0");
         for name in ["", ".", "..", "../sh", "v/..", "/bin/sh", "a/b/c", "v/", "v/d\0"] {

@@ -7,7 +7,7 @@
 mod answer;
 mod drivers;
 mod run;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod volume;
 

@@ -1,12 +1,16 @@
 //! FlexVolume drivers for drills and tests: programs that attach, mount and detach for real, write down each call, and misbehave
 //! as they are told. One has loop devices for disks; the volumes of the other are served by processes, as a file server's are.
 
+mod silent;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+pub use silent::Silent;
 
 /// A driver: its name in volumes, and its program.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +97,14 @@ impl Installed {
             }
         }
         devices
+    }
+
+    /// A file system in which the disks' driver gets stuck when it is told to.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub fn silent(&self) -> io::Result<Silent> {
+        Silent::mount(&self.0.join("stuck"))
     }
 
     /// The processes that serve its volumes now.

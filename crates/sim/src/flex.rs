@@ -25,7 +25,10 @@ pub(crate) const DRIVER: &str = "sim/rack";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls))
+    matches!(
+        planted,
+        None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls | Bug::OrphanedCalls)
+    )
 }
 
 /// Whether who calls takes part in elections, where others do.
@@ -126,6 +129,13 @@ impl Runs {
 
     /// How much longer a call takes than others.
     fn longer(&mut self, call: &Call) -> Duration {
+        if self.bug == Some(Bug::OrphanedCalls) {
+            // Detaching takes long, until the next caller asks for the same.
+            let Call::Detach { disk, node } = call else { return Duration::ZERO };
+            let same = |run: &Run| matches!(&run.call, Call::Detach { disk: d, node: n } if (&d.volume, n) == (&disk.volume, node));
+            let again = self.running.values().any(same);
+            return if again { Duration::ZERO } else { between(&mut self.rng, LONGEST * 2, LONGEST * 4) };
+        }
         if self.bug == Some(Bug::EndlessCalls) {
             // Detaching takes long now and then, and what follows does not.
             let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
@@ -165,6 +175,9 @@ impl Runs {
     /// The caller is dead, and its calls with it: one has just been done, another never is.
     pub(crate) fn caller_died(&mut self, caller: Caller, rack: &Rack) {
         self.until.remove(&caller);
+        if self.bug == Some(Bug::OrphanedCalls) {
+            return;
+        }
         let its: Vec<u64> = self.running.iter().filter(|(_, run)| run.caller == caller).map(|(n, _)| *n).collect();
         for run in its.into_iter().filter_map(|number| self.running.remove(&number)) {
             if run.fate != Fate::FailsBefore && !run.ended && self.rng.one_in(2) {

@@ -74,7 +74,7 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &= !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls));
+        own.machines &= !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls | Bug::OrphanedCalls));
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -525,6 +525,12 @@ impl Swarm {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(1)), ..Intervals::default() };
+            }
+            Some(Bug::OrphanedCalls) => {
+                // Attachers that are killed in the midst of their calls.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { crash: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
             Some(Bug::MountsUntold) => {
                 // Pods that vanish while their disks are mounted.

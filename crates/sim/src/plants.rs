@@ -90,6 +90,7 @@ pub(crate) enum Bug {
     EndlessTerms,
     GuessedLoss,
     EndlessCalls,
+    OrphanedCalls,
     CarelessInlineDetach,
     SharedTokens,
     ExpiredTokens,
@@ -612,6 +613,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "disk-in-use-stays",
         also: &[],
         bug: Bug::EndlessCalls,
+    },
+    Plant {
+        name: "orphaned-calls",
+        what: "a FlexVolume driver goes on when its caller was killed, and detaches a disk that the caller's next life has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::OrphanedCalls,
     },
     Plant {
         name: "careless-inline-detach",

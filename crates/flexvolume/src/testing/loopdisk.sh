@@ -1,6 +1,7 @@
 #!/bin/bash
 # A FlexVolume driver over loop devices: it attaches, mounts, enlarges and detaches for real, and writes down each call.
-# DIR/mode may hold "fail CALL", "garbage CALL", "hang CALL" or "twice CALL": it says its answer two times.
+# DIR/mode may hold "fail CALL", "garbage CALL", "hang CALL", "twice CALL" (it says its answer two times), or "stuck CALL": it
+# asks for a file in DIR/stuck, where a server may be that never answers.
 DIR=@DIR@
 call=$1
 echo "$*" >>"$DIR/calls"
@@ -8,6 +9,7 @@ mode() { cat "$DIR/mode" 2>/dev/null; }
 [ "$(mode)" = "fail $call" ] && { echo '{"status": "Failure", "message": "told to fail"}'; exit 1; }
 [ "$(mode)" = "garbage $call" ] && { echo 'Segmentation fault'; exit 0; }
 while [ "$(mode)" = "hang $call" ]; do sleep 0.1; done
+[ "$(mode)" = "stuck $call" ] && cat "$DIR/stuck/file"
 # One call at a time, whoever makes it.
 exec 9>>"$DIR/lock"
 flock 9

@@ -67,7 +67,7 @@ impl World {
         let now = self.queue.now();
         let blind = self.bug() == Some(Bug::BlindHandler);
         // With calls that go on, it shows in who makes them.
-        let late_calls = self.bug() == Some(Bug::EndlessCalls);
+        let late_calls = matches!(self.bug(), Some(Bug::EndlessCalls | Bug::OrphanedCalls));
         let calling = |role: Role| {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))
@@ -76,7 +76,8 @@ impl World {
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| may_crash(*r)).collect();
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| may_crash(*r) && is_of_plant(*r)).collect();
                 if let Some(role) = pick(rng, &roles) {
                     // Drawn apart, as are servers.
                     if self.ends_rng.one_in(4) {

@@ -1,4 +1,4 @@
-//! Drivers whose mounts are left dead, and drivers that lie.
+//! Drivers whose mounts are left dead or do not answer, and drivers that lie.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -97,6 +97,41 @@ async fn a_mount_whose_server_has_ended_is_made_anew() {
     fs::write(at.join("data"), "1").unwrap();
     drivers.publish(&volume, &publishing).await.unwrap();
     assert_eq!(fs::read_to_string(at.join("data")).unwrap(), "1");
+    mounts::unmount(&path).unwrap();
+}
+
+/// Threads of this process.
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[tokio::test]
+async fn a_server_that_stands_still_keeps_one_thread_however_often_it_is_looked_at() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let (dir, drivers) = with_driver(MOUNTS);
+    let at = dir.path().join("volume");
+    fs::create_dir(&at).unwrap();
+    let server = mount_still(&at);
+    let path = at.to_string_lossy().into_owned();
+    let (volume, publishing) = setup(&at, false);
+    // Nothing says that it has ended. One thread waits, and another one does the rest.
+    for _ in 0..2 {
+        drivers.publish(&volume, &publishing).await.unwrap();
+    }
+    let before = threads();
+    for _ in 0..5 {
+        drivers.publish(&volume, &publishing).await.unwrap();
+    }
+    assert_eq!(threads(), before, "each look keeps a thread");
+    assert_eq!(mounts::at(&path).unwrap().map(|m| m.fs_type).as_deref(), Some("fuse"), "it stays as it is");
+    // It ends: who waited has an answer, and the next look shows it.
+    drop(server);
+    while mounts::at(&path).unwrap().is_some_and(|m| m.fs_type == "fuse") {
+        drivers.publish(&volume, &publishing).await.unwrap();
+    }
+    assert_eq!(mounts::at_or_below(&path).unwrap().len(), 1);
     mounts::unmount(&path).unwrap();
 }
 
