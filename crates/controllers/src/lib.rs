@@ -93,6 +93,8 @@ pub enum Planted {
     HastyOrphans,
     /// A volume that names a claim is given to whoever has that name.
     ClaimsByName,
+    /// A claim whose volume is to be made at a node takes one that is free, wherever that is.
+    TakesFree,
     /// Pods that are to go and never had a node are left to themselves.
     UnplacedStay,
     /// Pods of a Job do not tell of failures of their index that the failure policy ignores.
@@ -137,17 +139,17 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
             _ => PodGc::default(),
         }),
         Box::new(EndpointSliceController::default().with_planted(config.planted)),
-        Box::new(EndpointsController),
+        Box::new(EndpointsController::default()),
         Box::new(DisruptionController::default().with_planted(config.planted)),
         Box::new(StaleDisruption),
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
         Box::new(CertificateCleaner),
-        Box::new(PersistentVolumeBinder { by_name: config.planted == Some(Planted::ClaimsByName) }),
+        Box::new(PersistentVolumeBinder::default().with_planted(config.planted)),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),
         Box::new(EphemeralVolumes { takes: config.planted == Some(Planted::TakenClaims) }),
-        Box::new(Expansion),
+        Box::new(Expansion::default()),
         Box::new(match config.planted {
             Some(Planted::CarelessDetach) => AttachDetach::with_planted_carelessness(),
             _ => AttachDetach::default(),
