@@ -259,7 +259,7 @@ fn what_somebody_wrote_is_mirrored() {
     assert!(slices.iter().all(|s| s.metadata.annotations.as_ref() == Some(&note)), "{slices:?}");
     assert_eq!(reconcile(&plain, &[], &mut slices, &[noted]), 0);
     // The service is gone, and the Endpoints are not.
-    let gone = caches(&plain, &[], &slices, std::slice::from_ref(&endpoints)).with::<Service>([]);
+    let gone = Caches::new().with::<Service>([]).with::<EndpointSlice>(slices.iter().cloned());
     let plan = plan_of(&gone);
     assert_eq!(words(&plan)[0], "confirm absent ns/web");
     apply(&plan, &mut slices.clone());
