@@ -545,7 +545,6 @@ impl Swarm {
                 | Bug::LostEvent
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
-                | Bug::TakesFree
                 | Bug::CarelessDetach
                 | Bug::CarelessInlineDetach
                 | Bug::SharedTokens

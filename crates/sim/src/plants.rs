@@ -39,7 +39,6 @@ pub(crate) enum Bug {
     TimesTwice,
     ClaimsGo,
     ClaimsByName,
-    TakesFree,
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
@@ -269,13 +268,6 @@ pub const PLANTS: &[Plant] = &[
         found_by: "one-claim-one-volume",
         also: &[],
         bug: Bug::ClaimsByName,
-    },
-    Plant {
-        name: "takes-free",
-        what: "a claim whose volume is to be made at its pod's node gets one that is free, which that node does not reach",
-        found_by: "volumes-are-where-their-pods-are",
-        also: &[],
-        bug: Bug::TakesFree,
     },
     Plant {
         name: "careless-detach",
@@ -813,7 +805,6 @@ impl Bug {
                 | Self::TimesTwice
                 | Self::ClaimsGo
                 | Self::ClaimsByName
-                | Self::TakesFree
                 | Self::CarelessDetach
                 | Self::HastyOrphans
                 | Self::BaselessWrites
