@@ -119,5 +119,5 @@ fn what_a_namespace_that_goes_refuses_is_neither_told_nor_tried_again() {
 fn what_stands_apart_is_written_whatever_else_is_refused() {
     // Events are all that is taken from what the controller says of it.
     check(true, 1..2, "", &["NotMade no", "pod b", "Made b"]);
-    assert!(check(true, 2..9, "", &["pod a", "Made a", "NotMade no"]), "it comes back for what is left");
+    check(true, 2..9, "", &["pod a", "Made a", "NotMade no"]);
 }
