@@ -154,6 +154,19 @@ impl GarbageCollector {
         self.planted == Some(Planted::StaleDependents) || must.into_iter().all(known)
     }
 
+    /// How a dependent goes whose owners are gone, or wait for it: with its own dependents before it, where an owner waits, since
+    /// that waits for all of them.
+    fn propagation(&self, view: &View<'_>, object: &PartialObject, waiting: bool) -> &'static str {
+        let has_dependents = || dependents(view, object.uid()).next().is_some() || !self.knows_dependents(view, object);
+        if object.has_finalizer(ORPHAN) {
+            "Orphan"
+        } else if object.has_finalizer(FOREGROUND) || (waiting && has_dependents()) {
+            "Foreground"
+        } else {
+            "Background"
+        }
+    }
+
     /// An object that is being deleted and waits for its dependents.
     fn finish_deletion(&self, view: &View<'_>, resource: &Resource, object: &PartialObject) -> Plan {
         let mut plan = Plan::none();
@@ -186,7 +199,7 @@ impl GarbageCollector {
                         dependent.as_ref(),
                         DeleteOptions {
                             resource_version: dependent.metadata.resource_version.clone(),
-                            propagation: Some("Foreground"),
+                            propagation: Some(self.propagation(view, dependent, true)),
                             ..DeleteOptions::default()
                         },
                     );
@@ -332,13 +345,7 @@ impl Controller for GarbageCollector {
             return plan.patch_resource(resource, object.as_ref(), "", json!({"metadata": {"ownerReferences": solid}}));
         }
         let waiting = owners.iter().any(|(_, o)| matches!(o, Owner::Waiting));
-        let propagation = if object.has_finalizer(ORPHAN) {
-            "Orphan"
-        } else if object.has_finalizer(FOREGROUND) || (waiting && dependents(view, object.uid()).next().is_some()) {
-            "Foreground"
-        } else {
-            "Background"
-        };
+        let propagation = self.propagation(view, object, waiting);
         plan.delete_with(
             resource,
             object.as_ref(),
@@ -521,7 +528,11 @@ mod tests {
             json!({"name": name, "uid": name, "ownerReferences": refs})
         };
         assert_eq!(plan(deleting(FOREGROUND), vec![], vec![]), ["patch p owners=null finalizers=[\"other\"]"]);
-        assert_eq!(plan(deleting(FOREGROUND), vec![child("c", vec![])], vec![]), ["delete c Foreground"]);
+        assert_eq!(plan(deleting(FOREGROUND), vec![child("c", vec![])], vec![]), ["delete c Background"]);
+        // One that has dependents of its own waits for them, as its owner does for it.
+        let grandchild = json!({"name": "g", "uid": "g", "ownerReferences": [owner("c", "c")]});
+        let both = || vec![child("c", vec![]), grandchild.clone()];
+        assert_eq!(plan(deleting(FOREGROUND), both(), vec![]), ["delete c Foreground"]);
         // A dependent with another owner is not deleted, but it must let go first.
         assert_eq!(plan(deleting(FOREGROUND), vec![child("c", vec![owner("x", "x")])], vec![]), Vec::<String>::new());
         assert_eq!(

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{
-    Controller, DeleteOptions, GroupDiscovery, Key, Plan, Setup, Source, Time, View, Write, to_value,
+    Controller, DeleteOptions, GroupDiscovery, Key, Plan, Refusal, Setup, Source, StatusError, Time, View, Write,
+    to_value,
 };
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::{Event, Namespace, NamespaceCondition, Pod};
@@ -29,6 +30,8 @@ pub struct NamespaceController {
     custom: CustomKinds,
     /// When each namespace was found to go, and when its conditions were last written.
     going: BTreeMap<String, (Time, Option<Time>)>,
+    /// Why objects of these kinds were not deleted, in each namespace.
+    refused: BTreeMap<String, BTreeMap<Resource, String>>,
     /// A planted bug: what caches show is taken for all that there is.
     unproved: bool,
 }
@@ -41,6 +44,7 @@ impl NamespaceController {
             custom: CustomKinds::beside(&builtin),
             builtin: builtin.into_iter().filter(|r| r.namespaced).map(Source::metadata).collect(),
             going: BTreeMap::new(),
+            refused: BTreeMap::new(),
             unproved: false,
         }
     }
@@ -91,6 +95,7 @@ impl Controller for NamespaceController {
             .filter(|ns| ns.is_deleting() && finalizers(ns).iter().any(|f| f == FINALIZER))
         else {
             self.going.remove(&key.name);
+            self.refused.remove(&key.name);
             return Plan::none();
         };
         let mut plan = Plan::none();
@@ -114,6 +119,10 @@ impl Controller for NamespaceController {
         }
         // What refuses to go keeps nothing else.
         plan = plan.each_apart();
+        if let Some(refused) = self.refused.get_mut(&key.name) {
+            refused.retain(|resource, _| plan.writes.iter().any(|write| write.resource() == resource));
+            left.refused.extend(refused.values().cloned());
+        }
         left.failing.extend(self.custom.failing().iter().cloned());
         let discovery = GroupDiscovery::source();
         if let Some(digest) = view.digest_of(&discovery).filter(|_| left.is_nothing()) {
@@ -144,6 +153,18 @@ impl Controller for NamespaceController {
             None => plan.requeue_after(MOMENT),
         }
     }
+    fn refused(&mut self, key: &Key, _: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        if matches!(refusal.write, Write::Delete { .. }) && keeps(refusal.error) {
+            let kinds = self.refused.entry(key.name.clone()).or_default();
+            kinds.insert(refusal.write.resource().clone(), refusal.error.message.clone());
+        }
+        Plan::none()
+    }
+}
+
+/// Whether an error says why an object stays, and not that it is gone or another one.
+fn keeps(error: &StatusError) -> bool {
+    !matches!(error.code, 404 | 409)
 }
 
 /// How long a namespace may take before it says what it waits for, and between two of its answers.
@@ -156,6 +177,8 @@ struct Left {
     failing: Vec<String>,
     /// Kinds of which nothing is known.
     unknown: Vec<Resource>,
+    /// Why objects were not deleted.
+    refused: Vec<String>,
     kinds: BTreeMap<Resource, usize>,
     finalizers: BTreeMap<String, usize>,
 }
@@ -180,7 +203,8 @@ impl Left {
         );
         let finalizers =
             list(self.finalizers.iter().map(|(name, n)| format!("{name} in {n} resource instances")).collect());
-        let unknown = list(self.unknown.iter().map(|kind| format!("{} cannot be listed", kind.qualified())).collect());
+        let unknown = self.unknown.iter().map(|kind| format!("{} cannot be listed", kind.qualified()));
+        let kept: Vec<String> = unknown.chain(self.refused.iter().cloned()).collect();
         let failing = list(self.failing.iter().map(|v| format!("{v}: stale GroupVersion discovery: {v}")).collect());
         let said = [
             (
@@ -199,9 +223,9 @@ impl Left {
             ),
             (
                 "NamespaceDeletionContentFailure",
-                (!unknown.is_empty()).then(|| {
-                    let n = self.unknown.len();
-                    ("ContentDeletionFailed", format!("Failed to delete all resource types, {n} remaining: {unknown}"))
+                (!kept.is_empty()).then(|| {
+                    let (n, why) = (kept.len(), kept.join(", "));
+                    ("ContentDeletionFailed", format!("Failed to delete all resource types, {n} remaining: {why}"))
                 }),
                 ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
             ),
@@ -283,6 +307,50 @@ mod tests {
         assert_eq!(look(vec![], vec![object("m", true)], 5), [told]);
         assert_eq!(look(vec![], vec![object("m", true)], 6), [""; 0]);
         assert_eq!(look(vec![], vec![], 7).last().map(String::as_str), Some("update ns/finalize"));
+    }
+
+    #[test]
+    fn why_objects_stay_is_told_while_they_do() {
+        let mut ns = json!({"metadata": {"name": "ns", "uid": "1", "resourceVersion": "1",
+            "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"finalizers": ["kubernetes"]}});
+        let mut controller = NamespaceController::new(vec![ConfigMap::resource()]);
+        // The delete that was asked for, and what the condition says.
+        let mut look = |finalizers: &[&str], at_s: i64, answer: Option<(u16, &str)>| {
+            let deleted = finalizers.first().map(|_| "2026-01-01T00:00:00Z");
+            let map: PartialObject =
+                crate::testing::of(json!({"metadata": {"namespace": "ns", "name": "m", "uid": "m",
+                "finalizers": finalizers, "deletionTimestamp": deleted}}));
+            let caches = Caches::new()
+                .with::<Namespace>([crate::testing::of(ns.clone())])
+                .with_metadata(ConfigMap::resource(), [map])
+                .with::<CustomResourceDefinition>([])
+                .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
+            let (key, now) = (Key::new("", "ns"), Time::from_unix_s(at_s));
+            let plan = controller.reconcile(&key, &caches.view(), now);
+            for write in &plan.writes {
+                match (write, answer) {
+                    (Write::Patch { patch, .. }, _) => ns["status"] = patch["status"].clone(),
+                    (Write::Delete { .. }, Some((code, message))) => {
+                        let error = StatusError { code, message: message.into(), ..StatusError::default() };
+                        let refusal = Refusal { write, error: &error };
+                        assert!(controller.refused(&key, &caches.view(), &refusal, now).is_none());
+                    }
+                    _ => {}
+                }
+            }
+            let all = ns["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let failure = all.into_iter().find(|c| c["type"] == "NamespaceDeletionContentFailure");
+            failure.filter(|c| c["status"] == "True").map(|c| c["message"].as_str().unwrap_or_default().to_owned())
+        };
+        let denied = Some((403, "admission webhook \"w\" denied the request: no"));
+        assert_eq!(look(&[], 0, denied), None);
+        let told = "Failed to delete all resource types, 1 remaining: admission webhook \"w\" denied the request: no";
+        assert_eq!(look(&[], 5, None).as_deref(), Some(told));
+        assert_eq!(look(&[], 10, None).as_deref(), Some(told));
+        // It goes.
+        assert_eq!(look(&["mine"], 15, None), None);
+        assert_eq!(look(&[], 20, Some((409, "another one"))), None);
+        assert_eq!(look(&[], 25, None), None);
     }
 
     /// What is planned for namespace `ns` with these pods in it.

@@ -107,9 +107,9 @@ fn is_evicted(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Failed") && s.reason.as_deref() == Some("Evicted"))
 }
 
-/// A pod that is being deleted and has no node to say that it has ended. It is said here: whoever holds it with a
-/// finalizer until its end is counted, as a Job does, would wait for that without end.
-fn never_bound(pod: &Pod) -> Plan {
+/// A pod that is being deleted, whose node, if it has one, will never say that it has ended. It is said here: whoever holds it with
+/// a finalizer until its end is counted, as a Job does, would wait for that without end.
+fn end(pod: &Pod) -> Plan {
     if is_terminal(pod) {
         return force(Plan::none(), pod);
     }
@@ -151,22 +151,13 @@ impl Controller for PodGc {
         let Some(pod) = view.get::<Pod>(&key.namespace, &key.name) else { return Plan::none() };
         let node = node_of(pod);
         if node.is_empty() {
-            return if pod.is_deleting() && !self.blind { never_bound(pod) } else { Plan::none() };
+            return if pod.is_deleting() && !self.blind { end(pod) } else { Plan::none() };
         }
         match view.get::<Node>("", node) {
             None => self.orphaned(pod, now),
             Some(found) => {
                 self.missing.remove(node);
-                if !pod.is_deleting() || !out_of_service(found) {
-                    return Plan::none();
-                }
-                let plan = if is_terminal(pod) {
-                    Plan::none()
-                } else {
-                    let message = "PodGC: node is out of service";
-                    pods::mark_disrupted(Plan::none(), pod, REASON, message, true, now)
-                };
-                force(plan, pod)
+                if pod.is_deleting() && out_of_service(found) { end(pod) } else { Plan::none() }
             }
         }
     }
@@ -233,7 +224,9 @@ mod tests {
         let dead = || vec![node("Unknown", out.clone())];
         check(&mut gc, key(), vec![pod("p", "n", "Running", true)], vec![node("True", out.clone())], 200, &[]);
         check(&mut gc, key(), vec![pod("p", "n", "Running", false)], dead(), 200, &[]);
-        check(&mut gc, key(), vec![pod("p", "n", "Running", true)], dead(), 200, &[failed, "delete ns/p"]);
+        let ended = ["patch ns/p/status phase=Failed", "delete ns/p"];
+        check(&mut gc, key(), vec![pod("p", "n", "Running", true)], dead(), 200, &ended);
+        check(&mut gc, key(), vec![pod("p", "n", "Succeeded", true)], dead(), 200, &["delete ns/p"]);
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub trait Controller: Send {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan;
     /// Says that a write was refused, for good or until something changes: in events, and in the status of the key's
     /// object. The rest of the plan was dropped; what is returned here is written instead, and the key comes back with
-    /// backoff. Conflicts and lost replies do not come here: looking again is the answer to those.
+    /// backoff. Conflicts and lost replies do not come here: looking again is the answer to those. Of a write that stands apart
+    /// ([`Plan::each_apart`]) the rest goes on, and only events count of what is returned.
     fn refused(&mut self, _key: &Key, _view: &View<'_>, _refusal: &Refusal<'_>, _now: Time) -> Plan {
         Plan::none()
     }

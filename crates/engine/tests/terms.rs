@@ -143,6 +143,16 @@ fn reply(body: &Value) -> ApiResponse {
     ApiResponse { status: 200, body: Bytes::from(body.to_string()) }
 }
 
+/// What a write is told that rests on a term that is over.
+fn over() -> ApiError {
+    ApiError::Status(Box::new(StatusError {
+        code: 409,
+        reason: "Conflict".into(),
+        details: json!({"group": "coordination.k8s.io", "kind": "leases", "name": "l"}),
+        ..StatusError::default()
+    }))
+}
+
 #[test]
 fn who_begins_to_lead_knows_what_was_written_before() {
     let mut run = Run::new();
@@ -217,9 +227,7 @@ fn doubts_let_a_slow_write_through() {
         while let Some(at) = slow.iter().position(due) {
             let (_, id, term) = slow.remove(at);
             let holds = term == run.transitions;
-            let conflict = StatusError { code: 409, reason: "Conflict".into(), ..StatusError::default() };
-            let result =
-                if holds { Ok(reply(&json!({"kind": "Status"}))) } else { Err(ApiError::Status(Box::new(conflict))) };
+            let result = if holds { Ok(reply(&json!({"kind": "Status"}))) } else { Err(over()) };
             if holds {
                 made += 1
             } else {

@@ -75,13 +75,14 @@ impl Write {
         let lease: Value = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
         let leader = text(&lease, "/spec/holderIdentity");
         let sender = identity(self.role, self.life);
-        if !leader.is_empty() && leader != sender {
-            let what = format!("{} of {sender} is made, and {leader} leads", self.label);
+        if leader != sender {
+            let leads = if leader.is_empty() { "nobody" } else { leader };
+            let what = format!("{} of {sender} is made, and {leads} leads", self.label);
             return Some(Breach::new(NAME, what));
         }
         // A leader may have begun another term of its own because it did not know what becomes of this.
         let (sent, term) = (self.term.as_ref()?, term_of(&lease));
         let what = || format!("{} of {sender} is made in the term {term}, and was sent in {sent}", self.label);
-        (leader == sender && *sent != term).then(|| Breach::new(NAME, what()))
+        (*sent != term).then(|| Breach::new(NAME, what()))
     }
 }

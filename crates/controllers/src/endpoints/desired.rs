@@ -7,7 +7,9 @@ use carrack_engine::{EventRecord, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Endpoints, Node, ObjectReference, Pod, Service, ServicePort};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, ForNode, ForZone};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{chooses, topology};
@@ -37,16 +39,18 @@ impl Group {
             .collect()
     }
     /// The group of a slice that exists.
-    pub(super) fn of(family: &str, ports: &[EndpointPort]) -> Self {
-        let mut ports: Vec<_> = ports
+    pub(super) fn of_slice(slice: &EndpointSlice) -> Self {
+        let mut ports: Vec<_> = slice
+            .ports
             .iter()
+            .flatten()
             .map(|p| {
                 let name = p.name.clone().unwrap_or_default();
                 (name, protocol(p.protocol.as_deref()), p.port.unwrap_or(0), p.app_protocol.clone())
             })
             .collect();
         ports.sort();
-        Self { family: family.to_owned(), ports }
+        Self { family: slice.address_type.clone(), ports }
     }
 }
 
@@ -181,7 +185,8 @@ fn endpoint(service: &Service, pod: &Pod, ip: &str, hasty: bool, view: &View<'_>
     let serving = hasty || pods::is_ready(pod);
     let terminating = pod.is_deleting();
     let node = Some(pods::node_of(pod)).filter(|n| !n.is_empty()).map(str::to_owned);
-    let zone = node.as_deref().and_then(|n| view.get::<Node>("", n)).and_then(|n| n.label(ZONE)).map(str::to_owned);
+    let told = node.as_deref().and_then(|n| view.get::<Node>("", n)).and_then(|n| n.label(ZONE));
+    let zone = told.filter(|zone| !zone.is_empty()).map(str::to_owned);
     let ready = publishes_not_ready(service) || (serving && !terminating);
     let hints = match service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref()) {
         // A service that asks for hints by capacity gets those.
@@ -217,7 +222,7 @@ fn hints(service: &Service, node: Option<&str>, zone: Option<&str>) -> Option<En
 }
 
 /// How many addresses of a subset are mirrored.
-const MIRRORED: usize = 1000;
+pub(super) const MIRRORED: usize = 1000;
 
 /// What the Endpoints that somebody wrote for a service without selector come to, and what is left out of it.
 pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord>) {
@@ -235,15 +240,23 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord
             .collect();
         ports.sort();
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
-        let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
-        let (valid, others): (Vec<_>, Vec<_>) = all.partition(|(address, _)| address.ip.parse::<IpAddr>().is_ok());
-        invalid += others.len();
-        skipped += valid.len().saturating_sub(MIRRORED);
-        for (address, ready) in valid.into_iter().take(MIRRORED) {
-            let group = Group { family: family_of(&address.ip).to_owned(), ports: ports.clone() };
+        let all: Vec<_> = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false))).collect();
+        let mut taken = 0;
+        for (address, ready) in &all {
+            if taken == MIRRORED {
+                break;
+            }
+            // As everybody writes it, whoever wrote it.
+            let Ok(ip) = address.ip.parse::<IpAddr>().map(|ip| ip.to_canonical()) else {
+                invalid += 1;
+                continue;
+            };
+            taken += 1;
+            let family = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
+            let group = Group { family: family.to_owned(), ports: ports.clone() };
             let endpoint = Endpoint {
-                addresses: vec![address.ip.clone()],
-                conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
+                addresses: vec![ip.to_string()],
+                conditions: Some(EndpointConditions { ready: Some(*ready), ..EndpointConditions::default() }),
                 hostname: address.hostname.clone(),
                 node_name: address.node_name.clone(),
                 target_ref: address.target_ref.clone(),
@@ -251,6 +264,7 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord
             };
             desired.entry(group).or_default().insert(identity(&endpoint), endpoint);
         }
+        skipped += all.len() - taken;
     }
     let warn = |reason: &str, message: String| EventRecord {
         component: Some("endpoint-slice-mirroring-controller"),
@@ -259,9 +273,9 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord
     let mut told = Vec::new();
     if invalid > 0 {
         let message = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
-        told.push(warn("InvalidAddress", message));
+        told.push(warn("InvalidIPAddress", message));
     }
-    if skipped > 0 {
+    if skipped > invalid {
         let message = format!(
             "A max of {MIRRORED} addresses can be mirrored to EndpointSlices per Endpoints subset. \
              {skipped} addresses were skipped"

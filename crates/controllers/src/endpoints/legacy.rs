@@ -1,11 +1,12 @@
 //! The Endpoints object of a service with a selector, for readers older than EndpointSlices.
 //!
 //! As kube-controller-manager's endpoints controller (pkg/controller/endpoint): addresses by ports, at most 1000 of
-//! them, in order; and Endpoints that this controller wrote go when their service does.
+//! them, in order. Endpoints go with their service: those that this controller wrote, and what somebody else wrote for a service
+//! without selector, if this controller knew that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
@@ -13,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::desired::{families, hostname, ips, publishes_not_ready, reference, target_port};
-use super::{SINCE, chooses, has_selector, is_external_name, labels_of, ready_since, services_of};
+use super::{SINCE, chooses, difference, has_selector, is_external_name, labels_of, ready_since, services_of};
 use crate::pods;
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -23,14 +24,21 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const FULL: usize = 1000;
 
 /// The endpoints controller.
-pub struct EndpointsController;
+#[derive(Default)]
+pub struct EndpointsController {
+    /// Services whose Endpoints somebody else writes.
+    unselected: BTreeSet<Key>,
+}
 
-type Ports = Vec<(String, String, i32, Option<String>)>;
+/// Name, protocol, number and application protocol.
+type Port = (String, String, i32, Option<String>);
 
 fn subsets(service: &Service, view: &View<'_>) -> (Vec<EndpointSubset>, bool) {
     let family = families(service).into_iter().next().unwrap_or_default();
     let ports = service.spec.as_ref().and_then(|s| s.ports.as_deref()).unwrap_or_default();
-    let mut by_ports: BTreeMap<Ports, (Vec<EndpointAddress>, Vec<EndpointAddress>)> = BTreeMap::new();
+    let mut addresses: Vec<(EndpointAddress, bool)> = Vec::new();
+    // Which of them have a port; those of a headless service may have none.
+    let mut by_port: BTreeMap<Option<Port>, Vec<usize>> = BTreeMap::new();
     let mut count = 0;
     let mut pods: Vec<_> = view
         .cache::<Pod>()
@@ -44,34 +52,42 @@ fn subsets(service: &Service, view: &View<'_>) -> (Vec<EndpointSubset>, bool) {
             continue;
         }
         let Some(ip) = ips(pod).into_iter().find(|ip| ip.contains(':') == (family == "IPv6")) else { continue };
-        count += 1;
-        if count > FULL {
+        let found = ports.iter().filter_map(|p| {
+            let protocol = p.protocol.clone().unwrap_or_else(|| "TCP".into());
+            Some((p.name.clone().unwrap_or_default(), protocol, target_port(pod, p)?, p.app_protocol.clone()))
+        });
+        let found: BTreeSet<Option<Port>> =
+            if ports.is_empty() { BTreeSet::from([None]) } else { found.map(Some).collect() };
+        // One that has none of the ports cannot be reached.
+        count += usize::from(!found.is_empty());
+        if found.is_empty() || count > FULL {
             continue;
         }
-        let mut key: Ports = ports
-            .iter()
-            .filter_map(|p| {
-                let protocol = p.protocol.clone().unwrap_or_else(|| "TCP".into());
-                Some((p.name.clone().unwrap_or_default(), protocol, target_port(pod, p)?, p.app_protocol.clone()))
-            })
-            .collect();
-        key.sort();
         let address = EndpointAddress {
             ip,
             hostname: hostname(pod, service),
             node_name: Some(pods::node_of(pod)).filter(|n| !n.is_empty()).map(str::to_owned),
             target_ref: Some(reference(pod)),
         };
-        let (ready, not_ready) = by_ports.entry(key).or_default();
-        if pods::is_ready(pod) || publishes_not_ready(service) { ready } else { not_ready }.push(address);
+        found.into_iter().for_each(|port| by_port.entry(port).or_default().push(addresses.len()));
+        addresses.push((address, pods::is_ready(pod) || publishes_not_ready(service)));
     }
-    let list = |mut addresses: Vec<EndpointAddress>| {
-        addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
-        Some(addresses).filter(|a| !a.is_empty())
+    // Ports that the same pods have are told together.
+    let mut by_pods: BTreeMap<Vec<usize>, Vec<Port>> = BTreeMap::new();
+    for (port, pods) in by_port {
+        by_pods.entry(pods).or_default().extend(port);
+    }
+    let mut groups: Vec<_> = by_pods.into_iter().map(|(pods, ports)| (ports, pods)).collect();
+    groups.sort();
+    let list = |pods: &[usize], ready: bool| {
+        let found = pods.iter().filter_map(|at| addresses.get(*at)).filter(|(_, is_ready)| *is_ready == ready);
+        let mut found: Vec<_> = found.map(|(address, _)| address.clone()).collect();
+        found.sort_by(|a, b| a.ip.cmp(&b.ip));
+        Some(found).filter(|found| !found.is_empty())
     };
-    let subsets = by_ports
+    let subsets = groups
         .into_iter()
-        .map(|(ports, (ready, not_ready))| {
+        .map(|(ports, pods)| {
             let ports: Vec<_> = ports
                 .into_iter()
                 .map(|(name, protocol, port, app_protocol)| EndpointPort {
@@ -82,8 +98,8 @@ fn subsets(service: &Service, view: &View<'_>) -> (Vec<EndpointSubset>, bool) {
                 })
                 .collect();
             EndpointSubset {
-                addresses: list(ready),
-                not_ready_addresses: list(not_ready),
+                addresses: list(&pods, true),
+                not_ready_addresses: list(&pods, false),
                 ports: Some(ports).filter(|p| !p.is_empty()),
             }
         })
@@ -134,20 +150,27 @@ impl Controller for EndpointsController {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let there = view.get::<Endpoints>(&key.namespace, &key.name).filter(|e| !e.is_deleting());
         let Some(service) = view.get::<Service>(&key.namespace, &key.name) else {
-            return match there.filter(|e| e.label(MANAGED_BY) == Some(CONTROLLER)) {
-                Some(e) => Plan::none().confirm_absent(&Service::resource(), key.clone(), "").delete(e.as_ref()),
-                None => Plan::none(),
+            let Some(there) = there else {
+                self.unselected.remove(key);
+                return Plan::none();
             };
+            if there.label(MANAGED_BY) != Some(CONTROLLER) && !self.unselected.contains(key) {
+                // Perhaps its service is made after it.
+                return Plan::none();
+            }
+            return Plan::none().confirm_absent(&Service::resource(), key.clone(), "").delete(there.as_ref());
         };
-        if service.is_deleting() || !has_selector(service) || is_external_name(service) {
+        if !has_selector(service) || is_external_name(service) {
+            self.unselected.insert(key.clone());
             return Plan::none();
         }
+        self.unselected.remove(key);
         let (subsets, truncated) = subsets(service, view);
         let mut labels = labels_of(service);
         labels.insert(MANAGED_BY.into(), CONTROLLER.into());
         let Some(old) = there else {
-            if view.get::<Endpoints>(&key.namespace, &key.name).is_some() {
-                // It is being deleted; another follows.
+            if service.is_deleting() || view.get::<Endpoints>(&key.namespace, &key.name).is_some() {
+                // Another follows one that is being deleted.
                 return Plan::none();
             }
             let since = since(service, None, &subsets, view).map(|since| (SINCE.to_owned(), since));
@@ -169,9 +192,9 @@ impl Controller for EndpointsController {
         if have == subsets && old.metadata.labels.as_ref() == Some(&labels) && marked == truncated {
             return Plan::none();
         }
-        let mut patch = json!({"metadata": {"labels": labels}, "subsets": subsets});
-        for gone in old.metadata.labels.iter().flatten().map(|(k, _)| k).filter(|k| !labels.contains_key(*k)) {
-            patch["metadata"]["labels"][gone] = Value::Null;
+        let mut patch = json!({ "subsets": subsets });
+        if let Some(labels) = difference(old.metadata.labels.as_ref(), &labels) {
+            patch["metadata"]["labels"] = labels;
         }
         if marked != truncated {
             patch["metadata"]["annotations"][OVER_CAPACITY] = if truncated { "truncated".into() } else { Value::Null };
@@ -181,5 +204,19 @@ impl Controller for EndpointsController {
             patch["metadata"]["annotations"][SINCE] = since.into();
         }
         Plan::none().patch(old.as_ref(), patch)
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let why = &refusal.error.message;
+        let (reason, message) = match refusal.write {
+            Write::Create { .. } => {
+                ("FailedToCreateEndpoint", format!("Failed to create endpoint for service {key}: {why}"))
+            }
+            Write::Patch { .. } => ("FailedToUpdateEndpoint", format!("Failed to update endpoint {key}: {why}")),
+            _ => return Plan::none(),
+        };
+        let (namespace, name) = (Some(key.namespace.clone()), Some(key.name.clone()));
+        let unmade = || Endpoints { metadata: ObjectMeta { namespace, name, ..ObjectMeta::default() }, subsets: None };
+        let about = view.get::<Endpoints>(&key.namespace, &key.name).map_or_else(unmade, |there| (**there).clone());
+        Plan::none().event(EventRecord::warning(&about, reason, message))
     }
 }

@@ -12,13 +12,14 @@ mod legacy;
 mod slices;
 mod topology;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{Cache, Key, View};
 use carrack_types::resource::Object as _;
 use carrack_types::selector::map_selects;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+use serde_json::{Map, Value};
 
 pub use legacy::EndpointsController;
 pub use slices::EndpointSliceController;
@@ -61,8 +62,17 @@ fn is_headless(service: &Service) -> bool {
     service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()) == Some("None")
 }
 
+/// What has to be written, if anything, so that labels or annotations become others.
+fn difference(old: Option<&BTreeMap<String, String>>, new: &BTreeMap<String, String>) -> Option<Value> {
+    let old = || old.into_iter().flatten();
+    let gone = old().filter(|(key, _)| !new.contains_key(*key)).map(|(key, _)| (key.clone(), Value::Null));
+    let set = new.iter().filter(|one| !old().any(|had| had == *one));
+    let all: Map<String, Value> = gone.chain(set.map(|(key, value)| (key.clone(), value.clone().into()))).collect();
+    (!all.is_empty()).then(|| all.into())
+}
+
 /// Labels that the service hands on to what is written for it.
-fn labels_of(service: &Service) -> std::collections::BTreeMap<String, String> {
+fn labels_of(service: &Service) -> BTreeMap<String, String> {
     let mut labels = service.metadata.labels.clone().unwrap_or_default();
     labels.remove(HEADLESS);
     if is_headless(service) {

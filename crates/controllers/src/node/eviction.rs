@@ -31,11 +31,9 @@ fn tolerated_for(pod: &Pod, taints: &[&Taint]) -> Option<Duration> {
     let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
     let mut least = None;
     for taint in taints {
-        let mut fitting = tolerations.iter().filter(|t| tolerates(t, taint)).peekable();
-        if fitting.peek().is_none() {
-            return Some(Duration::ZERO);
-        }
-        for seconds in fitting.filter_map(|t| t.toleration_seconds) {
+        // Of several that fit, the first counts.
+        let Some(fitting) = tolerations.iter().find(|t| tolerates(t, taint)) else { return Some(Duration::ZERO) };
+        if let Some(seconds) = fitting.toleration_seconds {
             let time = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             least = Some(least.map_or(time, |l: Duration| l.min(time)));
         }
@@ -125,9 +123,12 @@ mod tests {
         // The taint went and came again: the time begins anew.
         check(&mut one, for_s(300), json!([]), 1301, None, false);
         check(&mut one, for_s(300), taint("k", "NoExecute"), 1400, Some(300), false);
-        // The shortest of several counts.
-        let two = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 300},
-            {"operator": "Exists", "tolerationSeconds": 10}]);
-        check(&mut c(), two, taint("k", "NoExecute"), 0, Some(10), false);
+        // Of several, the first that fits counts for a taint, and of several taints the shortest time.
+        let two = |first: Value| json!([first, {"operator": "Exists", "tolerationSeconds": 10}]);
+        let own = |s: Option<i64>| two(json!({"key": "k", "operator": "Exists", "tolerationSeconds": s}));
+        check(&mut c(), own(Some(300)), taint("k", "NoExecute"), 0, Some(300), false);
+        check(&mut c(), own(None), taint("k", "NoExecute"), 0, None, false);
+        let both = json!([{"key": "k", "effect": "NoExecute"}, {"key": "other", "effect": "NoExecute"}]);
+        check(&mut c(), own(Some(300)), both, 0, Some(10), false);
     }
 }

@@ -43,6 +43,9 @@ const NO_SCHEDULE: [(&str, &str, &str); 6] = [
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+/// Labels, and what they were called before; selectors may still ask for those.
+const RENAMED: [(&str, &str); 2] =
+    [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
 /// What was last heard of a node.
 struct Heard {
@@ -80,7 +83,7 @@ impl NodeLifecycle {
         let lease = lease_of(view, node).and_then(|l| l.metadata.resource_version.clone());
         // Only the node's own words: what this controller says in its place does not count.
         let ready = condition(node, "Ready").filter(|c| c.status != "Unknown").cloned();
-        let never = lease.is_none() && condition(node, "Ready").is_none();
+        let never = condition(node, "Ready").is_none();
         let old = self.heard.get(node.name()).filter(|h| h.node_uid == node.uid());
         let spoke = old.is_none_or(|h| h.lease != lease || (ready.is_some() && h.ready != ready));
         if spoke {
@@ -273,14 +276,20 @@ impl NodeLifecycle {
             plan = plan.requeue_after(left);
         }
         let old = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
+        let mut patch = json!({});
         if taints.len() != old.len() || !taints.iter().all(|t| old.contains(t)) {
             let evicts = |all: &[Taint]| all.iter().any(|t| t.effect == "NoExecute" && t.key == UNREACHABLE_TAINT);
             if evicts(&taints) && !evicts(old) {
                 plan = self.still_silent(plan, node, view);
             }
-            plan = plan.patch(node, json!({"spec": {"taints": taints}}));
+            patch["spec"]["taints"] = json!(taints);
         }
-        plan
+        for (label, before) in RENAMED {
+            if let Some(value) = node.label(label).filter(|value| node.label(before) != Some(*value)) {
+                patch["metadata"]["labels"][before] = value.into();
+            }
+        }
+        if patch == json!({}) { plan } else { plan.patch(node, patch) }
     }
 }
 

@@ -118,6 +118,23 @@ fn taints_follow_conditions_and_evictions_need_somebody_who_is_heard() {
 }
 
 #[test]
+fn labels_have_their_former_names_too() {
+    let (os, arch) = ("kubernetes.io/os", "kubernetes.io/arch");
+    let former = |key: &str| format!("beta.{key}");
+    for (labels, expected) in [
+        (json!({}), vec![]),
+        (json!({os: "linux", former(os): "linux", arch: "arm64", former(arch): "arm64"}), vec![]),
+        (json!({os: "linux", former(os): "windows"}), vec!["patch a labels={\"beta.kubernetes.io/os\":\"linux\"}"]),
+        (json!({arch: "arm64"}), vec!["patch a labels={\"beta.kubernetes.io/arch\":\"arm64\"}"]),
+        (json!({former(arch): "arm64"}), vec![]),
+    ] {
+        let mut node = node("a", "True", json!([]));
+        node["metadata"]["labels"] = labels.clone();
+        assert_eq!(words(&step(&mut NodeLifecycle::default(), &[node], &[], "a", 1000)), expected, "{labels}");
+    }
+}
+
+#[test]
 fn a_silent_node_is_evicted_and_one_that_is_heard_again_is_not() {
     let nodes = || {
         let taint = json!([{"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]);

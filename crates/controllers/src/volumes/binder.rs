@@ -10,8 +10,11 @@
 //! claim's annotation calls. Behaviour follows kube-controller-manager's persistent volume binder
 //! (pkg/controller/volume/persistentvolume).
 
+use std::time::Duration;
+
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::pod::is_terminal;
+use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::is_default_class;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -19,6 +22,7 @@ use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
 
 use super::{class_of_claim, is_bound_to, matching};
+use crate::Planted;
 use crate::pods::{self, BY_CLAIM};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -27,13 +31,18 @@ const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
-const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+/// What provisioners are called that upstream had built in. `kubernetes.io/no-provisioner` is none of them either.
+const BUILT_IN: &str = "kubernetes.io/";
+/// How large a volume's file system is, where that has not been made as large as the volume since the claim before.
+const PRE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+/// How soon to tell again what a claim waits for: nobody keeps events for long.
+const TELL_AGAIN: Duration = Duration::from_secs(600);
 
 /// The binder. Its keys name claims, and volumes (without a namespace).
 #[derive(Default)]
 pub struct PersistentVolumeBinder {
-    /// A planted bug: a volume that names a claim is given to whoever has that name.
-    pub(crate) by_name: bool,
+    /// A planted bug.
+    planted: Option<Planted>,
 }
 
 fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
@@ -48,12 +57,13 @@ fn volume_name(claim: &PersistentVolumeClaim) -> &str {
     claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default()
 }
 
-/// The claim is in this phase; nothing is written when it is already.
-fn set_claim(claim: &PersistentVolumeClaim, phase: &str) -> Plan {
-    if claim_phase(claim) == phase {
-        return Plan::none();
-    }
-    Plan::none().patch_status(claim, json!({"status": {"phase": phase}}))
+/// The claim waits for this; nothing is written when it does already.
+fn pending(claim: &PersistentVolumeClaim, why: EventRecord) -> Plan {
+    let plan = match claim_phase(claim) {
+        "Pending" => Plan::none(),
+        _ => Plan::none().patch_status(claim, json!({"status": {"phase": "Pending"}})),
+    };
+    plan.event(why).requeue_after(TELL_AGAIN)
 }
 
 fn lost(claim: &PersistentVolumeClaim, before: Plan, reason: &str, why: &str) -> Plan {
@@ -104,11 +114,18 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> 
     if patch != json!({}) {
         return Plan::none().patch(claim, patch);
     }
-    if claim_phase(claim) == "Bound" {
-        return Plan::none();
-    }
     let spec = volume.spec.clone().unwrap_or_default();
+    if claim_phase(claim) == "Bound" {
+        // How large it is changes as it grows, which others say.
+        if claim.status.as_ref().and_then(|s| s.access_modes.as_ref()) == spec.access_modes.as_ref() {
+            return Plan::none();
+        }
+        return Plan::none().patch_status(claim, json!({"status": {"accessModes": spec.access_modes}}));
+    }
     let mut status = json!({"phase": "Bound", "accessModes": spec.access_modes, "capacity": spec.capacity});
+    if let Some(size) = volume.annotation(PRE_RESIZE).filter(|size| Quantity::parse(size).is_ok()) {
+        status["capacity"]["storage"] = size.into();
+    }
     // From here on who modifies volumes says which class it has (`updateClaimStatus` in pv_controller.go).
     if let Some(class) = spec.volume_attributes_class_name.filter(|class| !class.is_empty()) {
         status["currentVolumeAttributesClassName"] = class.into();
@@ -116,8 +133,9 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> 
     Plan::none().patch_status(claim, json!({ "status": status }))
 }
 
-fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, now: Time) -> Plan {
+fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option<Planted>, now: Time) -> Plan {
     let wanted = volume_name(claim);
+    let by_name = planted == Some(Planted::ClaimsByName);
     let named = |v: &&std::sync::Arc<PersistentVolume>| by_name && matching::names(v, claim);
     if let Some(volume) = view.cache::<PersistentVolume>().iter().find(named).filter(|_| wanted.is_empty()) {
         return bind(claim, volume, now);
@@ -125,10 +143,11 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, 
     if wanted.is_empty() {
         let class = view.get::<StorageClass>("", class_of_claim(claim));
         let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
-        let delayed = waits && claim.annotation(SELECTED_NODE).is_none();
-        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
+        // Which of those that are free it gets is for the scheduler to say, which knows what its node reaches.
+        let selected = claim.annotation(SELECTED_NODE).is_some();
+        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, waits) {
             Some(volume) => bind(claim, volume, now),
-            None if delayed => set_claim(claim, "Pending").event(first_consumer(claim, view)),
+            None if waits && !selected => pending(claim, first_consumer(claim, view)),
             None => match default_class(view).filter(|_| has_no_class(claim)) {
                 Some(class) => Plan::none().patch(claim, json!({"spec": {"storageClassName": class.name()}})),
                 None => provision(claim, class.map(AsRef::as_ref)),
@@ -138,35 +157,36 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, by_name: bool, 
     let Some(volume) = view.get::<PersistentVolume>("", wanted) else {
         // It may be made after its claim, which is nothing wrong.
         let why = format!("volume {wanted:?} not found");
-        return set_claim(claim, "Pending").event(EventRecord::normal(claim, "FailedBinding", why));
+        return pending(claim, EventRecord::normal(claim, "FailedBinding", why));
     };
-    let free = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none());
-    if is_bound_to(volume, claim) {
+    if matching::is_meant_for(volume, claim) {
+        // Each names the other: whatever they are like.
         return bind(claim, volume, now);
     }
-    if !free && !matching::is_meant_for(volume, claim) {
-        let why = "volume already bound to a different claim.";
-        return set_claim(claim, "Pending").event(EventRecord::warning(claim, "FailedBinding", why));
+    if volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) {
+        let why = format!("volume {wanted:?} already bound to a different claim.");
+        return pending(claim, EventRecord::warning(claim, "FailedBinding", why));
     }
-    if let Some(why) = matching::mismatch(volume, claim) {
+    let going = || format!("the volume is marked for deletion {wanted:?}");
+    let why = if volume.is_deleting() { Some(going()) } else { matching::mismatch(volume, claim).map(str::to_owned) };
+    if let Some(why) = why {
         let why = format!("Cannot bind to requested volume {wanted:?}: {why}");
-        return set_claim(claim, "Pending").event(EventRecord::warning(claim, "VolumeMismatch", why));
+        return pending(claim, EventRecord::warning(claim, "VolumeMismatch", why));
     }
     bind(claim, volume, now)
 }
 
 fn first_consumer(claim: &PersistentVolumeClaim, view: &View<'_>) -> EventRecord {
     let key = format!("{}/{}", claim.namespace(), claim.name());
-    match view.cache::<Pod>().by_index(BY_CLAIM, &key).find(|p| !is_terminal(p)) {
-        Some(pod) => {
-            EventRecord::normal(claim, "WaitForPodScheduled", format!("waiting for pod {} to be scheduled", pod.name()))
-        }
-        None => EventRecord::normal(
-            claim,
-            "WaitForFirstConsumer",
-            "waiting for first consumer to be created before binding",
-        ),
-    }
+    let waits = |pod: &&std::sync::Arc<Pod>| !is_terminal(pod) && !pod.is_deleting() && pods::node_of(pod).is_empty();
+    let pods = view.cache::<Pod>().by_index(BY_CLAIM, &key).filter(waits);
+    let pods: Vec<&str> = pods.map(|pod| pod.name()).collect();
+    let (reason, message) = match &pods[..] {
+        [] => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".to_owned()),
+        [one] => ("WaitForPodScheduled", format!("waiting for pod {one} to be scheduled")),
+        all => ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", all.join(","))),
+    };
+    EventRecord::normal(claim, reason, message)
 }
 
 /// Whether a claim says nothing of a class. One that names none (`""`) wants none.
@@ -188,18 +208,18 @@ fn default_class<'a>(view: &'a View<'_>) -> Option<&'a std::sync::Arc<StorageCla
 
 /// Nothing suits the claim: a provisioner is called, if its class has one.
 fn provision(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Plan {
-    let pending = set_claim(claim, "Pending");
     let name = class_of_claim(claim);
     if name.is_empty() {
         let why = "no persistent volumes available for this claim and no storage class is set";
-        return pending.event(EventRecord::normal(claim, "FailedBinding", why));
+        return pending(claim, EventRecord::normal(claim, "FailedBinding", why));
     }
     let Some(class) = class else {
         let why = format!("storageclass.storage.k8s.io {name:?} not found");
-        return pending.event(EventRecord::warning(claim, "ProvisioningFailed", why));
+        return pending(claim, EventRecord::warning(claim, "ProvisioningFailed", why));
     };
-    if class.provisioner == NO_PROVISIONER {
-        return pending;
+    if class.provisioner.starts_with(BUILT_IN) {
+        let why = format!("no volume plugin matched name: {}", class.provisioner);
+        return pending(claim, EventRecord::warning(claim, "ProvisioningFailed", why));
     }
     let why = format!(
         "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system \
@@ -207,7 +227,7 @@ fn provision(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Pla
          registered.",
         class.provisioner
     );
-    let plan = pending.event(EventRecord::normal(claim, "ExternalProvisioning", why));
+    let plan = pending(claim, EventRecord::normal(claim, "ExternalProvisioning", why));
     if PROVISIONER.iter().all(|key| claim.annotation(key) == Some(&class.provisioner)) {
         return plan;
     }
@@ -259,6 +279,11 @@ fn in_use(volume: &PersistentVolume, claim: &Key, view: &View<'_>) -> bool {
     attached || reported || used
 }
 
+/// Whether there is nobody who could delete the volume with its data.
+fn is_nobodys(volume: &PersistentVolume) -> bool {
+    volume.annotation(PROVISIONED_BY).is_none() && volume.spec.as_ref().is_none_or(|s| s.csi.is_none())
+}
+
 /// A volume whose claim is gone.
 fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, now: Time) -> Plan {
     let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain");
@@ -272,8 +297,8 @@ fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, 
                     why,
                 ))
             }
-            // Its provisioner deletes it, data first.
-            "Delete" if volume.annotation(PROVISIONED_BY).is_none() && volume_phase(volume) == "Released" => {
+            // Its provisioner deletes it, data first; a CSI driver's is not asked for what it did not make.
+            "Delete" if is_nobodys(volume) && volume_phase(volume) == "Released" => {
                 let why = format!(
                     "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
                     volume.name()
@@ -300,8 +325,10 @@ fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, 
 /// A volume that is being deleted: nobody gets it any more, but that its claim is gone still has to be said, since its
 /// provisioner waits for it with the data.
 fn going(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
-    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Plan::none() };
-    let Some(uid) = reference.uid.as_deref().filter(|uid| !uid.is_empty()) else { return Plan::none() };
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    let owned = reference.and_then(|r| Some((r, r.uid.as_deref().filter(|uid| !uid.is_empty())?)));
+    // One that is nobody's may go, whatever it was before.
+    let Some((reference, uid)) = owned else { return set_volume(volume, Plan::none(), "Available", "", now) };
     let text = |part: &Option<String>| part.clone().unwrap_or_default();
     let key = Key::new(text(&reference.namespace), text(&reference.name));
     match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid) {
@@ -330,8 +357,18 @@ fn volume(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
         return set_volume(volume, Plan::none(), "Bound", "", now);
     }
     if named.is_empty() {
-        // The claim's own look goes on with it.
-        return Plan::none();
+        if !matching::modes_differ(volume, claim) {
+            // The claim's own look goes on with it.
+            return Plan::none();
+        }
+        let what = "due to incompatible volumeMode.";
+        let of = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {:?} {what}", claim.name());
+        let to = format!("Cannot bind PersistentVolume {:?} to requested PersistentVolumeClaim {what}", volume.name());
+        return Plan::none().event(EventRecord::warning(volume, "VolumeMismatch", of)).event(EventRecord::warning(
+            claim.as_ref(),
+            "VolumeMismatch",
+            to,
+        ));
     }
     // The claim has another volume. What was made for it is given back; what somebody reserved for it stays so.
     let dynamic = volume.annotation(PROVISIONED_BY).is_some()
@@ -350,6 +387,12 @@ fn volume(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
         json!({"spec": {"claimRef": {"uid": Value::Null}}})
     };
     settled.patch(volume, patch)
+}
+
+impl PersistentVolumeBinder {
+    pub(crate) fn with_planted(self, planted: Option<Planted>) -> Self {
+        Self { planted }
+    }
 }
 
 impl Controller for PersistentVolumeBinder {
@@ -418,7 +461,7 @@ impl Controller for PersistentVolumeBinder {
         if claim.annotation(BIND_COMPLETED).is_some() {
             return bound_claim(claim, view, now);
         }
-        unbound_claim(claim, view, self.by_name, now)
+        unbound_claim(claim, view, self.planted, now)
     }
 }
 

@@ -58,11 +58,25 @@ fn claims_come_to_volumes() {
     let class = |mode: &str, provisioner: &str| json!({"metadata": {"name": "c"}, "provisioner": provisioner, "volumeBindingMode": mode});
     let at_once = || vec![class("Immediate", "x.example.com")];
     let later = || vec![class("WaitForFirstConsumer", "x.example.com")];
-    let mut selected = claim("u", "", "Pending", false, "c");
-    selected["metadata"]["annotations"][SELECTED_NODE] = "n".into();
+    let selected = || {
+        let mut claim = claim("u", "", "Pending", false, "c");
+        claim["metadata"]["annotations"][SELECTED_NODE] = "n".into();
+        claim
+    };
+    let mut bound = claim("u", "v", "Bound", true, "c");
+    bound["status"]["accessModes"] = json!(["ReadWriteOnce"]);
+    let mut widened = bound.clone();
+    widened["status"]["accessModes"] = json!(["ReadOnlyMany"]);
+    let mut smaller = mine("Bound");
+    smaller["metadata"]["annotations"][PRE_RESIZE] = "500Mi".into();
+    let mut kept = volume_of(reference(""), "Available", "Retain", json!({}));
+    kept["spec"]["storageClassName"] = "".into();
+    let mut going = free();
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     let take = "patch v annotations={\"pv.kubernetes.io/bound-by-controller\":\"yes\"} \
                 claimRef={\"apiVersion\":\"v1\",\"kind\":\"PersistentVolumeClaim\",\"name\":\"c\",\"namespace\":\"ns\",\
                 \"resourceVersion\":\"1\",\"uid\":\"u\"}";
+    let keep = &take.replace("annotations={\"pv.kubernetes.io/bound-by-controller\":\"yes\"} ", "");
     let name = "patch ns/c annotations={\"pv.kubernetes.io/bind-completed\":\"yes\",\
                 \"pv.kubernetes.io/bound-by-controller\":\"yes\"} volumeName=v";
     let call = "patch ns/c annotations={\"volume.beta.kubernetes.io/storage-provisioner\":\"x.example.com\",\
@@ -86,7 +100,16 @@ fn claims_come_to_volumes() {
         (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], at_once(), vec![name], vec![]),
         (claim("u", "v", "Pending", true, "c"), vec![mine("Bound")], at_once(), vec![status], vec![]),
         (gold, vec![of_gold], at_once(), vec![&classed], vec![]),
-        (claim("u", "v", "Bound", true, "c"), vec![mine("Bound")], at_once(), vec![], vec![]),
+        (bound, vec![mine("Bound")], at_once(), vec![], vec![]),
+        (widened, vec![mine("Bound")], at_once(), vec!["patch ns/c/status accessModes=[\"ReadWriteOnce\"]"], vec![]),
+        // Its file system is as large as the claim before had it.
+        (
+            claim("u", "v", "Pending", true, "c"),
+            vec![smaller],
+            at_once(),
+            vec![&status.replace("1Gi", "500Mi")],
+            vec![],
+        ),
         // Nothing there: the provisioner is called, now or once a pod has a node.
         (claim("u", "", "Pending", false, "c"), vec![], at_once(), vec![call], vec!["ExternalProvisioning"]),
         (
@@ -97,15 +120,27 @@ fn claims_come_to_volumes() {
             vec!["ExternalProvisioning"],
         ),
         (claim("u", "", "Pending", false, "c"), vec![free()], later(), vec![], vec!["WaitForFirstConsumer"]),
-        (selected, vec![], later(), vec![call], vec!["ExternalProvisioning"]),
+        (selected(), vec![], later(), vec![call], vec!["ExternalProvisioning"]),
+        // The scheduler has had a volume made at a node: another one, perhaps elsewhere, is not what it wants.
+        (selected(), vec![free()], later(), vec![call], vec!["ExternalProvisioning"]),
         (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], later(), vec![name], vec![]),
         (claim("u", "", "Pending", false, "c"), vec![], vec![], vec![], vec!["ProvisioningFailed"]),
         (claim("u", "", "Pending", false, ""), vec![], vec![], vec![], vec!["FailedBinding"]),
-        (claim("u", "", "Pending", false, "c"), vec![], vec![class("Immediate", NO_PROVISIONER)], vec![], vec![]),
+        (
+            claim("u", "", "Pending", false, "c"),
+            vec![],
+            vec![class("Immediate", "kubernetes.io/no-provisioner")],
+            vec![],
+            vec!["ProvisioningFailed"],
+        ),
         // A claim that names its volume.
         (claim("u", "v", "Pending", false, "c"), vec![], at_once(), vec![], vec!["FailedBinding"]),
         (claim("u", "v", "Pending", false, "c"), vec![free()], at_once(), vec![take], vec![]),
         (claim("u", "v", "Pending", false, "other"), vec![free()], vec![], vec![], vec!["VolumeMismatch"]),
+        (claim("u", "v", "Pending", false, "c"), vec![going], at_once(), vec![], vec!["VolumeMismatch"]),
+        // Each names the other.
+        (claim("u", "v", "Pending", false, "c"), vec![kept.clone()], at_once(), vec![keep], vec![]),
+        (claim("u", "", "Pending", false, "c"), vec![kept], later(), vec![keep], vec![]),
         (
             claim("u", "v", "Pending", false, "c"),
             vec![volume_of(reference("old"), "Bound", "Retain", json!({}))],
@@ -176,12 +211,52 @@ fn volumes_outlive_their_claims_only_as_they_should() {
         assert_eq!(writes, expected, "{volume} {claims:?} {pods:?}");
         assert_eq!(told, events as Vec<&str>, "{volume}");
     }
+    // One that is to go, and is nobody's.
+    let mut going = volume_of(Value::Null, "Bound", "Retain", json!({}));
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    assert_eq!(look(Key::new("", "v"), &[], &[going], &[], &[]).0, [status("Available", "null")]);
+    // What is asked for cannot be had.
+    let mut block = claim("u", "", "Pending", false, "c");
+    block["spec"]["volumeMode"] = "Block".into();
+    let mine = volume_of(reference("u"), "Bound", "Retain", json!({}));
+    let told = vec!["VolumeMismatch".to_owned(), "VolumeMismatch".to_owned()];
+    assert_eq!(look(Key::new("", "v"), &[block], &[mine], &[], &[]), (vec![], told));
+    // What a CSI driver has was made by somebody who will delete it.
+    let mut theirs = volume_of(reference("u"), "Released", "Delete", json!({}));
+    theirs["spec"]["csi"] = json!({"driver": "x.example.com", "volumeHandle": "h"});
+    assert_eq!(look(Key::new("", "v"), &[], &[theirs], &[], &[]), (vec![], vec![]));
     for (policy, reason) in [("Recycle", "VolumeFailedRecycle"), ("Delete", "VolumeFailedDelete")] {
         let volume = volume_of(reference("u"), "Released", policy, json!({}));
         let (writes, told) = look(Key::new("", "v"), &[], &[volume], &[], &[]);
         assert!(writes[0].ends_with("phase=Failed"), "{writes:?}");
         assert_eq!(told, [reason]);
     }
+}
+
+#[test]
+fn a_claim_tells_which_pods_it_waits_for() {
+    let pod = |name: &str, node: &str, phase: &str| {
+        json!({"metadata": {"namespace": "ns", "name": name}, "spec": {"nodeName": node, "containers": [],
+            "volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}]}, "status": {"phase": phase}})
+    };
+    let check = |pods: &[Value], expected: &str| {
+        let class = json!({"metadata": {"name": "c"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
+        let caches = Caches::new()
+            .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+            .with::<Pod>(pods.iter().cloned().map(of))
+            .with::<PersistentVolumeClaim>([of(claim("u", "", "Pending", false, "c"))])
+            .with::<PersistentVolume>([])
+            .with::<StorageClass>([of(class)]);
+        let plan = PersistentVolumeBinder::default().reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
+        let told: Vec<String> = plan.events.iter().map(|e| format!("{}: {}", e.reason, e.message)).collect();
+        assert_eq!((told, plan.requeue_after), (vec![expected.to_owned()], Some(TELL_AGAIN)), "{pods:?}");
+    };
+    let nobody = "WaitForFirstConsumer: waiting for first consumer to be created before binding";
+    check(&[], nobody);
+    check(&[pod("p", "n", "Pending"), pod("q", "", "Failed")], nobody);
+    check(&[pod("p", "", "Pending")], "WaitForPodScheduled: waiting for pod p to be scheduled");
+    let both = [pod("p", "", "Pending"), pod("q", "", "Pending")];
+    check(&both, "WaitForPodScheduled: waiting for pods p,q to be scheduled");
 }
 
 #[test]

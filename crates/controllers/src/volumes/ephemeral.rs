@@ -47,10 +47,10 @@ impl Controller for EphemeralVolumes {
                 }
                 Some(_) => {
                     let why = format!(
-                        "PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
-                        key.namespace, key.namespace, key.name
+                        "ephemeral volume {}: PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
+                        volume.name, key.namespace, key.namespace, key.name
                     );
-                    plan = plan.event(EventRecord::warning(pod.as_ref(), "EphemeralVolumeCreationFailed", why));
+                    plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedBinding", why));
                 }
                 None => {
                     let metadata = template.metadata.clone().unwrap_or_default();
@@ -94,10 +94,13 @@ mod tests {
             let caches =
                 Caches::new().with::<Pod>([of(pod.clone())]).with::<PersistentVolumeClaim>(claims.into_iter().map(of));
             let plan = EphemeralVolumes::default().reconcile(&Key::new("ns", "p"), &caches.view(), Time::default());
-            (words(&plan), plan.events.len())
+            let told = plan.events.iter().map(|e| format!("{}: {}", e.reason, e.message)).collect();
+            (words(&plan), told)
         };
-        assert_eq!(look(vec![]), (vec!["create persistentvolumeclaims ns/p-data".to_owned()], 0));
-        assert_eq!(look(vec![claim("p1")]), (vec![], 0));
-        assert_eq!(look(vec![claim("p0")]), (vec![], 1));
+        let none = Vec::<String>::new;
+        assert_eq!(look(vec![]), (vec!["create persistentvolumeclaims ns/p-data".to_owned()], none()));
+        assert_eq!(look(vec![claim("p1")]), (none(), none()));
+        let why = "FailedBinding: ephemeral volume data: PVC ns/p-data was not created for pod ns/p (pod is not owner)";
+        assert_eq!(look(vec![claim("p0")]), (none(), vec![why.to_owned()]));
     }
 }

@@ -1,6 +1,8 @@
-//! Claims that ask for more than their volume holds: their driver's resizer is named and waited for
+//! Claims that ask for more than their volume holds: that their driver's resizer is waited for is told, once for each size
 //! (pkg/controller/volume/expand). Who resizes writes the conditions `Resizing` and `FileSystemResizePending`; when the
 //! claim's capacity has caught up, what is left of them goes.
+
+use std::collections::BTreeMap;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::quantity::Quantity;
@@ -10,11 +12,14 @@ use serde_json::json;
 
 use super::{capacity, is_bound_to, requested};
 
-const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
 const CONDITIONS: [&str; 2] = ["Resizing", "FileSystemResizePending"];
 
 /// The expansion controller.
-pub struct Expansion;
+#[derive(Default)]
+pub struct Expansion {
+    /// What claims, by key and UID, ask for that was told.
+    told: BTreeMap<Key, (String, Quantity)>,
+}
 
 impl Controller for Expansion {
     fn name(&self) -> &'static str {
@@ -32,7 +37,10 @@ impl Controller for Expansion {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
-        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) else { return Plan::none() };
+        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) else {
+            self.told.remove(key);
+            return Plan::none();
+        };
         let status = claim.status.clone().unwrap_or_default();
         if status.phase.as_deref() != Some("Bound") || claim.is_deleting() {
             return Plan::none();
@@ -49,6 +57,7 @@ impl Controller for Expansion {
             .unwrap_or_default();
         let wanted = requested(claim);
         if have >= wanted {
+            self.told.remove(key);
             let conditions = status.conditions.unwrap_or_default();
             let left: Vec<_> = conditions.iter().filter(|c| !CONDITIONS.contains(&c.type_.as_str())).collect();
             if left.len() == conditions.len() {
@@ -64,42 +73,32 @@ impl Controller for Expansion {
             // Its driver is called from beside this controller.
             return Plan::none();
         }
-        let Some(driver) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.driver.clone()) else {
-            let why = "didn't find a plugin capable of expanding the volume; waiting for an external controller to process this PVC";
-            return Plan::none().event(EventRecord::warning(claim.as_ref(), "ExternalExpanding", why));
-        };
-        let why = format!("CSI driver {driver:?}: waiting for an external controller to expand this PVC");
-        let plan = Plan::none().event(EventRecord::normal(claim.as_ref(), "ExternalExpanding", why));
-        if claim.annotation(RESIZER) == Some(&driver) {
+        let asked = (claim.uid().to_owned(), wanted);
+        if self.told.insert(key.clone(), asked.clone()).is_some_and(|told| told == asked) {
             return Plan::none();
         }
-        plan.patch(claim.as_ref(), json!({"metadata": {"annotations": {RESIZER: driver}}}))
+        let why = "waiting for an external controller to expand this PVC";
+        Plan::none().event(if volume.spec.as_ref().is_some_and(|s| s.csi.is_some()) {
+            EventRecord::normal(claim.as_ref(), "ExternalExpanding", why)
+        } else {
+            EventRecord::warning(claim.as_ref(), "ExternalExpanding", why)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
+    use serde_json::Value;
 
     use super::*;
     use crate::testing::{of, words};
 
     #[test]
-    fn a_resizer_is_named_and_leftovers_go() {
-        let named = "patch ns/c annotations={\"volume.kubernetes.io/storage-resizer\":\"d\"}";
-        for (request, have, volume_has, conditions, expected) in [
-            ("1Gi", "1Gi", "1Gi", json!([]), vec![]),
-            ("2Gi", "1Gi", "1Gi", json!([]), vec![named]),
-            ("2Gi", "1Gi", "2Gi", json!([{"type": "FileSystemResizePending", "status": "True"}]), vec![]),
-            (
-                "2Gi",
-                "2Gi",
-                "2Gi",
-                json!([{"type": "FileSystemResizePending", "status": "True"}]),
-                vec!["patch ns/c/status"],
-            ),
-            ("2Gi", "2Gi", "2Gi", json!([{"type": "Other", "status": "True"}]), vec![]),
-        ] {
+    fn what_is_waited_for_is_told_once_and_leftovers_go() {
+        let pending = json!([{"type": "FileSystemResizePending", "status": "True"}]);
+        let mut controller = Expansion::default();
+        let mut check = |request: &str, have: &str, volume_has: &str, conditions: Value, expected: &[&str]| {
             let claim = json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c"},
                 "spec": {"volumeName": "v", "resources": {"requests": {"storage": request}}},
                 "status": {"phase": "Bound", "capacity": {"storage": have}, "conditions": conditions}});
@@ -107,8 +106,16 @@ mod tests {
                 "csi": {"driver": "d", "volumeHandle": "h"}, "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
             let caches =
                 Caches::new().with::<PersistentVolumeClaim>([of(claim.clone())]).with::<PersistentVolume>([of(volume)]);
-            let plan = Expansion.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
-            assert_eq!(words(&plan), expected, "{claim}");
-        }
+            let plan = controller.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
+            let told = plan.events.iter().map(|event| event.reason.clone());
+            assert_eq!(words(&plan).into_iter().chain(told).collect::<Vec<_>>(), expected, "{claim}");
+        };
+        check("1Gi", "1Gi", "1Gi", json!([]), &[]);
+        check("2Gi", "1Gi", "1Gi", json!([]), &["ExternalExpanding"]);
+        check("2Gi", "1Gi", "1Gi", json!([]), &[]);
+        check("3Gi", "1Gi", "1Gi", json!([]), &["ExternalExpanding"]);
+        check("3Gi", "1Gi", "3Gi", pending.clone(), &[]);
+        check("3Gi", "3Gi", "3Gi", pending, &["patch ns/c/status"]);
+        check("3Gi", "3Gi", "3Gi", json!([{"type": "Other", "status": "True"}]), &[]);
     }
 }

@@ -30,6 +30,25 @@ pub(super) fn is_meant_for(volume: &PersistentVolume, claim: &PersistentVolumeCl
         && reference.and_then(|r| r.uid.as_deref()).is_none_or(|uid| uid.is_empty() || uid == claim.uid())
 }
 
+/// Whether they are of different modes.
+pub(super) fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let have = volume.spec.as_ref().and_then(|s| s.volume_mode.as_ref());
+    mode(have) != mode(claim.spec.as_ref().and_then(|s| s.volume_mode.as_ref()))
+}
+
+/// Why a volume does not do for a claim for which it is meant: by whom it was made so knows its class.
+fn misfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+    if capacity(volume) < requested(claim) {
+        return Some("requested PV is too small");
+    }
+    if modes_differ(volume, claim) {
+        return Some("incompatible volumeMode");
+    }
+    let offered = volume.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
+    let wanted = claim.spec.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
+    (!wanted.iter().all(|m| offered.contains(m))).then_some("incompatible accessMode")
+}
+
 /// Why a volume that was named for a claim does not do for it.
 pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let (have, want) = (volume.spec.as_ref()?, claim.spec.as_ref()?);
@@ -44,14 +63,7 @@ pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
     {
         return Some("volumeAttributesClassName does not match");
     }
-    if mode(have.volume_mode.as_ref()) != mode(want.volume_mode.as_ref()) {
-        return Some("incompatible volumeMode");
-    }
-    let offered = have.access_modes.as_deref().unwrap_or_default();
-    if !want.access_modes.iter().flatten().all(|m| offered.contains(m)) {
-        return Some("incompatible accessMode");
-    }
-    None
+    misfit(volume, claim)
 }
 
 /// The volume for a claim. With `delayed`, only one that is meant for it.
@@ -69,7 +81,7 @@ pub(super) fn find<'a>(
     for volume in volumes.filter(|v| !v.is_deleting()) {
         let Some(vspec) = &volume.spec else { continue };
         if vspec.claim_ref.is_some() {
-            if is_meant_for(volume, claim) && mismatch(volume, claim).is_none() {
+            if is_meant_for(volume, claim) && misfit(volume, claim).is_none() {
                 return Some(volume);
             }
             continue;
@@ -115,6 +127,7 @@ mod tests {
             volume("taken", "1Gi", reference("somebody", "9")),
             volume("mine", "50Gi", reference("reserved", "")),
             volume("former", "50Gi", reference("reborn", "old")),
+            volume("lent", "50Gi", json!({"claimRef": {"namespace": "ns", "name": "of d"}, "storageClassName": "d"})),
         ];
         for (name, spec, delayed, expected) in [
             ("a", json!({"size": "1Gi"}), false, Some("five")),
@@ -128,6 +141,9 @@ mod tests {
             ("a", json!({"size": "1Gi"}), true, None),
             ("reserved", json!({"size": "1Gi"}), true, Some("mine")),
             ("reserved", json!({"size": "1Gi"}), false, Some("mine")),
+            ("reserved", json!({"size": "60Gi"}), false, Some("big")),
+            // Who keeps a volume for a claim need not ask for its class.
+            ("of d", json!({"size": "1Gi"}), true, Some("lent")),
             // A claim that was made anew does not get what the one before it had.
             ("reborn", json!({"size": "20Gi"}), false, Some("big")),
         ] {

@@ -1,11 +1,12 @@
 //! Keeps claims that pods use, and volumes that claims have, from going away: their finalizers go when nobody needs
-//! them any more (pkg/controller/volume/pvcprotection and pvprotection).
+//! them any more (pkg/controller/volume/pvcprotection and pvprotection). They have them from admission on, and get them back from
+//! here if somebody takes them.
 
 use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Kind, Object as _};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
 use super::is_bound_to;
 use crate::pods::{self, BY_CLAIM};
@@ -18,6 +19,24 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Whether everything up to the object's own revision is known of another kind.
 fn known_as_far<K: Kind, O: Kind>(object: &O, view: &View<'_>) -> bool {
     view.revision::<K>() >= object.revision()
+}
+
+/// The object has its finalizer, as long as nobody has asked for its end.
+fn protect<K: Kind>(object: &K, finalizer: &str) -> Plan {
+    if object.is_deleting() || object.has_finalizer(finalizer) {
+        return Plan::none();
+    }
+    Plan::none().with_finalizer(object, finalizer)
+}
+
+/// Whether a pod's own ephemeral claim is all that it has of this claim, and its node, or who forced its deletion, is done with it.
+/// The pod may wait for the claim: as its dependent, if its deletion is a foreground one.
+fn is_done_with(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let volumes = || pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let named = |v: &Volume| v.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == claim.name());
+    let over = pod.is_deleting() && pod.metadata.deletion_grace_period_seconds == Some(0);
+    // Of an ephemeral volume, a claim that is not the pod's own is not the pod's at all.
+    !volumes().any(named) && (over || claim.controller_uid() != Some(pod.uid()))
 }
 
 /// Lets claims go that no pod uses.
@@ -35,19 +54,17 @@ impl Controller for ClaimProtection {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
-        let Some(claim) = view
-            .get::<PersistentVolumeClaim>(&key.namespace, &key.name)
-            .filter(|c| c.is_deleting() && c.has_finalizer(CLAIM_FINALIZER))
-        else {
-            return Plan::none();
-        };
+        let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) else { return Plan::none() };
+        if !claim.is_deleting() || !claim.has_finalizer(CLAIM_FINALIZER) {
+            return protect(claim.as_ref(), CLAIM_FINALIZER);
+        }
         // From its deletion on, no pod with the claim is bound to a node any more; those from before must be known.
         if !known_as_far::<Pod, _>(claim.as_ref(), view) {
             return Plan::none().requeue_after(LOOK_AGAIN);
         }
         let named = format!("{}/{}", key.namespace, key.name);
         let mut plan = Plan::none();
-        for pod in view.cache::<Pod>().by_index(BY_CLAIM, &named) {
+        for pod in view.cache::<Pod>().by_index(BY_CLAIM, &named).filter(|pod| !is_done_with(pod, claim)) {
             if !pods::node_of(pod).is_empty() {
                 return Plan::none();
             }
@@ -73,12 +90,10 @@ impl Controller for VolumeProtection {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
-        let Some(volume) = view
-            .get::<PersistentVolume>("", &key.name)
-            .filter(|v| v.is_deleting() && v.has_finalizer(VOLUME_FINALIZER))
-        else {
-            return Plan::none();
-        };
+        let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
+        if !volume.is_deleting() || !volume.has_finalizer(VOLUME_FINALIZER) {
+            return protect(volume.as_ref(), VOLUME_FINALIZER);
+        }
         let bound = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         let claimed = reference.is_some_and(|r| {
@@ -142,6 +157,64 @@ mod tests {
             let plan = ClaimProtection.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
             assert_eq!(words(&plan), expected, "{deleting} {pods:?}");
             assert_eq!(plan.requeue_after, again, "{deleting} {pods:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_over_does_not_keep_its_own_claim() {
+        let check = |owner: &str, grace: Option<i64>, named: bool, stays: bool| {
+            let volumes = if named {
+                json!([{"name": "v", "persistentVolumeClaim": {"claimName": "p-v"}}])
+            } else {
+                json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}])
+            };
+            let mut pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "9"},
+                "spec": {"nodeName": "n", "containers": [], "volumes": volumes}});
+            if let Some(grace) = grace {
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+            }
+            let claim = json!({"metadata": {"namespace": "ns", "name": "p-v", "uid": "c", "resourceVersion": "5",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLAIM_FINALIZER],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]}});
+            let caches = Caches::new()
+                .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+                .with::<Pod>([of(pod)])
+                .with::<PersistentVolumeClaim>([of(claim)]);
+            let plan = ClaimProtection.reconcile(&Key::new("ns", "p-v"), &caches.view(), Time::default());
+            assert_eq!(plan.is_none(), stays, "{owner} {grace:?} {named}");
+        };
+        check("p", None, false, true);
+        check("p", Some(30), false, true);
+        check("p", Some(0), false, false);
+        // By its name it is anybody's.
+        check("p", Some(0), true, true);
+        // What another one of that name had is not this pod's.
+        check("before", None, false, false);
+    }
+
+    #[test]
+    fn what_somebody_takes_is_given_back() {
+        for (has, deleting, given) in [(false, false, true), (true, false, false), (false, true, false)] {
+            let object = |name: &str, finalizer: &str| {
+                let finalizers: Vec<&str> = ["other"].into_iter().chain(has.then_some(finalizer)).collect();
+                let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+                json!({"metadata": {"name": name, "uid": name, "resourceVersion": "5", "finalizers": finalizers,
+                    "deletionTimestamp": deleted}})
+            };
+            let mut claim = object("c", CLAIM_FINALIZER);
+            claim["metadata"]["namespace"] = "ns".into();
+            let caches = Caches::new()
+                .with::<PersistentVolumeClaim>([of(claim)])
+                .with::<PersistentVolume>([of(object("v", VOLUME_FINALIZER))]);
+            let expected = |key: &str, finalizer: &str| {
+                let patch = format!("patch {key} finalizers=[\"other\",\"{finalizer}\"]");
+                Vec::from_iter(given.then_some(patch))
+            };
+            let plan = ClaimProtection.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
+            assert_eq!(words(&plan), expected("ns/c", CLAIM_FINALIZER), "{has} {deleting}");
+            let plan = VolumeProtection.reconcile(&Key::new("", "v"), &caches.view(), Time::default());
+            assert_eq!(words(&plan), expected("v", VOLUME_FINALIZER), "{has} {deleting}");
         }
     }
 

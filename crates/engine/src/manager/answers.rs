@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Barrier, CallKind, Manager};
 use crate::informer::digest_of_list;
 use crate::{
-    Absent, ApiError, ApiRequest, ApiResponse, Effects, Key, NAMESPACE_TERMINATING, Never, Refusal, Selector,
+    Absent, ApiError, ApiRequest, ApiResponse, Effects, Key, NAMESPACE_TERMINATING, Never, Plan, Refusal, Selector,
     StatusError, Time, View, Write,
 };
 
@@ -90,6 +90,7 @@ impl Manager {
                 }
                 match &error {
                     ApiError::Status(status) if self.is_of_the_object(status) && self.stands_apart(i, &key) => {
+                        drop(self.said(now, i, &key, &Refusal { write: &write, error: status }, fx));
                         self.leave_out(now, i, &key, fx);
                     }
                     ApiError::Status(status)
@@ -166,13 +167,7 @@ impl Manager {
         if self.hosted[i].runs.get(key).is_none_or(|run| run.failed) {
             return self.fail(now, i, key);
         }
-        let said = {
-            let view = View { informers: &self.informers };
-            self.hosted[i].controller.refused(key, &view, &Refusal { write, error }, now)
-        };
-        for event in said.events {
-            self.tell(now, i, event, fx);
-        }
+        let said = self.said(now, i, key, &Refusal { write, error }, fx);
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.failed = true;
             run.told.clear();
@@ -181,6 +176,16 @@ impl Manager {
             run.writes = said.writes.into();
         }
         self.next_write(now, i, key, fx);
+    }
+
+    /// What a controller says of a refusal; its events are told.
+    fn said(&mut self, now: Time, i: usize, key: &Key, refusal: &Refusal<'_>, fx: &mut Effects<Never>) -> Plan {
+        let view = View { informers: &self.informers };
+        let mut said = self.hosted[i].controller.refused(key, &view, refusal, now);
+        for event in std::mem::take(&mut said.events) {
+            self.tell(now, i, event, fx);
+        }
+        said
     }
 
     /// A live read has shown what a cache did not. Until the cache shows it too, the same would be decided and read again.

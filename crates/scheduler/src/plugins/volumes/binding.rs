@@ -105,7 +105,7 @@ fn best_volume(claim: &PersistentVolumeClaim, node: &Node, objects: &Objects, pl
             && (mine || (spec.claim_ref.is_none() && free))
             && capacity >= size
             && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
-            && spec.storage_class_name.as_deref().unwrap_or_default() == class_name(claim)
+            && (mine || spec.storage_class_name.as_deref().unwrap_or_default() == class_name(claim))
             && wanted
                 .access_modes
                 .iter()

@@ -33,7 +33,8 @@ fn add(cluster: &mut Cluster, name: &str, claim: Value, volume: Option<Value>) {
 
 /// What a node in zone `a` says to a pod with these volumes, beside one with those. Claims: `plain` and `csi` are bound, `alone` may
 /// be used by one pod, `far` is elsewhere, `zoned` is in zones `b` or `c`, `near` in `a` or `b`, `csi2` is another of a driver that
-/// takes one, `now` is not bound, `later` will be made.
+/// takes one, `now` is not bound, `later` will be made, `kept` has a volume of another class that somebody keeps for it, and
+/// `static` has none.
 fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
     check_attached(&[], there, asked, expected);
 }
@@ -60,6 +61,15 @@ fn check_attached(attached: &[(&str, &str)], there: &[Value], asked: &[Value], e
     add(&mut cluster, "later", json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "made"}), None);
     let class = json!({"metadata": {"name": "made"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
     cluster.objects.classes.insert(key("", "made"), read(class));
+    for name in ["kept", "static"] {
+        add(&mut cluster, name, json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static"}), None);
+    }
+    let class = json!({"metadata": {"name": "static"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.objects.classes.insert(key("", "static"), read(class));
+    let kept = json!({"metadata": {"name": "kept"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "other",
+        "claimRef": {"namespace": "d", "name": "kept"}}});
+    cluster.objects.volumes.insert(key("", "kept"), read(kept));
     let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": 1}}]}});
     cluster.objects.csi_nodes.insert(key("", "n"), read(node));
     for (volume, node) in attached {
@@ -127,6 +137,8 @@ fn volumes_are_where_their_pods_can_be() {
     check(&[], &[claim("none")], &["persistentvolumeclaim \"none\" not found"]);
     check(&[], &[claim("now")], &["pod has unbound immediate PersistentVolumeClaims"]);
     check(&[], &[claim("later")], &[]);
+    check(&[], &[claim("kept")], &[]);
+    check(&[], &[claim("static")], &["node(s) didn't find available persistent volumes to bind"]);
     check(&[], &[claim("far")], &["node(s) didn't match PersistentVolume's node affinity"]);
     // VolumeZone.
     check(&[], &[claim("near")], &[]);

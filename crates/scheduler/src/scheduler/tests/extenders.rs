@@ -151,19 +151,6 @@ fn what_a_watch_tells_of_a_pod_that_is_known_to_be_gone_is_old() {
     world.check();
 }
 
-/// A less important pod that fills a node, and one that would have to go for another.
-fn low(name: &str, on: &str) -> Value {
-    let mut low = pod(name, "900m");
-    low["spec"]["nodeName"] = on.into();
-    low
-}
-
-fn high() -> Value {
-    let mut high = pod("high", "500m");
-    high["spec"]["priority"] = 10.into();
-    high
-}
-
 fn preempts(change: impl FnOnce(&mut Extender)) -> World {
     World::new(config(change), vec![node("a", "1")], vec![low("low", "a"), high()])
 }

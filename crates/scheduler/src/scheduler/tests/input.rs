@@ -100,10 +100,7 @@ fn several_schedulers_leave_each_other_their_pods_and_count_them() {
 
 #[test]
 fn a_pod_that_somebody_else_binds_frees_what_was_kept_for_it() {
-    let mut low = pod("low", "900m");
-    low["spec"]["nodeName"] = "a".into();
-    let mut high = pod("high", "500m");
-    high["spec"]["priority"] = 10.into();
+    let (low, high) = (low("low", "a"), high());
     let mut world =
         World::new(Config::default(), vec![node("a", "1"), node("b", "400m")], vec![low.clone(), high.clone()]);
     assert_eq!(world.core.nominations().count(), 1);
@@ -111,8 +108,7 @@ fn a_pod_that_somebody_else_binds_frees_what_was_kept_for_it() {
     // Somebody with the room of the node that was made free is on its way, and somebody who waits.
     world.tell("ADDED", pod("waits", "600m"));
     world.take(|r| r.path.ends_with("/binding"));
-    high["spec"]["nodeName"] = "b".into();
-    world.tell("MODIFIED", high);
+    world.tell("MODIFIED", bound_to(high, "b"));
     world.pass(s(2));
     assert_eq!(world.core.nominations().count(), 0);
     assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);

@@ -37,6 +37,10 @@ fn elected(config: Config, pods: Vec<Value>) -> World {
 }
 
 impl World {
+    /// What was sent to mark pods that are in the way.
+    fn marks(&mut self) -> Vec<(CallId, ApiRequest)> {
+        self.take(|request| String::from_utf8_lossy(&request.body).contains("DisruptionTarget"))
+    }
     /// The watches tell how far they are.
     fn bookmark(&mut self, revision: u64) {
         for id in self.watches.values().copied().collect::<Vec<_>>() {
@@ -44,6 +48,14 @@ impl World {
             self.step(Input::Watch { id, item: WatchItem::Event(event.to_string().into()) });
         }
     }
+}
+
+/// A leader that has just marked a pod, which is in the way of another one; and that write.
+fn with_a_victim() -> (World, CallId) {
+    let mut world = elected(Config::default(), vec![low("low", "a"), high()]);
+    lease(&mut world, true);
+    let [(mark, _)] = world.marks()[..] else { panic!("one victim") };
+    (world, mark)
 }
 
 /// Time passes, with or without the Lease.
@@ -67,9 +79,7 @@ fn who_does_not_lead_does_not_act_and_who_leads_again_goes_on() {
     pass(&mut world, s(20), false);
     assert_eq!(world.bound(), [], "another one leads");
     // The other one binds the second; both are counted.
-    let mut second = pod("second", "100m");
-    second["spec"]["nodeName"] = "a".into();
-    world.tell("MODIFIED", second);
+    world.tell("MODIFIED", bound_to(pod("second", "100m"), "a"));
     world.tell("ADDED", pod("third", "950m"));
     pass(&mut world, s(3), true);
     assert!(world.core.is_leading());
@@ -102,14 +112,7 @@ fn what_was_not_sent_yet_goes_back_and_answers_that_come_too_late_do_nothing() {
 
 #[test]
 fn victims_are_left_alone_by_who_does_not_lead_any_more() {
-    let mut low = pod("low", "900m");
-    low["spec"]["nodeName"] = "a".into();
-    let mut high = pod("high", "500m");
-    high["spec"]["priority"] = 10.into();
-    let mut world = elected(Config::default(), vec![low, high]);
-    lease(&mut world, true);
-    let marks = world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
-    let [(mark, _)] = marks[..] else { panic!("one victim") };
+    let (mut world, mark) = with_a_victim();
     assert_eq!(world.core.nominations().count(), 1);
     world.now = world.now + RENEW_DEADLINE;
     world.reply(mark, Ok(json!({})));
@@ -118,21 +121,14 @@ fn victims_are_left_alone_by_who_does_not_lead_any_more() {
     pass(&mut world, s(1), true);
     assert_eq!(world.core.nominations().count(), 0);
     pass(&mut world, s(400), true);
-    assert_eq!(world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget")).len(), 1);
+    assert_eq!(world.marks().len(), 1);
     world.check();
 }
 
 /// A scheduler that leads on, in another term, decides anew about a victim whose deletion was of the term before.
 #[test]
 fn a_victim_that_stays_since_the_term_is_over_keeps_nobody_waiting() {
-    let mut low = pod("low", "900m");
-    low["spec"]["nodeName"] = "a".into();
-    let mut high = pod("high", "500m");
-    high["spec"]["priority"] = 10.into();
-    let mut world = elected(Config::default(), vec![low, high]);
-    lease(&mut world, true);
-    let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
-    let [(mark, _)] = marks(&mut world)[..] else { panic!("one victim") };
+    let (mut world, mark) = with_a_victim();
     world.reply(mark, Ok(json!({})));
     let [(delete, _)] = world.take(|r| r.method == Method::Delete)[..] else { panic!("it is deleted") };
     let over = StatusError {
@@ -142,8 +138,8 @@ fn a_victim_that_stays_since_the_term_is_over_keeps_nobody_waiting() {
         ..StatusError::default()
     };
     world.reply(delete, Err(ApiError::Status(Box::new(over))));
-    pass(&mut world, s(15), true);
-    assert_eq!(marks(&mut world).len(), 1, "it is tried again, long before leftovers are looked at");
+    pass(&mut world, s(2), true);
+    assert_eq!(world.marks().len(), 1, "it is tried again at once, long before leftovers are looked at");
     world.check();
 }
 
@@ -161,10 +157,8 @@ fn who_takes_over_knows_what_was_bound_before() {
     world.reply(write, Ok(held("me", "9", 5)));
     assert_eq!(world.bound(), [], "what was written before revision 9 is not known yet");
     // What others bound takes the room.
-    let mut second = pod("second", "600m");
-    second["spec"]["nodeName"] = "a".into();
     world.revision = 7;
-    world.tell("ADDED", second);
+    world.tell("ADDED", bound_to(pod("second", "600m"), "a"));
     world.bookmark(9);
     assert_eq!(world.bound(), [], "there is no room for it");
     assert_eq!(world.told().len(), 1);

@@ -44,6 +44,23 @@ fn pod(name: &str, cpu: &str) -> Value {
             "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
 }
 
+/// The same pod on a node.
+fn bound_to(mut pod: Value, node: &str) -> Value {
+    pod["spec"]["nodeName"] = node.into();
+    pod
+}
+
+/// A less important pod that fills a node, and one that would have to go for another.
+fn low(name: &str, on: &str) -> Value {
+    bound_to(pod(name, "900m"), on)
+}
+
+fn high() -> Value {
+    let mut high = pod("high", "500m");
+    high["spec"]["priority"] = 10.into();
+    high
+}
+
 impl World {
     fn new(config: Config, nodes: Vec<Value>, pods: Vec<Value>) -> Self {
         Self::of(Scheduler::new(config, Rng::new(1)), nodes, pods)
@@ -191,8 +208,7 @@ fn a_pod_is_bound_and_confirmed() {
     let call = *call;
     world.reply(call, Ok(json!({})));
     assert_eq!(world.events("Scheduled"), ["Successfully assigned d/p to a"]);
-    let mut bound = pod("p", "500m");
-    bound["spec"]["nodeName"] = "a".into();
+    let bound = bound_to(pod("p", "500m"), "a");
     world.tell("MODIFIED", bound.clone());
     assert!(world.place("p").is_none() && !world.core.cluster().is_assumed("uid-p"));
     world.tell("ADDED", pod("q", "600m"));
@@ -234,8 +250,7 @@ fn a_binding_is_counted_once_whoever_tells_of_it_first() {
     {
         let mut world = World::new(Config::default(), vec![node("a", "1")], vec![pod("p", "500m")]);
         let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
-        let mut bound = pod("p", "500m");
-        bound["spec"]["nodeName"] = "a".into();
+        let bound = bound_to(pod("p", "500m"), "a");
         let case = format!("{reply:?}, the watch first: {watch_first}");
         if watch_first {
             world.tell("MODIFIED", bound.clone());

@@ -3,11 +3,6 @@
 use super::*;
 use crate::extender::Extender;
 
-fn bound_to(mut pod: Value, node: &str) -> Value {
-    pod["spec"]["nodeName"] = node.into();
-    pod
-}
-
 fn tainted(mut node: Value) -> Value {
     node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
     node
