@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Plan, Time, View};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 
