@@ -371,6 +371,7 @@ mod tests {
 
     use super::*;
     use crate::testing::of;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
     fn look(spec: Value, status: Value, pods: Vec<Value>, now_s: i64) -> (Value, Plan) {
         let mut budget =
@@ -499,6 +500,31 @@ mod tests {
         let (mut s, _) = look(spec(), Value::Null, pods(), 0);
         s["disruptedPods"] = json!({});
         assert_eq!(look(spec(), s, pods(), 50).0, Value::Null);
+    }
+
+    #[test]
+    fn a_set_without_its_deployment_still_counts() {
+        let set = json!({"metadata": {"namespace": "ns", "name": "rs", "uid": "rs",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d", "controller": true}]},
+            "spec": {"replicas": 3, "selector": {}}});
+        let owner = OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: "rs".into(),
+            uid: "rs".into(),
+            ..OwnerReference::default()
+        };
+        let deployment = |uid: &str| {
+            of::<Deployment>(json!({"metadata": {"namespace": "ns", "name": "d", "uid": uid},
+                "spec": {"replicas": 4, "selector": {}, "template": {}}}))
+        };
+        for (there, expected) in
+            [(vec![deployment("d")], ("d", 4)), (vec![], ("rs", 3)), (vec![deployment("another")], ("rs", 3))]
+        {
+            let caches = Caches::new().with::<ReplicaSet>([of(set.clone())]).with(there);
+            let counted = Scales::default().of(&owner, "ns", &caches.view());
+            assert_eq!(counted, Ok((expected.0.to_owned(), expected.1)));
+        }
     }
 
     #[test]

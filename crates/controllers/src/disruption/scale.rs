@@ -103,14 +103,16 @@ impl Scales {
     ) -> Result<(String, i64), Unknown> {
         if is::<ReplicaSet>(owner) {
             let set = mine::<ReplicaSet>(owner, namespace, view)?;
+            let of_set = || count(set, set.spec.as_ref().and_then(|s| s.replicas));
             let parents = set.metadata.owner_references.iter().flatten();
             let parent = parents.into_iter().find(|o| o.controller == Some(true) && is::<Deployment>(o));
             return match parent {
-                None => Ok(count(set, set.spec.as_ref().and_then(|s| s.replicas))),
-                Some(parent) => {
-                    let deployment = mine::<Deployment>(parent, namespace, view)?;
-                    Ok(count(deployment, deployment.spec.as_ref().and_then(|s| s.replicas)))
-                }
+                None => Ok(of_set()),
+                // A set whose Deployment is gone still says how many it is asked for.
+                Some(parent) => Ok(mine::<Deployment>(parent, namespace, view).map_or_else(
+                    |_| of_set(),
+                    |deployment| count(deployment, deployment.spec.as_ref().and_then(|s| s.replicas)),
+                )),
             };
         }
         if is::<StatefulSet>(owner) {

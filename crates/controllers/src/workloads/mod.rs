@@ -24,6 +24,7 @@ mod scale;
 mod stateful_set;
 #[cfg(test)]
 mod surplus_tests;
+mod templates;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +54,6 @@ pub fn all(planted: Option<Planted>) -> Vec<Box<dyn Controller>> {
         Box::new(DaemonSetController::default()),
         Box::new(JobController::default().with_planted(planted)),
         Box::new(TtlController),
-        Box::new(CronJobController { forgets: planted == Some(Planted::TimesTwice) }),
+        Box::new(CronJobController::default().with_planted(planted)),
     ]
 }

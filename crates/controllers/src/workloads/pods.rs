@@ -55,9 +55,18 @@ pub(crate) fn node(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
 }
 
-fn restarts(pod: &Pod) -> i32 {
-    let containers = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-    containers.map(|c| c.restart_count).max().unwrap_or(0)
+/// How often the container of a pod was restarted that was restarted most, and of its sidecars that one.
+fn restarts(pod: &Pod) -> (i32, i32) {
+    let init = pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
+    let sidecars: Vec<&str> =
+        init.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
+    let status = || pod.status.iter();
+    let most = |counts: &mut dyn Iterator<Item = i32>| counts.max().unwrap_or(0);
+    let beside = status().flat_map(|s| s.init_container_statuses.iter().flatten());
+    (
+        most(&mut status().flat_map(|s| s.container_statuses.iter().flatten()).map(|c| c.restart_count)),
+        most(&mut beside.filter(|c| sidecars.contains(&c.name.as_str())).map(|c| c.restart_count)),
+    )
 }
 
 fn deletion_cost(pod: &Pod) -> i32 {
@@ -111,7 +120,8 @@ pub(crate) fn of_job_goes_before(a: &Pod, b: &Pod, now: Time) -> Ordering {
 
 /// Which of two pods of a set goes first when there are too many: the less goes before the greater. Follows upstream's
 /// `ActivePodsWithRanks`: what is less there, the cheaper, those with more company on their node, the one that is ready for a
-/// shorter time, with more restarts, and the younger one.
+/// shorter time, with more restarts, and the younger one. Where two are about as old upstream asks their UIDs at once; here the
+/// rest is asked before, so that the order is one.
 pub(crate) fn goes_before(a: &Pod, b: &Pod, company: &BTreeMap<String, usize>, now: Time) -> Ordering {
     let with = |pod: &Pod| company.get(node(pod)).copied().unwrap_or(0);
     let ready_for = |pod: &Pod| about_as_old(ready_for(pod, now));
@@ -175,6 +185,13 @@ mod tests {
         let mut restarted = running(ready_since("2026-01-01T00:00:00Z"));
         restarted["status"]["containerStatuses"] =
             json!([{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 3}]);
+        let mut beside = restarted.clone();
+        beside["spec"]["initContainers"] = json!([{"name": "s", "restartPolicy": "Always"}, {"name": "i"}]);
+        let begun = |name: &str, restarts: u32| json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": restarts});
+        beside["status"]["initContainerStatuses"] = json!([begun("s", 2), begun("i", 9)]);
+        let mut once = restarted.clone();
+        once["status"]["containerStatuses"][0]["restartCount"] = 1.into();
+        once["status"]["initContainerStatuses"] = json!([begun("i", 9)]);
         let mut cheap = running(ready_since("2026-01-01T00:00:00Z"));
         cheap["metadata"]["annotations"] = json!({DELETION_COST: "-1"});
         let mut crowded = running(ready_since("2026-01-01T00:00:00Z"));
@@ -186,7 +203,9 @@ mod tests {
             cheap,
             crowded,
             running(ready_since("2026-01-01T00:59:00Z")),
+            beside,
             restarted,
+            once,
             running(ready_since("2026-01-01T00:00:00Z")),
         ]
         .map(pod);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::claim::{Claim, claim};
 use super::names;
+use super::templates::same_template;
 use carrack_types::selector::selects;
 
 /// The label with the name or the hash of the revision that a pod is of. A DaemonSet's revisions bear it, too.
@@ -64,7 +65,7 @@ pub(crate) fn find<O: Kind>(
     let next = all.last().map_or(0, |r| r.revision).saturating_add(1);
     // Other versions of other controllers write the same template in another form, with nulls that this one leaves out.
     let is_it = |r: &&Arc<ControllerRevision>| {
-        r.data.as_ref().is_some_and(|d| d.0 == data) || self::template(r).as_ref() == Some(template)
+        r.data.as_ref().is_some_and(|d| d.0 == data) || self::template(r).is_some_and(|t| same_template(&t, template))
     };
     let found = all.iter().rev().find(is_it).cloned();
     if let Some(current) = found {

@@ -123,18 +123,36 @@ fn check_progress(condition: &Value, set_made: &str, expected: &str) {
 
 #[test]
 fn a_rollout_says_whether_its_set_was_made_or_found_or_refused() {
-    let complete = json!([{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable", "message": "done",
-        "lastUpdateTime": "2026-01-01T00:01:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    let of_another = {
-        let mut before = complete.clone();
-        before[0]["reason"] = "ReplicaSetUpdated".into();
-        before
+    let said = |status: &str, reason: &str, message: &str| {
+        json!([{"type": "Progressing", "status": status, "reason": reason, "message": message,
+            "lastUpdateTime": "2026-01-01T00:01:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
     };
     let (before, at_first, later) = ("2025-12-31T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:01:30Z");
-    check_progress(&json!([]), at_first, "True NewReplicaSetCreated Created new replica set \"web-x\"");
+    let created = "True NewReplicaSetCreated Created new replica set \"web-x\"";
+    let goes_on = "True ReplicaSetUpdated ReplicaSet \"web-x\" is progressing.";
+    check_progress(&json!([]), at_first, created);
     check_progress(&json!([]), before, "True FoundNewReplicaSet Found new replica set \"web-x\"");
     // Its clock goes on.
-    check_progress(&of_another, later, "True ReplicaSetUpdated done");
+    check_progress(&said("True", "ReplicaSetUpdated", "ReplicaSet \"web-x\" is progressing."), later, goes_on);
+    let timed_out = "ReplicaSet \"web-x\" has timed out progressing.";
+    let over = format!("False ProgressDeadlineExceeded {timed_out}");
+    check_progress(&said("False", "ProgressDeadlineExceeded", timed_out), before, &over);
+    // What was said of another rollout is not said of this one.
+    for (status, reason, message) in [
+        ("True", "ReplicaSetUpdated", "ReplicaSet \"web-w\" is progressing."),
+        ("True", "ReplicaSetUpdated", "Deployment \"web\" is progressing."),
+        ("True", "NewReplicaSetCreated", "Created new replica set \"web-w\""),
+        ("True", "NewReplicaSetAvailable", "ReplicaSet \"web-w\" has successfully progressed."),
+        ("False", "ProgressDeadlineExceeded", "ReplicaSet \"web-w\" has timed out progressing."),
+        ("False", "ReplicaSetCreateError", "Failed to create new replica set \"web-x\": exceeded quota"),
+    ] {
+        check_progress(&said(status, reason, message), later, created);
+        check_progress(&said(status, reason, message), at_first, goes_on);
+    }
+    // One that was paused goes on with the set that it had.
+    let resumed = said("Unknown", "DeploymentResumed", "Deployment is resumed");
+    check_progress(&resumed, later, created);
+    check_progress(&resumed, at_first, "Unknown DeploymentResumed Deployment is resumed");
 }
 
 /// What is planned for a ReplicaSet without pods.
@@ -235,6 +253,17 @@ fn cron_jobs_wait_for_their_time_and_never_spin() {
     check_cron("* * * * *", none.clone(), "2026-01-01T06:00:00Z", &["create jobs", "TooManyMissedTimes"], Some(60));
     check_cron("*/10 * * * *", json!({"startingDeadlineSeconds": 30}), "2026-01-01T00:15:00Z", &[], Some(300));
     check_cron("*/10 * * * *", json!({"suspend": true}), "2026-01-01T00:15:00Z", &[], None);
+    // Intervals are reckoned from the time before, also where what is late is not made up for.
+    check_cron("@every 10m", none.clone(), "2026-01-01T00:04:00Z", &[], Some(360));
+    check_cron(
+        "@every 10m",
+        json!({"startingDeadlineSeconds": 30}),
+        "2026-01-01T00:10:10Z",
+        &["create jobs"],
+        Some(590),
+    );
+    check_cron("@every 10m", json!({"startingDeadlineSeconds": 30}), "2026-01-01T00:14:00Z", &[], Some(360));
+    check_cron("@every 1m", json!({"startingDeadlineSeconds": 30}), "2026-01-01T06:00:10Z", &["create jobs"], Some(50));
     // The clock went back behind its creation.
     check_cron("*/10 * * * *", none.clone(), "2025-12-31T23:00:00Z", &[], Some(4200));
     for bad in ["what", "* * * *"] {

@@ -18,6 +18,9 @@ use crate::workload::{Act, What, delete};
 /// Annotation of a template: changing it makes another template.
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
 
+/// Annotation by which an old client asks a Deployment to go back to a revision.
+pub(super) const ROLLBACK: &str = "deprecated.deployment.rollback.to";
+
 /// All acts.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Parts) -> Vec<Act> {
     let mut acts = Vec::new();
@@ -99,6 +102,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
     replication_controller(rng, safety, &mut acts);
+    goes_back(&mut rng.fork("goes back"), safety, "back", &mut acts);
     if !parts.has("deployments") {
         acts.clear();
     }
@@ -236,6 +240,30 @@ fn deployment(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) 
     }
     if rng.one_in(4) && work.wait(rng) {
         work.delete(acts);
+    }
+}
+
+/// A Deployment without pods that an old client asks to go back. Whether the set to go back to was ever made depends on when.
+fn goes_back(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
+    let at = start(rng, safety);
+    let mut work = Work { resource: Deployment::resource(), kind: "deployment", name, at, safety };
+    let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template(name, 1)});
+    work.create(spec, acts);
+    for version in 2..4 {
+        if !work.wait(rng) {
+            return;
+        }
+        work.patch(new_version(version), acts);
+        work.at += between(rng, Duration::from_millis(1), Duration::from_secs(2));
+        let what = What::Patch {
+            resource: Deployment::resource(),
+            namespace: "default".into(),
+            name: name.into(),
+            patch: json!({"metadata": {"annotations": {ROLLBACK: rng.below(3).to_string()}}}),
+            kind: "deployment",
+            want: None,
+        };
+        acts.push(Act { at: work.at, what });
     }
 }
 
@@ -380,6 +408,10 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
     }
     if rng.one_in(4) && work.wait(rng) {
         work.delete(acts);
+        // Some after their pods: those let go of it, whatever becomes of them.
+        if let (true, Some(Act { what: What::Delete { options, .. }, .. })) = (indexed, acts.last_mut()) {
+            options.propagation = Some("Foreground");
+        }
     }
 }
 

@@ -92,7 +92,9 @@ impl Endings {
             let all = KINDS.into_iter().flat_map(|kind| observer.all(kind));
             all.filter_map(|o| Some((key_of(o), reference(o, uid(object))?)))
         };
-        if let ("deployment" | "replicaset", Some(before), None) = (change.resource, &change.before, &change.after) {
+        if let ("deployment" | "replicaset" | "job", Some(before), None) =
+            (change.resource, &change.before, &change.after)
+        {
             let mut breach = |invariant, what: String| breaches.push(Breach::new(invariant, what));
             if finalizers(before).any(|f| f == "foregroundDeletion") {
                 for (dependent, _) in dependents().filter(|(_, r)| r["blockOwnerDeletion"] == true) {

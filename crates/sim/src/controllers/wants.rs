@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::acts::VERSION;
+use super::acts::{ROLLBACK, VERSION};
 use crate::observer::{Observer, controller, deleting, key_of, terminal, text, uid};
 
 fn number(object: &Value, pointer: &str) -> i64 {
@@ -41,6 +41,9 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
     }
     if let Some(stray) = super::scratch::stray(observer).filter(|_| kind == "statefulset") {
         return Some(stray);
+    }
+    if object.pointer("/metadata/annotations").is_some_and(|a| a.get(ROLLBACK).is_some()) {
+        return Some("is still to go back".to_owned());
     }
     if number(object, "/status/observedGeneration") < number(object, "/metadata/generation") {
         return Some("has a status from before its spec".to_owned());
@@ -114,8 +117,12 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
                     .collect();
             conditions.sort_by_key(Value::to_string);
             let status = object.get("status").and_then(Value::as_object);
-            // How often a Job's pods fail depends on when it is suspended.
-            let told = |field: &String| kind != "job" || field == "succeeded" && !super::heirs::inherits(object);
+            // How often a Job's pods fail depends on when it is suspended; which revisions there are to go back to, on when it is
+            // asked.
+            let told = |field: &String| match kind {
+                "job" => field == "succeeded" && !super::heirs::inherits(object),
+                _ => field != "observedGeneration",
+            };
             let counts: BTreeMap<&String, &Value> =
                 status.into_iter().flatten().filter(|(field, v)| v.is_i64() && told(field)).collect();
             (format!("{kind} {}", key_of(object)), json!({"pods": pods, "conditions": conditions, "status": counts}))

@@ -2,11 +2,16 @@
 //!
 //! Behaviour follows kube-controller-manager (pkg/controller/cronjob). A Job is named after its CronJob and the minute that it
 //! is for, so that one time has one Job, whatever is done twice.
+//!
+//! What a person made of its template (`kubectl create job --from`) is no Job of a time: it stands in no other's way, and is not
+//! replaced. A schedule that is changed is due at times after the change only; that is remembered in memory, as long as upstream's
+//! controller, which goes by its queue, remembers it. Where the next Job is to replace the one before, it is made when that is gone.
 
 mod schedule;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +26,47 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::claim::{controlled, watch};
 use super::conditions::{self, Condition as _};
 use super::job::is_finished;
+use crate::Planted;
 use schedule::{Schedule, TOO_MANY};
 
 /// Annotation of a Job with the time that it is for.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
+/// A CronJob's schedule as it was seen last.
+struct Seen {
+    uid: String,
+    schedule: String,
+    zone: Option<String>,
+    /// Since when it is so; none if it was so when it was seen first.
+    since: Option<Time>,
+}
+
 /// The controller of CronJobs.
 #[derive(Default)]
 pub struct CronJobController {
+    seen: BTreeMap<Key, Seen>,
     /// A planted bug: names are drawn anew, and Jobs do not say for which times there was one.
     pub(crate) forgets: bool,
+}
+
+impl CronJobController {
+    /// With a bug, for the simulator.
+    pub(super) fn with_planted(self, planted: Option<Planted>) -> Self {
+        Self { forgets: planted == Some(Planted::TimesTwice), ..self }
+    }
+    /// Since when the schedule is as it is, if it was seen to change.
+    fn changed(&mut self, key: &Key, cron: &CronJob, now: Time) -> Option<Time> {
+        let (schedule, zone) = (&cron.spec.schedule, &cron.spec.time_zone);
+        let before = self.seen.get(key).filter(|seen| seen.uid == cron.uid());
+        let since = match before {
+            Some(seen) if seen.schedule == *schedule && seen.zone == *zone => return seen.since,
+            Some(_) => Some(now),
+            None => None,
+        };
+        let seen = Seen { uid: cron.uid().to_owned(), schedule: schedule.clone(), zone: zone.clone(), since };
+        self.seen.insert(key.clone(), seen);
+        since
+    }
 }
 
 impl Controller for CronJobController {
@@ -46,8 +82,12 @@ impl Controller for CronJobController {
         watch::<Job, CronJob>(setup, |_, _| false);
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else { return Plan::none() };
+        let Some(cron) = view.get::<CronJob>(&key.namespace, &key.name) else {
+            self.seen.remove(key);
+            return Plan::none();
+        };
         let spec = &cron.spec;
+        let changed = self.changed(key, cron, now);
         let jobs: Vec<Arc<Job>> = controlled::<Job>(view, cron.as_ref()).cloned().collect();
         let old = cron.status.clone().unwrap_or_default();
         let mut status = old.clone();
@@ -63,7 +103,7 @@ impl Controller for CronJobController {
         if cron.is_deleting() || spec.suspend == Some(true) {
             return plan;
         }
-        let plan = plan.then(run(cron, spec, &jobs, &mut status, self.forgets, now));
+        let plan = plan.then(run(cron, &jobs, &mut status, (changed, now), self.forgets));
         if status == old { plan } else { plan.then(write(status)) }
     }
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
@@ -114,11 +154,12 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus, forgets
     for job in jobs {
         let finished = is_finished(job);
         if !finished && !listed(&active, job) {
-            if !is_ours(cron, job) {
+            if is_ours(cron, job) {
+                active.push(reference(job));
+            } else {
                 let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());
                 plan = plan.event(EventRecord::warning(cron, "UnexpectedJob", message));
             }
-            active.push(reference(job));
         }
         if let Some(at) = scheduled(job).filter(|_| !forgets)
             && status.last_schedule_time.as_ref().is_none_or(|last| Time::from(last) < at)
@@ -165,7 +206,9 @@ fn clean_up(spec: &CronJobSpec, cron: &CronJob, jobs: &[Arc<Job>]) -> Plan {
         let over = |j: &&Arc<Job>| is_finished(j) && !j.is_deleting() && complete(j) == wanted;
         let mut over: Vec<&Arc<Job>> = jobs.iter().filter(over).collect();
         let start = |j: &Job| j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
-        over.sort_by(|a, b| start(a).cmp(&start(b)).then_with(|| a.name().cmp(b.name())));
+        // One that never began is the youngest.
+        let key = |j: &Job| (start(j).is_none(), start(j));
+        over.sort_by(|a, b| key(a).cmp(&key(b)).then_with(|| a.name().cmp(b.name())));
         let excess = over.len().saturating_sub(usize::try_from(keep).unwrap_or(0));
         plan = over.into_iter().take(excess).fold(plan, |plan, job| remove(plan, cron, job));
     }
@@ -181,12 +224,12 @@ fn remove(plan: Plan, cron: &CronJob, job: &Job) -> Plan {
 /// Makes the Job of the latest time that has come, unless it is too late for it or another one is in the way.
 fn run(
     cron: &CronJob,
-    spec: &CronJobSpec,
     jobs: &[Arc<Job>],
     status: &mut CronJobStatus,
+    (changed, now): (Option<Time>, Time),
     forgets: bool,
-    now: Time,
 ) -> Plan {
+    let spec = &cron.spec;
     let warn = |reason: &str, message: String| Plan::none().event(EventRecord::warning(cron, reason, message));
     if let Some(zone) = &spec.time_zone
         && let Err(error) = jiff::tz::TimeZone::get(zone)
@@ -210,16 +253,24 @@ fn run(
     };
     let created = cron.metadata.creation_timestamp.as_ref().map_or(now, Time::from);
     let last = status.last_schedule_time.as_ref().map_or(created, Time::from);
+    let last = changed.map_or(last, |changed| changed.min(now).max(last));
     let deadline = spec.starting_deadline_seconds.map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
-    let since = deadline.map_or(last, |d| last.max(now - d));
+    let since = match deadline {
+        None => last,
+        // What comes at intervals is reckoned from what came before, however long ago that was.
+        Some(deadline) if schedule.is_interval() => schedule.missed(last, now - deadline).map_or(last, |m| m.latest),
+        Some(deadline) => last.max(now - deadline),
+    };
     let Some(first) = schedule.next(since) else {
         let why = "time difference between two schedules is less than 1 second";
         return plan.then(warn("InvalidSchedule", format!("invalid schedule: {} : {why}", spec.schedule)));
     };
     // Looked at again when the next time has come. A clock that goes back makes that later, and nothing else.
-    let next = schedule.next(since.max(now)).unwrap_or(first);
+    let missed = schedule.missed(since, now);
+    let from = if schedule.is_interval() { missed.map_or(since, |m| m.latest) } else { since.max(now) };
+    let next = schedule.next(from).unwrap_or(first);
     let again = Plan::none().requeue_after(next.since(now) + Duration::from_millis(100));
-    let Some(missed) = schedule.missed(since, now) else { return again };
+    let Some(missed) = missed else { return again };
     // What is odd about the schedule is said when there is something to do, and not at each look.
     let mut plan = again.then(plan);
     if missed.count > TOO_MANY {
@@ -240,7 +291,8 @@ fn run(
         status.last_schedule_time = Some(missed.latest.meta());
         return plan;
     }
-    let running: Vec<&Arc<Job>> = jobs.iter().filter(|j| !is_finished(j)).collect();
+    let listed = |job: &Job| status.active.iter().flatten().any(|r| r.uid.as_deref() == Some(job.uid()));
+    let running: Vec<&Arc<Job>> = jobs.iter().filter(|j| !is_finished(j) && (is_ours(cron, j) || listed(j))).collect();
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !running.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";

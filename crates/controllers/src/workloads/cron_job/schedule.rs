@@ -45,6 +45,11 @@ impl Schedule {
         }
     }
 
+    /// Whether it comes at intervals, and not at times of the clock.
+    pub fn is_interval(&self) -> bool {
+        matches!(self, Self::Every(_))
+    }
+
     /// The first time after this one; none if there is none in the next years.
     pub fn next(&self, after: Time) -> Option<Time> {
         match self {

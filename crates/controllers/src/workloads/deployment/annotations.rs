@@ -14,15 +14,10 @@ const HISTORY: &str = "deployment.kubernetes.io/revision-history";
 pub(crate) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 /// The same with the surge.
 pub(crate) const MAX: &str = "deployment.kubernetes.io/max-replicas";
+/// The revision that an old client asks to go back to.
+pub(crate) const ROLLBACK: &str = "deprecated.deployment.rollback.to";
 /// Annotations that do not go from a Deployment to its sets.
-const OWN: [&str; 6] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
-    REVISION,
-    HISTORY,
-    DESIRED,
-    MAX,
-    "deprecated.deployment.rollback.to",
-];
+const OWN: [&str; 6] = ["kubectl.kubernetes.io/last-applied-configuration", REVISION, HISTORY, DESIRED, MAX, ROLLBACK];
 /// How long the history of revisions may grow, in bytes.
 const HISTORY_MAX: usize = 2000;
 
@@ -69,6 +64,15 @@ pub(crate) fn follow(meta: &mut ObjectMeta, deployment: &ObjectMeta, to: i64) {
         let history = history.join(",");
         insert(meta, HISTORY, history);
     }
+}
+
+/// Gives a Deployment the annotations of the set that it goes back to, but for those of each.
+pub(crate) fn go_back(deployment: &mut ObjectMeta, set: &ObjectMeta) {
+    let own = |key: &String| OWN.contains(&key.as_str());
+    let annotations = deployment.annotations.get_or_insert_default();
+    annotations.retain(|key, _| own(key));
+    let of_set = set.annotations.iter().flatten().filter(|(key, _)| !own(key));
+    annotations.extend(of_set.map(|(key, value)| (key.clone(), value.clone())));
 }
 
 /// The annotations of the set of a template that is new.

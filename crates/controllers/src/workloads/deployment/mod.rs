@@ -3,6 +3,7 @@
 //! ```text
 //!   claim ReplicaSets ──▶ paused, or scaled by somebody ──▶ scaling: spread replicas over the sets
 //!          │
+//!          ├──▶ rollback: an old client asks for an earlier revision
 //!          └──▶ sets: find or make the set of the template, its revision and annotations
 //!                 └──▶ rollout: Recreate (all old pods go first) or RollingUpdate (within surge and unavailable)
 //!                        └──▶ complete: old sets beyond the history limit go; status
@@ -14,10 +15,13 @@
 //! never exceed the surge. Every write of a step rests on what the step was decided from (see [`sets::resting`]).
 
 mod annotations;
+mod rollback;
 mod rollout;
 mod scaling;
 mod sets;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -147,7 +151,14 @@ impl Controller for DeploymentController {
         if let Some(plan) = status::note_pause(wanted, &sets, now) {
             return plan;
         }
-        if wanted.is_paused() || scaling::is_asked(wanted, &sets) {
+        if wanted.is_paused() {
+            return sync(wanted, &sets, now);
+        }
+        if let Some(asked) = rollback::asked(wanted) {
+            let current = sets::keep_current(wanted, &sets, now);
+            return if current.writes.is_empty() { rollback::plan(wanted, &sets, asked) } else { current };
+        }
+        if scaling::is_asked(wanted, &sets) {
             return sync(wanted, &sets, now);
         }
         rollout::step(wanted, &sets, view, now)
@@ -172,7 +183,11 @@ fn sync(wanted: Wanted<'_>, sets: &Sets, now: Time) -> Plan {
     if !plan.writes.is_empty() {
         return sets::resting(wanted, sets, plan);
     }
-    let plan = if wanted.is_paused() { sets::clean_up(wanted, sets) } else { Plan::none() };
+    let plan = if wanted.is_paused() && rollback::asked(wanted).is_none() {
+        sets::clean_up(wanted, sets)
+    } else {
+        Plan::none()
+    };
     plan.then(status::write(wanted, sets, None, now))
 }
 

@@ -92,10 +92,10 @@ fn fraction(wanted: Wanted<'_>, set: &ReplicaSet, allowed: i32) -> i32 {
     if wanted.replicas == 0 {
         return i32::try_from(-size).unwrap_or(0);
     }
-    let of: i64 = annotations::number(&set.metadata, annotations::MAX)
-        .or_else(|| wanted.deployment.status.as_ref().and_then(|s| s.replicas).map(i64::from))
-        .filter(|max| *max > 0)
-        .unwrap_or(size.max(1));
+    let told = annotations::number::<i64>(&set.metadata, annotations::MAX).filter(|max| *max > 0);
+    let there = || wanted.deployment.status.as_ref().and_then(|s| s.replicas).map(i64::from).filter(|n| *n > 0);
+    // Where nothing says what it is a part of, it stays as it is.
+    let Some(of) = told.or_else(there) else { return 0 };
     // Rounded to the nearest.
     let new =
         (size.saturating_mul(i64::from(allowed)).saturating_mul(2).saturating_add(of)).div_euclid(of.saturating_mul(2));

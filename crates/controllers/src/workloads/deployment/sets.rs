@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::super::names;
+pub(crate) use super::super::templates::same_template;
 use super::{Wanted, annotations, spec_replicas, status};
 
 /// How many other sets a write rests on at most. A rollout has two at a time, and few more when it is changed on its way.
@@ -28,7 +29,7 @@ pub(crate) struct Sets {
 }
 
 /// A template without the label that its hash is in.
-fn bare(template: &PodTemplateSpec) -> PodTemplateSpec {
+pub(crate) fn bare(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(labels) = template.metadata.as_mut().and_then(|m| m.labels.as_mut()) {
         labels.remove(HASH);
@@ -49,7 +50,7 @@ impl Sets {
         all.sort_by(|a, b| age(a).cmp(&age(b)));
         let template = bare(&wanted.spec.template);
         let is_new = |set: &Arc<ReplicaSet>| {
-            set.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| bare(t) == template)
+            set.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| same_template(&bare(t), &template))
         };
         let new = all.iter().position(is_new).map(|at| all.remove(at));
         Self { new, old: all, by_spec: false }

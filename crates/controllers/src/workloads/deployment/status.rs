@@ -1,5 +1,6 @@
 //! A Deployment's status: counts, and what `kubectl rollout status` waits for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Plan, Time};
@@ -14,6 +15,10 @@ const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";
 const FAILURE: &str = "ReplicaFailure";
 const COMPLETE: &str = "NewReplicaSetAvailable";
+const GOES_ON: &str = "ReplicaSetUpdated";
+const CREATED: &str = "NewReplicaSetCreated";
+const FOUND: &str = "FoundNewReplicaSet";
+const RESUMED: &str = "DeploymentResumed";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const NOT_MADE: &str = "ReplicaSetCreateError";
 
@@ -39,10 +44,18 @@ fn counts(wanted: Wanted<'_>, sets: &Sets) -> DeploymentStatus {
         ready_replicas: some(sum(&of_status(|s| s.ready_replicas.unwrap_or(0)))),
         available_replicas: some(now_available),
         unavailable_replicas: some(sets.spec_total() - now_available),
-        terminating_replicas: Some(sum(&of_status(|s| s.terminating_replicas.unwrap_or(0)))),
+        terminating_replicas: terminating(&all),
         collision_count: old.collision_count,
         conditions: old.conditions,
     }
+}
+
+/// How many pods are going; unknown where a set that has reported does not say it. One that has not reported has none.
+fn terminating(all: &[&Arc<ReplicaSet>]) -> Option<i32> {
+    all.iter().filter_map(|set| set.status.as_ref()).try_fold(0_i32, |sum, status| match status.terminating_replicas {
+        None if status.observed_generation.unwrap_or(0) == 0 => Some(sum),
+        counted => counted.map(|n| sum.saturating_add(n)),
+    })
 }
 
 fn n(value: Option<i32>) -> i32 {
@@ -88,7 +101,7 @@ pub(crate) fn note_pause(wanted: Wanted<'_>, sets: &Sets, now: Time) -> Option<P
     let was_paused = current.is_some_and(|c| c.reason() == "DeploymentPaused");
     let (reason, message) = match (wanted.is_paused(), was_paused) {
         (true, false) => ("DeploymentPaused", "Deployment is paused"),
-        (false, true) => ("DeploymentResumed", "Deployment is resumed"),
+        (false, true) => (RESUMED, "Deployment is resumed"),
         _ => return None,
     };
     let mut new = counts(wanted, sets);
@@ -106,27 +119,56 @@ pub(crate) fn not_made(wanted: Wanted<'_>, sets: &Sets, name: &str, why: &str, n
     replace(wanted, new).event(EventRecord::warning(wanted.deployment, NOT_MADE, message))
 }
 
+/// Whether the template's set was there before its condition said something last, or before the Deployment, where it says
+/// nothing yet. Times of objects are whole seconds, and those of a set's own rollout are not before it.
+fn was_there(wanted: Wanted<'_>, new: &ReplicaSet, was: Option<&DeploymentCondition>) -> bool {
+    let told = was.and_then(|c| c.last_update_time.as_ref());
+    let told = told.or(wanted.deployment.metadata.creation_timestamp.as_ref());
+    new.metadata.creation_timestamp.as_ref().map(|t| t.0) < told.map(|t| t.0)
+}
+
+/// Whether what is said of progress is about another rollout: it names another set, or one that could not be made then, or was
+/// said before the set was made. What a rollout that has failed said would else be taken for the one that mends it.
+fn is_of_another(wanted: Wanted<'_>, sets: &Sets, said: &DeploymentCondition) -> bool {
+    match (said.reason(), &sets.new) {
+        (NOT_MADE, new) => new.is_some(),
+        (RESUMED, new) => new.as_ref().is_some_and(|new| !was_there(wanted, new, Some(said))),
+        (COMPLETE | GOES_ON | CREATED | FOUND | TIMED_OUT, new) => {
+            let name = format!("\"{}\"", new.as_ref().map_or_else(|| wanted.deployment.name(), |new| new.name()));
+            said.message.as_ref().is_none_or(|message| !message.contains(&name))
+        }
+        _ => false,
+    }
+}
+
 /// What a rollout's first status says: a set was made for it, or one was there.
 fn begun(wanted: Wanted<'_>, sets: &Sets, was: Option<&DeploymentCondition>, now: Time) -> DeploymentCondition {
     let who = subject(wanted, sets);
     let (reason, message) = match &sets.new {
-        None => ("ReplicaSetUpdated", format!("{who} is progressing.")),
-        Some(new) => {
-            let told = was.and_then(|c| c.last_update_time.as_ref()).or(wanted
-                .deployment
-                .metadata
-                .creation_timestamp
-                .as_ref());
-            // Times of objects are whole seconds, and those of a set's own rollout are not before it.
-            let is_older = new.metadata.creation_timestamp.as_ref().map(|t| t.0) < told.map(|t| t.0);
-            match (is_older, was) {
-                (false, _) => ("NewReplicaSetCreated", format!("Created new replica set \"{}\"", new.name())),
-                (true, None) => ("FoundNewReplicaSet", format!("Found new replica set \"{}\"", new.name())),
-                (true, Some(_)) => ("ReplicaSetUpdated", format!("{who} is progressing.")),
-            }
-        }
+        None => (GOES_ON, format!("{who} is progressing.")),
+        Some(new) => match (was_there(wanted, new, was), was) {
+            (false, _) => (CREATED, format!("Created new replica set \"{}\"", new.name())),
+            (true, None) => (FOUND, format!("Found new replica set \"{}\"", new.name())),
+            (true, Some(_)) => (GOES_ON, format!("{who} is progressing.")),
+        },
     };
     condition(PROGRESSING, "True", reason, message, now)
+}
+
+/// Which set's failure to make or remove pods is told: the template's before the others, and of those the oldest's.
+fn failure(sets: &Sets) -> Option<DeploymentCondition> {
+    let of = |set: &Arc<ReplicaSet>| {
+        conditions::find(set.status.as_ref().and_then(|s| s.conditions.as_ref()), FAILURE).cloned()
+    };
+    let found = sets.new.iter().chain(&sets.old).find_map(of)?;
+    Some(DeploymentCondition {
+        type_: found.type_,
+        status: found.status,
+        reason: found.reason,
+        message: found.message,
+        last_update_time: found.last_transition_time.clone(),
+        last_transition_time: found.last_transition_time,
+    })
 }
 
 fn replace(wanted: Wanted<'_>, status: DeploymentStatus) -> Plan {
@@ -163,22 +205,8 @@ pub(crate) fn write(wanted: Wanted<'_>, sets: &Sets, collisions: Option<i32>, no
             Plan::none()
         }
     };
-    let failure = sets
-        .all()
-        .into_iter()
-        .rev()
-        .find_map(|s| conditions::find(s.status.as_ref().and_then(|s| s.conditions.as_ref()), FAILURE).cloned());
-    match failure {
-        Some(f) => conditions::set(
-            &mut new.conditions,
-            condition(
-                FAILURE,
-                &f.status,
-                f.reason.as_deref().unwrap_or_default(),
-                f.message.clone().unwrap_or_default(),
-                now,
-            ),
-        ),
+    match failure(sets) {
+        Some(failure) => conditions::set(&mut new.conditions, failure),
         None => conditions::remove(&mut new.conditions, FAILURE),
     }
     plan.then(replace(wanted, new))
@@ -193,9 +221,10 @@ fn progress(
     deadline: Duration,
     now: Time,
 ) -> Plan {
-    let current = progressing(old).cloned();
-    let was = current.as_ref().map_or("", |c| c.reason()).to_owned();
-    if was == COMPLETE && n(new.replicas) == n(new.updated_replicas) {
+    let current = progressing(old);
+    let was = current.map_or("", |c| c.reason());
+    let of_another = current.is_some_and(|c| is_of_another(wanted, sets, c));
+    if was == COMPLETE && !of_another && n(new.replicas) == n(new.updated_replicas) {
         return Plan::none();
     }
     let who = subject(wanted, sets);
@@ -205,38 +234,28 @@ fn progress(
         || n(new.replicas) - n(new.updated_replicas) < n(old.replicas) - n(old.updated_replicas)
         || n(new.ready_replicas) > n(old.ready_replicas)
         || n(new.available_replicas) > n(old.available_replicas);
-    let since = current.as_ref().and_then(|c| c.last_update_time.as_ref()).map_or(now, Time::from);
-    if is_done {
-        let message = format!("{who} has successfully progressed.");
-        conditions::set(&mut new.conditions, condition(PROGRESSING, "True", COMPLETE, message, now));
-    } else if goes_on {
-        let mut next = condition(PROGRESSING, "True", "ReplicaSetUpdated", format!("{who} is progressing."), now);
-        if let Some(c) = current.filter(|c| c.status == "True") {
-            next.last_transition_time = c.last_transition_time;
-        }
-        // Its time of update is when progress was seen last, so it is replaced though it says the same.
-        conditions::remove(&mut new.conditions, PROGRESSING);
-        conditions::set(&mut new.conditions, next);
-    } else if current.is_some() {
-        let left = deadline.saturating_sub(now.since(since));
-        if was == TIMED_OUT {
-            return Plan::none();
-        }
-        if was == COMPLETE {
-            // The next rollout has begun, and its clock.
-            conditions::set(&mut new.conditions, begun(wanted, sets, current.as_ref(), now));
-        } else if left.is_zero() {
-            let message = format!("{who} has timed out progressing.");
-            conditions::set(&mut new.conditions, condition(PROGRESSING, "False", TIMED_OUT, message, now));
-        } else {
-            return Plan::none().requeue_after(left + Duration::from_secs(1));
-        }
-    } else {
+    let mut next = match current {
+        _ if is_done => condition(PROGRESSING, "True", COMPLETE, format!("{who} has successfully progressed."), now),
+        _ if goes_on => condition(PROGRESSING, "True", GOES_ON, format!("{who} is progressing."), now),
         // The clock of a rollout starts with its first status.
-        conditions::set(&mut new.conditions, begun(wanted, sets, None, now));
+        None => begun(wanted, sets, None, now),
+        Some(c) if of_another || was == COMPLETE => begun(wanted, sets, Some(c), now),
+        Some(_) if was == TIMED_OUT => return Plan::none(),
+        Some(c) => {
+            let since = c.last_update_time.as_ref().map_or(now, Time::from);
+            let left = deadline.saturating_sub(now.since(since));
+            if !left.is_zero() {
+                return Plan::none().requeue_after(left + Duration::from_secs(1));
+            }
+            condition(PROGRESSING, "False", TIMED_OUT, format!("{who} has timed out progressing."), now)
+        }
+    };
+    if let Some(c) = current.filter(|c| c.status == next.status) {
+        next.keep_transition(c);
     }
-    match progressing(new) {
-        Some(c) if c.reason() == COMPLETE || c.reason() == TIMED_OUT => Plan::none(),
-        _ => Plan::none().requeue_after(deadline + Duration::from_secs(1)),
-    }
+    // Its time of update is when progress was seen last, so it is replaced though it may say the same.
+    conditions::remove(&mut new.conditions, PROGRESSING);
+    let over = [COMPLETE, TIMED_OUT].contains(&next.reason());
+    conditions::set(&mut new.conditions, next);
+    if over { Plan::none() } else { Plan::none().requeue_after(deadline + Duration::from_secs(1)) }
 }

@@ -9,7 +9,8 @@
 //!                                             counted, and the UID leaves the list ◀─┘
 //! ```
 //!
-//! A pod that belongs to no Job any more has nobody who counts it: it lets go by itself ([`orphans`]).
+//! A Job that is being deleted counts those that have ended by then, makes no more, and lets the others go: what becomes of them
+//! does not count. A pod that belongs to no Job any more has nobody who counts it: it lets go by itself ([`orphans`]).
 //!
 //! A reconcile counts first ([`tally`]); with nothing left to count it decides how the Job goes on ([`verdict`]) and makes or
 //! removes pods ([`manage`]). Behaviour follows kube-controller-manager (pkg/controller/job).
@@ -94,12 +95,12 @@ impl Known<'_> {
     pub fn replaces_ended_only(&self) -> bool {
         self.spec.pod_replacement_policy.as_deref() == Some("Failed")
     }
-    /// Whether a pod has ended well, or not; none while it goes on.
+    /// Whether a pod has ended well, or not; none while it goes on. One that goes with its Job has not failed.
     pub fn end_of(&self, pod: &Pod) -> Option<bool> {
         match pods::phase(pod) {
             "Succeeded" => Some(true),
             "Failed" => Some(false),
-            _ if pod.is_deleting() && !self.replaces_ended_only() => Some(false),
+            _ if pod.is_deleting() && !self.replaces_ended_only() && !self.job.is_deleting() => Some(false),
             _ => None,
         }
     }
@@ -191,16 +192,21 @@ impl Controller for JobController {
             return Plan::none();
         }
         // Nothing is counted any more. Those that its selector does not choose let go as well.
-        if is_finished(job) || job.is_deleting() {
-            let named = key.to_string();
-            let pods = view.cache::<Pod>().by_index(BY_JOB, &named).filter(|p| p.controller_uid() == Some(job.uid()));
-            return pods.fold(Plan::none(), |plan, pod| let_go(plan, pod));
+        if is_finished(job) {
+            return released(key, job, view, |_| true);
         }
         let fits = |pod: &Pod| spec.selector.is_none() || chooses(job, pod.metadata.labels.as_ref());
         // One that has ended, too: what it did counts.
         let adopts = |_: &Pod| spec.selector.is_some();
-        let held = (!self.has(Planted::AdoptedUnheld)).then_some(TRACKING);
-        let pods = match claim_held::<Job, Pod>(view, job.as_ref(), held, fits, adopts) {
+        if job.is_deleting() {
+            // Nobody else lets them go, and they are not counted.
+            let plan = released(key, job, view, |pod| !fits(pod));
+            if !plan.writes.is_empty() {
+                return plan;
+            }
+        }
+        let finalizer = (!self.has(Planted::AdoptedUnheld)).then_some(TRACKING);
+        let pods = match claim_held::<Job, Pod>(view, job.as_ref(), finalizer, fits, adopts) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
@@ -208,7 +214,7 @@ impl Controller for JobController {
         let (forgets, untold) = (self.has(Planted::EndsForgotten), self.has(Planted::IgnoredUntold));
         let mut known = Known { job, spec, pods, now, streak, forgets, untold };
         known.look_back();
-        if !known.streak.is_empty() {
+        if !known.streak.is_empty() && !job.is_deleting() {
             self.streaks.insert(key.clone(), known.streak.clone());
         }
         // What is to be counted rests on pods at least as new as the Job's status.
@@ -228,6 +234,13 @@ impl Controller for JobController {
         let message = format!("Error {doing}: {}", refusal.error.message);
         Plan::none().event(EventRecord::warning(job.as_ref(), reason, message))
     }
+}
+
+/// Of a Job's pods these let go.
+fn released(key: &Key, job: &Job, view: &View<'_>, these: impl Fn(&Pod) -> bool) -> Plan {
+    let named = key.to_string();
+    let pods = view.cache::<Pod>().by_index(BY_JOB, &named).filter(|p| p.controller_uid() == Some(job.uid()));
+    pods.filter(|pod| these(pod)).fold(Plan::none(), |plan, pod| let_go(plan, pod))
 }
 
 /// Pods of a Job of this name that is gone let go: nobody will count them any more. That it is gone is proved by a live read.

@@ -78,12 +78,17 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
     let held = per_index::judge(known, &completed, status);
     let given_up = Indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
     let mut released = Vec::new();
-    for pod in known.pods.iter().filter(|p| tracked(p) && !held.contains(p.uid())) {
-        let Some(succeeded) = known.end_of(pod) else { continue };
+    let lets_all_go = known.job.is_deleting();
+    for pod in known.pods.iter().filter(|p| tracked(p) && (lets_all_go || !held.contains(p.uid()))) {
+        let end = known.end_of(pod);
+        if end.is_none() && !lets_all_go {
+            continue;
+        }
         if released.len() >= BATCH {
             break;
         }
         released.push(pod.clone());
+        let Some(succeeded) = end else { continue };
         let uid = pod.uid().to_owned();
         let listed = |list: &Option<Vec<String>>| list.iter().flatten().any(|u| *u == uid);
         if listed(&uncounted.succeeded) || listed(&uncounted.failed) {

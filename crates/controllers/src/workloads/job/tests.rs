@@ -519,3 +519,67 @@ fn what_is_not_known_yet_is_asked_again() {
     let plan = look_newer("1", spec(), status, &[pod("p", "Running", json!({}))]);
     assert_eq!((words(&plan).len(), plan.requeue_after), (1, None));
 }
+
+/// What a Job that is being deleted, or has left its pods behind since, still does: words, and how many it has counted.
+fn check_deleted(spec: Value, status: Value, pods: &[Value], expected: &[&str], counts: Option<[usize; 3]>) {
+    let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1",
+            "deletionTimestamp": "2026-01-01T00:59:00Z", "finalizers": ["foregroundDeletion"]},
+        "spec": {"completions": 3, "parallelism": 3, "template": {"spec": {"containers": [], "restartPolicy": "Never"}}},
+        "status": {"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}, "ready": 0, "terminating": 0}});
+    for (part, more) in [("spec", spec), ("status", status)] {
+        for (key, value) in more.as_object().into_iter().flatten() {
+            job[part][key] = value.clone();
+        }
+    }
+    let plan = planned(&mut JobController::default(), job, pods, "j");
+    let found: Vec<String> = words(&plan).into_iter().filter(|word| !word.starts_with("failed indexes")).collect();
+    assert_eq!(found, expected, "{pods:?}");
+    let status = written(&plan);
+    let told = status.is_object().then(|| {
+        let list = |kind: &str| status["uncountedTerminatedPods"][kind].as_array().map_or(0, Vec::len);
+        [list("succeeded"), list("failed"), usize::try_from(status["active"].as_u64().unwrap_or(0)).unwrap_or(0)]
+    });
+    assert_eq!(told, counts, "{pods:?}");
+}
+
+#[test]
+fn a_job_that_is_deleted_counts_what_has_ended_and_lets_the_rest_go() {
+    let none = || json!({});
+    let of = |name: &str, phase: &str| pod(name, phase, none());
+    let bare = |name: &str, phase: &str| {
+        let mut pod = pod(name, phase, none());
+        pod["metadata"]["finalizers"] = json!([]);
+        pod
+    };
+    let going = |mut pod: Value| {
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:59:30Z".into();
+        pod
+    };
+    let all = [of("a", "Succeeded"), of("b", "Failed"), of("c", "Running")];
+    check_deleted(none(), none(), &all, &["let go a", "let go b", "let go c"], Some([1, 1, 1]));
+    // What is ended along with the Job has not failed.
+    check_deleted(none(), json!({"active": 1}), &[going(of("a", "Running"))], &["let go a"], None);
+    // It makes none in the place of those that are gone, and ends none.
+    check_deleted(none(), json!({"active": 1}), &[bare("a", "Running")], &[], None);
+    let late = json!({"activeDeadlineSeconds": 60});
+    check_deleted(late, json!({"active": 1}), &[bare("a", "Running")], &[], Some([0, 0, 1]));
+    // Its counts follow.
+    check_deleted(none(), json!({"active": 1}), &[going(bare("a", "Running"))], &[], Some([0, 0, 0]));
+    // Those that its selector does not choose are let go, and not counted.
+    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
+    check_deleted(selector, none(), &[of("a", "Succeeded")], &["let go a"], None);
+}
+
+#[test]
+fn a_job_may_be_complete_while_it_is_deleted() {
+    let mut job = json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1",
+            "deletionTimestamp": "2026-01-01T00:59:00Z"},
+        "spec": {"completions": 1, "template": {"spec": {"containers": [], "restartPolicy": "Never"}}},
+        "status": {"startTime": "2026-01-01T00:00:00Z", "uncountedTerminatedPods": {}, "succeeded": 1}});
+    for (failed, expected) in [(0, "Complete"), (7, "Failed")] {
+        job["status"]["failed"] = failed.into();
+        let status = written(&planned(&mut JobController::default(), job.clone(), &[], "j"));
+        let kinds = status["conditions"].as_array().into_iter().flatten().map(|c| c["type"].as_str());
+        assert_eq!(kinds.last().flatten(), Some(expected), "{status}");
+    }
+}

@@ -1,8 +1,10 @@
 //! How a Job goes on: whether it has succeeded or failed, is suspended, or needs pods.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Plan, Time, View};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -52,7 +54,8 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     if !known.is_finishing() {
         // Its deadline is judged by the clock of one that goes on.
         let mut going_on = status.clone();
-        let told = suspend(known, &mut going_on);
+        // Who makes no pods any more neither pauses nor goes on.
+        let told = if known.job.is_deleting() { Plan::none() } else { suspend(known, &mut going_on) };
         let (end, again) = judge(known, &going_on);
         if let Some(after) = again {
             plan = plan.requeue_after(after);
@@ -72,17 +75,24 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     present(known, &mut status);
     let has = |kind: &str| conditions::find(status.conditions.as_ref(), kind).filter(|c| c.status() == "True").cloned();
     if let Some(target) = has(MET).or_else(|| has(TARGET)) {
-        // Those that are left over after success are not to count as failed.
-        let rest = if target.kind() == MET {
-            manage::dismiss(known, known.active())
-        } else {
-            known.active().fold(Plan::none(), |plan, pod| plan.delete(pod.as_ref()).told(manage::deleted(known, pod)))
+        let rest = match target.kind() {
+            // Whether its pods go with it or stay behind is decided by who deleted it.
+            _ if known.job.is_deleting() => Plan::none(),
+            // Those that are left over after success are not to count as failed.
+            MET => manage::dismiss(known, known.active()),
+            _ => {
+                let one = |plan: Plan, pod: &Arc<Pod>| plan.delete(pod.as_ref()).told(manage::deleted(known, pod));
+                known.active().fold(Plan::none(), one)
+            }
         };
         let counted = !known.pods.iter().any(|p| tracked(p)) && waiting(&status) == 0;
-        if rest.writes.is_empty() && known.terminating() == 0 && counted {
+        if known.active().next().is_none() && known.terminating() == 0 && counted {
             plan = plan.then(finish(known, &mut status, &target));
         }
         return write(known, &old, status, rest.then(plan));
+    }
+    if known.job.is_deleting() {
+        return write(known, &old, status, plan);
     }
     let work = if known.is_suspended() { manage::stop(known) } else { manage::plan(known, &status, view) };
     if work.writes.is_empty() {
