@@ -47,9 +47,12 @@ pub enum Fault {
     Late(Duration),
 }
 
+/// What a request's path and query are answered with.
+type Answer = dyn Fn(&str) -> Option<Fault> + Send + Sync;
+
 /// Chooses what becomes of a request by its path and query.
 #[derive(Clone)]
-struct Choice(Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>);
+struct Choice(Arc<Answer>);
 
 impl std::fmt::Debug for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -125,8 +125,11 @@ enum Storage {
     Stalls,
 }
 
+/// Whether a request's path and query are about a part.
+type IsAbout = fn(&str) -> bool;
+
 /// What a request may be about; what is about none of these is a part, too.
-const PARTS: [(&str, fn(&str) -> bool); 6] = [
+const PARTS: [(&str, IsAbout); 6] = [
     ("claims", |path| claims(path).is_some()),
     ("volumes", |path| volumes(path).is_some()),
     ("pods", |path| pods(path).is_some()),
