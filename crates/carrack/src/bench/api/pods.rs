@@ -15,17 +15,12 @@ pub fn name(number: usize) -> String {
 /// A pod to create. It is bound to no node, so nobody begins to run it.
 pub fn pod(number: usize) -> Value {
     let chosen = if number.is_multiple_of(LABELLED_ONE_IN) { "chosen" } else { "other" };
-    let probe = |path: &str| {
-        json!({"httpGet": {"path": path, "port": 8080, "scheme": "HTTP"}, "initialDelaySeconds": 5, "periodSeconds": 10,
-               "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3})
-    };
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name(number),
-            "labels": {"app": "bench", "bench": chosen, "app.kubernetes.io/name": "bench", "app.kubernetes.io/part-of": "load"},
-            "annotations": {"example.com/checksum": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"},
+            "labels": {"app": "bench", "bench": chosen},
         },
         "spec": {
             "automountServiceAccountToken": false,
@@ -36,17 +31,11 @@ pub fn pod(number: usize) -> Value {
                 "image": "registry.example.com/bench/main:1.27.3",
                 "command": ["/usr/bin/server", "--listen=:8080", "--config=/etc/server/config.yaml"],
                 "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
-                "env": [
-                    {"name": "LOG_LEVEL", "value": "info"},
-                    {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-                    {"name": "SERVER_THREADS", "value": "4"},
-                ],
+                "env": [{"name": "LOG_LEVEL", "value": "info"}],
                 "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
-                "volumeMounts": [{"name": "config", "mountPath": "/etc/server"}, {"name": "data", "mountPath": "/var/lib/server"}],
-                "livenessProbe": probe("/healthz"),
-                "readinessProbe": probe("/readyz"),
+                "volumeMounts": [{"name": "config", "mountPath": "/etc/server"}],
             }],
-            "volumes": [{"name": "config", "configMap": {"name": "server", "defaultMode": 420}}, {"name": "data", "emptyDir": {}}],
+            "volumes": [{"name": "config", "configMap": {"name": "server", "defaultMode": 420}}],
         },
     })
 }
