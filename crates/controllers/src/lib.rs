@@ -93,6 +93,8 @@ pub enum Planted {
     HastyOrphans,
     /// A volume that names a claim is given to whoever has that name.
     ClaimsByName,
+    /// A claim whose volume is to be made at a node takes one that is free, wherever that is.
+    TakesFree,
     /// Pods that are to go and never had a node are left to themselves.
     UnplacedStay,
     /// Pods of a Job do not tell of failures of their index that the failure policy ignores.

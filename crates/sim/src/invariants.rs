@@ -171,6 +171,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A bound claim has one volume, which names it by UID, and keeps it; a volume that a claim has goes to no other claim.",
     },
     Invariant {
+        name: "volumes-are-where-their-pods-are",
+        sentence: "A claim whose volume is to be made at a node gets none that this node does not reach.",
+    },
+    Invariant {
         name: "claims-stay-with-their-users",
         sentence: "No claim goes while a pod on a node has it, and none of a StatefulSet's claims is deleted but as its policy says.",
     },

@@ -551,6 +551,7 @@ impl Swarm {
                 | Bug::LostEvent
                 | Bug::ClaimsGo
                 | Bug::ClaimsByName
+                | Bug::TakesFree
                 | Bug::CarelessDetach
                 | Bug::CarelessInlineDetach
                 | Bug::SharedTokens

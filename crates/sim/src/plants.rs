@@ -39,6 +39,7 @@ pub(crate) enum Bug {
     TimesTwice,
     ClaimsGo,
     ClaimsByName,
+    TakesFree,
     CarelessDetach,
     HastyOrphans,
     BrokenPromise,
@@ -269,6 +270,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "one-claim-one-volume",
         also: &[],
         bug: Bug::ClaimsByName,
+    },
+    Plant {
+        name: "takes-free",
+        what: "a claim whose volume is to be made at its pod's node gets one that is free, which that node does not reach",
+        found_by: "volumes-are-where-their-pods-are",
+        also: &[],
+        bug: Bug::TakesFree,
     },
     Plant {
         name: "careless-detach",
@@ -813,6 +821,7 @@ impl Bug {
                 | Self::TimesTwice
                 | Self::ClaimsGo
                 | Self::ClaimsByName
+                | Self::TakesFree
                 | Self::CarelessDetach
                 | Self::HastyOrphans
                 | Self::BaselessWrites

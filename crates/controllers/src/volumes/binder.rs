@@ -145,7 +145,8 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option
         let waits = class.is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
         // Which of those that are free it gets is for the scheduler to say, which knows what its node reaches.
         let selected = claim.annotation(SELECTED_NODE).is_some();
-        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, waits) {
+        let delayed = waits && !(selected && planted == Some(Planted::TakesFree));
+        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
             Some(volume) => bind(claim, volume, now),
             None if waits && !selected => pending(claim, first_consumer(claim, view)),
             None => match default_class(view).filter(|_| has_no_class(claim)) {

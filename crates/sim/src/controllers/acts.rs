@@ -26,8 +26,9 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     let mut acts = Vec::new();
     // What a planted bug needs to show, and nothing else.
     match bug {
-        Some(Bug::ClaimsGo | Bug::ClaimsByName) => {
-            super::claims::shrinking_set(bug == Some(Bug::ClaimsByName), safety, &mut acts);
+        Some(Bug::ClaimsGo | Bug::ClaimsByName | Bug::TakesFree) => {
+            let class = if bug == Some(Bug::TakesFree) { "later" } else { "ready" };
+            super::claims::shrinking_set(bug == Some(Bug::ClaimsByName), class, safety, &mut acts);
             return acts;
         }
         Some(Bug::CarelessDetach) => {

@@ -60,12 +60,21 @@ pub(super) fn ground(acts: &mut Vec<Act>) {
             "provisioner": provisioner, "volumeBindingMode": mode});
         create(Duration::from_millis(1), &StorageClass::resource(), class, None);
     }
-    for n in 0..READY {
-        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("ready{n}")},
-            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "ready",
-                "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": format!("ready{n}")}}});
+    let mut volume = |name: &str, class: &str, affinity: Option<Value>| {
+        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": name}}});
+        if let Some(affinity) = affinity {
+            volume["spec"]["nodeAffinity"] = affinity;
+        }
         create(Duration::from_millis(2), &PersistentVolume::resource(), volume, None);
+    };
+    for n in 0..READY {
+        volume(&format!("ready{n}"), "ready", None);
     }
+    let nowhere = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["nowhere"]});
+    let nowhere = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [nowhere]}]}});
+    volume("free", "later", Some(nowhere));
 }
 
 /// Classes, volumes, claims, and a Deployment whose one pod takes its disk from node to node.
@@ -103,12 +112,12 @@ pub(super) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 /// A StatefulSet with claims that shrinks and grows again; its claims go with that, or stay.
-pub(super) fn shrinking_set(claims_go: bool, safety: Duration, acts: &mut Vec<Act>) {
+pub(super) fn shrinking_set(claims_go: bool, class: &str, safety: Duration, acts: &mut Vec<Act>) {
     ground(acts);
     let (name, at) = ("stateful", Duration::from_secs(1));
     let mut work = Work { resource: StatefulSet::resource(), kind: "statefulset", name, at, safety };
     let policy = json!({"whenDeleted": "Retain", "whenScaled": if claims_go { "Delete" } else { "Retain" }});
-    let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "ready",
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class,
         "resources": {"requests": {"storage": "1Gi"}}});
     let mut spec = json!({"replicas": 3, "serviceName": name, "podManagementPolicy": "Parallel",
         "selector": {"matchLabels": {"app": name}}, "template": template(name, 1)});
@@ -205,6 +214,16 @@ fn volume(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         if all.len() > 1 {
             breach(format!("the claim {after} has {all:?}"));
         }
+    }
+    // Whoever has a volume made at a node needs it there. A claim for which no node was chosen may have any.
+    let at = "/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0/values/0";
+    let node = text(change.object(), at);
+    let chosen = |claim: &Value| text(claim, "/metadata/annotations/volume.kubernetes.io~1selected-node").to_owned();
+    if let Some(claim) = observer.all("claim").find(|claim| uid(claim) == after).filter(|_| !node.is_empty())
+        && !["", node].contains(&chosen(claim).as_str())
+    {
+        let what = format!("{} gets {name}, which is at {node} alone", key_of(claim));
+        breaches.push(Breach::new("volumes-are-where-their-pods-are", what));
     }
 }
 
