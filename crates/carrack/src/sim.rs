@@ -30,6 +30,7 @@ fn request(args: SimArgs) -> Request {
         faults: !args.no_faults,
         workloads: args.workloads,
         gpus: args.gpus,
+        whole: args.whole,
         machines: !args.no_machines,
         clones: args.clones,
         copies: args.copies,

@@ -155,6 +155,9 @@ impl Controller for Attacher {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(attachment) = view.get::<VolumeAttachment>("", &key.name) else { return Plan::none() };
+        if attachment.spec.attacher != DRIVER {
+            return Plan::none();
+        }
         let node = &attachment.spec.node_name;
         let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
         let Some(volume) = view.get::<PersistentVolume>("", volume) else { return Plan::none() };

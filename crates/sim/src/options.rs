@@ -33,6 +33,8 @@ pub struct Options {
     pub workloads: bool,
     /// Whether the work is pods that share GPUs, on nodes that only pretend; beside workloads, where there are these too.
     pub gpus: bool,
+    /// Whether there are whole nodes, too, with machines and pods of their own, where other work is on nodes that only pretend.
+    pub whole: bool,
     /// Whether the work is snapshots and clones of machines alone, with storage that only pretends and no nodes.
     pub clones: bool,
     /// Whether machines run while they are copied, in such work; on a node that only pretends.
@@ -48,13 +50,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether nodes only pretend.
-    pub(crate) fn on_hollow_nodes(&self) -> bool {
+    /// Whether there are nodes that only pretend.
+    pub(crate) fn has_hollow_nodes(&self) -> bool {
         self.workloads || self.gpus
     }
-    /// Whether there are no nodes at all.
-    pub(crate) fn without_nodes(&self) -> bool {
-        self.clones
+    /// Whether there are nodes with kubelets, runtimes and disks.
+    pub(crate) fn has_whole_nodes(&self) -> bool {
+        !self.clones && (self.whole || !self.has_hollow_nodes())
+    }
+    /// Whether somebody looks after machines, wherever these are.
+    pub(crate) fn has_machines(&self) -> bool {
+        self.machines && (self.clones || self.has_whole_nodes())
     }
 
     /// What a run is like under a seed: what the work is follows from the planted bug, if there is one, or from the seed in a
@@ -62,7 +68,7 @@ impl Options {
     pub(crate) fn of_seed(&self, root: &Rng) -> Self {
         let mut own = self.clone();
         let planted = self.plant.map(|plant| plant.bug);
-        own.workloads |= planted.is_some_and(Bug::is_of_workloads);
+        own.workloads |= own.whole | planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
         own.clones |= planted.is_some_and(Bug::is_of_clones) || own.copies;
         own.scene = own.scene.or_else(|| planted.and_then(Bug::scene));
@@ -89,6 +95,9 @@ impl Options {
             own.gpus = matches!(kind, 2 | 3);
             own.clones = kind == 4;
             own.copies = own.clones && root.fork("copies").one_in(2);
+            own.whole = kind == 5;
+            own.workloads |= own.whole;
+            own.gpus |= own.whole && root.fork("gpus beside").one_in(2);
         }
         own
     }
@@ -112,6 +121,7 @@ impl Options {
         for (flag, set) in [
             ("--workloads", self.workloads),
             ("--gpus", self.gpus),
+            ("--whole", self.whole),
             ("--clones", self.clones && !self.copies),
             ("--copies", self.copies),
             ("--swarm", self.swarm),
@@ -137,6 +147,7 @@ impl Default for Options {
             machines: true,
             workloads: false,
             gpus: false,
+            whole: false,
             clones: false,
             copies: false,
             swarm: false,

@@ -147,7 +147,9 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
 fn waits_lacking(pod: &Value, observer: &Observer, finicky: bool) -> Option<String> {
     let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
     let priority = |p: &Value| p.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0);
-    let takes_pods = |node: &&Value| node["spec"]["unschedulable"] != true;
+    let (label, hollow) = crate::controllers::HOLLOW;
+    let takes_pods =
+        |node: &&Value| node["spec"]["unschedulable"] != true && node["metadata"]["labels"][label] != hollow;
     observer.all("node").filter(takes_pods).find_map(|node| {
         let node = text(node, "/metadata/name");
         if finicky && crate::extender::refuses(pod, node) {

@@ -69,6 +69,29 @@ pub(crate) enum What {
     },
 }
 
+impl Act {
+    /// Pods that this makes, or that what it makes does, run on nodes that only pretend, or on whole ones.
+    fn keep_to_nodes(&mut self, hollow: bool) {
+        let What::Create { object, .. } = &mut self.what else { return };
+        let object_is_pod = object["kind"] == "Pod";
+        let pods = match object["kind"].as_str() {
+            Some("Pod") => object.pointer_mut("/spec"),
+            Some("CronJob") => object.pointer_mut("/spec/jobTemplate/spec/template/spec"),
+            _ => object.pointer_mut("/spec/template/spec"),
+        };
+        let Some(spec) = pods else { return };
+        let (label, value) = crate::controllers::HOLLOW;
+        if hollow && spec["nodeSelector"].is_null() {
+            spec["nodeSelector"] = json!({label: value});
+        }
+        if !hollow && object_is_pod && spec["affinity"].is_null() {
+            let whole = json!([{"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}]);
+            let required = json!({"nodeSelectorTerms": whole});
+            spec["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+        }
+    }
+}
+
 /// How long a person waits before repeating something.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Most instances of a replica set.
@@ -98,14 +121,23 @@ impl User {
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
         let parts = options.parts(rng);
-        if options.on_hollow_nodes() {
-            if options.gpus {
-                acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
-            }
-            if options.workloads {
-                let bug = options.plant.map(|plant| plant.bug);
-                acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
-            }
+        if options.gpus {
+            acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
+        }
+        if options.workloads {
+            let bug = options.plant.map(|plant| plant.bug);
+            acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
+        }
+        if options.has_hollow_nodes() && !options.has_whole_nodes() {
+            return Self::with(acts);
+        }
+        if options.has_hollow_nodes() {
+            // What pretends to end, or to be ready late, does so there alone; and disks are on whole nodes.
+            acts.iter_mut().for_each(|act| act.keep_to_nodes(true));
+            let whole = Options { workloads: false, gpus: false, whole: false, ..options.clone() };
+            let mut others = Self::new(rng, &whole).acts;
+            others.iter_mut().for_each(|act| act.keep_to_nodes(false));
+            acts.extend(others);
             return Self::with(acts);
         }
         if options.clones {

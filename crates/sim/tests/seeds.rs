@@ -27,6 +27,15 @@ fn a_quiet_cluster_boots_a_machine_soon() {
     writes::are_few(&outcome);
 }
 
+/// Machines and pods on whole nodes, and all workloads beside them on hollow ones, under one scheduler and the same controllers.
+#[test]
+fn a_whole_cluster_with_all_work_at_once_keeps_its_promises() {
+    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    for seed in 1..=seeds {
+        must_hold(&run(seed, &Options { whole: true, safety: Duration::from_secs(40), ..options() }));
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     let options = Options { keep_trace: true, safety: Duration::from_secs(30), ..options() };

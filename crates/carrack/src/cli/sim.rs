@@ -57,14 +57,18 @@ pub struct SimArgs {
     /// Pods that share GPUs on hollow nodes, through the GPU extender
     #[arg(long)]
     pub gpus: bool,
+    /// Machines and pods on whole nodes, and Deployments and the other workloads beside them on hollow
+    /// ones, in one cluster
+    #[arg(long)]
+    pub whole: bool,
     /// Snapshots and clones of machines, with storage that only pretends
-    #[arg(long, conflicts_with_all = ["workloads", "gpus"])]
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "whole"])]
     pub clones: bool,
     /// The same with machines that run while their disks are copied, on a node that only pretends
-    #[arg(long, conflicts_with_all = ["workloads", "gpus", "no_machines"])]
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "whole", "no_machines"])]
     pub copies: bool,
     /// Whatever the seed chooses of all these, and about half of each
-    #[arg(long, conflicts_with_all = ["workloads", "gpus", "clones", "copies", "no_machines"])]
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "whole", "clones", "copies", "no_machines"])]
     pub swarm: bool,
     /// Leave virtual machines out
     #[arg(long)]

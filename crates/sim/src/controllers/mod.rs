@@ -25,10 +25,14 @@ pub(crate) use wants::{end, lacks};
 /// How many nodes there are.
 pub(crate) const NODES: usize = 4;
 
+/// The label of nodes that only pretend, and its value: what is to run there alone asks for it.
+pub(crate) const HOLLOW: (&str, &str) = ("sim", "hollow");
+
 /// The nodes.
 pub(crate) fn nodes() -> carrack_hollow::Config {
     carrack_hollow::Config {
         nodes: NODES,
+        labels: [(HOLLOW.0.to_owned(), HOLLOW.1.to_owned())].into(),
         start_after: std::time::Duration::from_millis(300),
         stop_after: std::time::Duration::from_millis(700),
         attentive: true,

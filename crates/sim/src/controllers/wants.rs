@@ -30,6 +30,12 @@ fn ready(pod: &Value) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
+/// Whether a node is one of those that pods of a workload ask for.
+fn takes(object: &Value, node: &Value) -> bool {
+    let asked = object.pointer("/spec/template/spec/nodeSelector").and_then(Value::as_object);
+    asked.into_iter().flatten().all(|(label, value)| node["metadata"]["labels"].get(label) == Some(value))
+}
+
 /// What is not as the object's spec says.
 pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<String> {
     match kind {
@@ -49,7 +55,7 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
         return Some("has a status from before its spec".to_owned());
     }
     let wanted = match kind {
-        "daemonset" => observer.all("node").count().try_into().unwrap_or(0),
+        "daemonset" => observer.all("node").filter(|node| takes(object, node)).count().try_into().unwrap_or(0),
         _ => number(object, "/spec/replicas"),
     };
     let counts: &[&str] = match kind {

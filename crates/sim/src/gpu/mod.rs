@@ -36,6 +36,7 @@ pub(crate) fn extender() -> carrack_scheduler::extender::Extender {
 pub(crate) fn nodes() -> carrack_hollow::Config {
     equip(carrack_hollow::Config {
         nodes: NODES,
+        labels: crate::controllers::nodes().labels,
         start_after: std::time::Duration::from_millis(300),
         stop_after: std::time::Duration::from_millis(700),
         ..carrack_hollow::Config::default()

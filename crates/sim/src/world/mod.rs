@@ -322,7 +322,7 @@ impl World {
             },
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
-        let mut definitions: Vec<_> = if options.machines && !options.on_hollow_nodes() {
+        let mut definitions: Vec<_> = if options.has_machines() {
             carrack_types::kubevirt::crd::crds()
                 .into_iter()
                 .map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd))
@@ -330,7 +330,7 @@ impl World {
         } else {
             Vec::new()
         };
-        if !options.on_hollow_nodes() {
+        if options.clones || options.has_whole_nodes() {
             let snapshots = carrack_types::snapshots::crds().into_iter();
             definitions.extend(
                 snapshots.map(|crd| ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(), crd)),
@@ -417,13 +417,16 @@ impl World {
         if swarm.standby_scheduler {
             roles.push(Role::StandbyScheduler);
         }
-        if self.options.on_hollow_nodes() {
+        if !self.options.has_whole_nodes() {
             roles.retain(|role| *role != Role::Replicas);
+        }
+        if self.options.has_hollow_nodes() {
             roles.push(Role::Hollow);
             if self.options.workloads {
                 roles.push(Role::Storage);
             }
-        } else if self.options.clones {
+        }
+        if self.options.clones {
             roles.retain(|role| matches!(role, Role::User | Role::Controllers));
             roles.extend([Role::Storage, Role::Squatter]);
             if swarm.standby {
@@ -435,19 +438,20 @@ impl World {
             if self.options.copies {
                 roles.push(Role::Host);
             }
-        } else {
+        }
+        if self.options.has_whole_nodes() {
             roles.push(Role::Attacher);
             if swarm.standby_attacher {
                 roles.push(Role::StandbyAttacher);
             }
         }
-        if !self.options.on_hollow_nodes() && self.options.machines {
+        if self.options.has_machines() {
             roles.push(Role::VirtController);
         }
         if swarm.standby {
             roles.push(Role::Standby);
         }
-        for number in 1..=if self.options.on_hollow_nodes() || self.options.without_nodes() { 0 } else { swarm.nodes } {
+        for number in 1..=if self.options.has_whole_nodes() { swarm.nodes } else { 0 } {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
