@@ -46,11 +46,11 @@ fn look(deployment: Value, sets: &[Value]) -> Plan {
 
 /// The object of the plan's only update, of the Deployment itself or of its status.
 fn written(plan: &Plan, of: &str) -> Value {
-    let updates = plan.writes.iter().filter_map(|write| match write {
+    let mut updates = plan.writes.iter().filter_map(|write| match write {
         Write::Update { object, sub, .. } if *sub == of && object["kind"] != "ReplicaSet" => Some(object.clone()),
         _ => None,
     });
-    updates.last().unwrap_or_default()
+    updates.next_back().unwrap_or_default()
 }
 
 /// What comes of asking a Deployment of the third revision to go back: the image, what it says of why it is so, and the event.

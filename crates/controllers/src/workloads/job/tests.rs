@@ -579,7 +579,7 @@ fn a_job_may_be_complete_while_it_is_deleted() {
     for (failed, expected) in [(0, "Complete"), (7, "Failed")] {
         job["status"]["failed"] = failed.into();
         let status = written(&planned(&mut JobController::default(), job.clone(), &[], "j"));
-        let kinds = status["conditions"].as_array().into_iter().flatten().map(|c| c["type"].as_str());
-        assert_eq!(kinds.last().flatten(), Some(expected), "{status}");
+        let mut kinds = status["conditions"].as_array().into_iter().flatten().map(|c| c["type"].as_str());
+        assert_eq!(kinds.next_back().flatten(), Some(expected), "{status}");
     }
 }
