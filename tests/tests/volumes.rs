@@ -172,7 +172,11 @@ fn a_disk_without_a_file_system_is_a_device_in_the_container() {
     kubectl.apply(&pod("broken", "broken", MOUNTED));
     for (name, of_claim, of_pod) in [
         ("nothing", "volume \"nowhere\" not found", "unbound immediate PersistentVolumeClaims"),
-        ("others", "volume \"pv-others\" already bound to a different claim", "unbound immediate PersistentVolumeClaims"),
+        (
+            "others",
+            "volume \"pv-others\" already bound to a different claim",
+            "unbound immediate PersistentVolumeClaims",
+        ),
         ("files", AS_DEVICE, AS_DEVICE),
         ("broken", "needs repair by hand", "needs repair by hand"),
     ] {

@@ -3,7 +3,7 @@
 //!
 //! Of a claim whose name begins with `bad` no snapshot is ever taken.
 
-use carrack_engine::{Controller, Key, Manager, Plan, Rng, Setup, Time, View, fnv1a};
+use carrack_engine::{Controller, Key, Manager, Plan, Premise, Rng, Setup, Time, View, fnv1a};
 use carrack_types::kubevirt::snapshot::names::COPYING_LABEL;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
@@ -166,7 +166,7 @@ impl Snapshotter {
             "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": volume.uid()},
                 "volumeSnapshotRef": {"namespace": snapshot.namespace(), "name": snapshot.name(), "uid": snapshot.uid()}}});
             return match serde_json::from_value::<VolumeSnapshotContent>(content) {
-                Ok(content) => Plan::none().create(&content),
+                Ok(content) => Plan::none().create(&content).resting_on(&Premise::unchanged(snapshot)),
                 Err(error) => Plan::failed(error.to_string()),
             };
         };

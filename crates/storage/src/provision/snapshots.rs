@@ -9,7 +9,7 @@
 //! A snapshot lies at the node of its volume. The name of that node is on snapshot and content, since volume and claim may
 //! be gone before them.
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::quantity::{Form, Quantity};
 use carrack_types::resource::Object as _;
 use carrack_types::snapshots::{
@@ -235,7 +235,8 @@ impl Controller for Snapshots {
         if !marked {
             return self.mark(snapshot, true);
         }
-        Plan::none().create(&self.content(snapshot, class, volume))
+        // What arrives after its snapshot has gone would be nobody's to delete.
+        Plan::none().create(&self.content(snapshot, class, volume)).resting_on(&Premise::unchanged(snapshot.as_ref()))
     }
 }
 
