@@ -223,7 +223,7 @@ impl Watch {
 }
 
 /// What a pod uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Working set, in bytes.
     pub memory_bytes: u64,
@@ -233,6 +233,10 @@ pub struct Usage {
     pub inodes: u64,
     /// Processes.
     pub processes: u64,
+    /// Bytes in each of its own volumes that has a limit.
+    pub volumes: BTreeMap<String, u64>,
+    /// Bytes of the writable layer and the logs of each container that has a limit.
+    pub containers: BTreeMap<String, u64>,
 }
 
 impl Usage {

@@ -13,16 +13,19 @@
 
 mod adapters;
 pub mod admission;
+pub mod align;
 pub mod amount;
 pub mod certificates;
 mod config;
 pub mod configuration;
 pub mod configz;
 mod core;
+pub mod cpus;
 pub mod devices;
 mod effects;
 pub mod eviction;
 pub mod images;
+pub mod local_limits;
 mod planted;
 pub mod pods;
 pub mod probes;

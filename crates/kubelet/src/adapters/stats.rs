@@ -14,6 +14,7 @@ use super::cri::Cri;
 use super::{blocking, convert};
 use crate::effects::OpError;
 use crate::eviction::Usage;
+use crate::local_limits;
 use crate::runtime::{Uid, labels};
 use crate::server::{
     ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats, Summary,
@@ -184,6 +185,8 @@ impl Stats {
             let u = out.entry(pod.uid).or_default();
             u.memory_bytes += c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
             if let Some(layer) = &c.writable_layer {
+                let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
+                *u.containers.entry(name.unwrap_or_default()).or_default() += value(&layer.used_bytes);
                 u.disk_bytes += value(&layer.used_bytes);
                 u.inodes += value(&layer.inodes_used);
             }
@@ -196,6 +199,12 @@ impl Stats {
                 let volumes = root.join("pods").join(uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
                 let logs = log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
                 let u = out.entry(uid.clone()).or_default();
+                for (name, _) in local_limits::volumes(&p) {
+                    u.volumes.insert(name.to_owned(), disk_use(&volumes.join(name)).0);
+                }
+                for name in local_limits::containers(&p) {
+                    *u.containers.entry(name.to_owned()).or_default() += disk_use(&logs.join(name)).0;
+                }
                 for dir in [volumes, logs] {
                     let (bytes, files) = disk_use(&dir);
                     u.disk_bytes += bytes;

@@ -9,6 +9,7 @@ use super::worker::{Stopping, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Usage};
+use crate::local_limits;
 use crate::runtime::Uid;
 use crate::spec::pod;
 
@@ -16,12 +17,21 @@ use crate::spec::pod;
 const AGAIN: Duration = Duration::from_secs(2);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
+/// How often it is looked at whether pods hold more than they may.
+pub(super) const LIMITS_PERIOD: Duration = Duration::from_secs(10);
+/// The grace period of a pod that is to go at once, as upstream has it.
+const HARD_GRACE: Duration = Duration::from_secs(1);
 /// Priority from which a pod is critical (`system-cluster-critical`).
 const CRITICAL: i32 = 2_000_000_000;
 
 /// Whether a pod is one that the node cannot do without.
 pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod::spec(p).priority.is_some_and(|priority| priority >= CRITICAL) || pod::is_static(p)
+}
+
+/// Whether a pod may be made to end.
+fn evictable(w: &Worker) -> bool {
+    w.counts() && w.stopping.is_none() && !is_critical(&w.pod)
 }
 
 impl KubeletCore {
@@ -80,10 +90,45 @@ impl KubeletCore {
         self.workers.insert(first.uid, w);
     }
 
+    /// Has what pods hold measured, if any of them has a limit.
+    pub(super) fn check_limits(&mut self, now: Time, fx: &mut Fx) {
+        let limited = self.workers.values().any(|w| evictable(w) && local_limits::any(&w.pod));
+        if limited {
+            self.op(Owner::Limits, Op::Usage, fx);
+        } else {
+            self.wake(now + LIMITS_PERIOD, Wake::Limits);
+        }
+    }
+
+    /// What pods hold is known: those go that hold more than they may.
+    pub(super) fn limits_known(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
+        self.wake(now + LIMITS_PERIOD, Wake::Limits);
+        let usage = match outcome {
+            Ok(Reply::Usage(usage)) => usage,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "what pods hold is not known; none is evicted");
+                return;
+            }
+        };
+        let over: Vec<(Uid, String)> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| evictable(w))
+            .filter_map(|(uid, w)| Some((uid.clone(), local_limits::exceeded(&w.pod, usage.get(uid)?)?)))
+            .collect();
+        for (uid, message) in over {
+            let Some(mut w) = self.workers.remove(&uid) else { continue };
+            self.end_evicted(now, &mut w, HARD_GRACE, message, fx);
+            self.dirty.insert(uid.clone());
+            self.workers.insert(uid, w);
+        }
+    }
+
     fn candidates(&self, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>) -> Vec<Candidate> {
         self.workers
             .iter()
-            .filter(|(_, w)| w.counts() && w.stopping.is_none() && !is_critical(&w.pod))
+            .filter(|(_, w)| evictable(w))
             .map(|(uid, w)| {
                 let request = pod::requests(&w.pod).get(crossed.signal.resource()).copied().unwrap_or(0) / 1000;
                 Candidate {
@@ -106,11 +151,15 @@ impl KubeletCore {
             c.usage,
             c.request
         );
+        let soft_s = pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s);
+        let soft = Duration::from_secs(u64::try_from(soft_s).unwrap_or(0));
+        self.end_evicted(now, w, if crossed.hard { HARD_GRACE } else { soft }, message, fx);
+    }
+
+    fn end_evicted(&mut self, now: Time, w: &mut Worker, grace: Duration, message: String, fx: &mut Fx) {
         self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
         tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
-        // Upstream gives one second at a hard threshold.
-        let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
-        let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
+        let deadline = now + grace;
         w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
         self.relist(fx);
     }

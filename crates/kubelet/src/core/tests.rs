@@ -2,6 +2,7 @@
 //!
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
+mod cpus;
 mod devices;
 mod growth;
 mod restarts;
@@ -417,6 +418,10 @@ impl World {
     /// `kill -9` of the kubelet: what was asked for is done, its outcomes are lost.
     fn restart_kubelet(&mut self) {
         self.restart_as(new_core());
+    }
+
+    fn restart_kubelet_as(&mut self, config: NodeConfig) {
+        self.restart_as(KubeletCore::new(config, &Rng::new(1)));
     }
 
     fn restart_as(&mut self, core: KubeletCore) {
@@ -883,6 +888,26 @@ fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
     w.run(320);
     assert!(!pressure(&w), "it is over");
     assert!(w.api.events.iter().any(|e| e == "NodeHasInsufficientMemory"), "{:?}", w.api.events);
+}
+
+#[test]
+fn a_pod_that_holds_more_than_it_may_is_evicted() {
+    let mut w = World::new(6);
+    w.edit_or_create_node();
+    let mut limited = plain();
+    limited["volumes"][0]["emptyDir"] = json!({"sizeLimit": "1Mi"});
+    w.create("p", limited);
+    w.create("q", plain());
+    w.run(5);
+    let holds = |bytes| crate::eviction::Usage { volumes: [("e".to_owned(), bytes)].into(), ..Default::default() };
+    w.node.usage = [("uid-p".into(), holds(1 << 20)), ("uid-q".into(), holds(9 << 20))].into();
+    w.run(15);
+    assert_eq!(w.phase(), "Running");
+    w.node.usage.insert("uid-p".into(), holds((1 << 20) + 1));
+    w.run(15);
+    let status = &w.api.objects[POD]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")), "{status}");
+    assert_eq!(w.node.running("uid-q").len(), 1);
 }
 
 #[test]
