@@ -27,6 +27,29 @@ fn new_nodes_take_no_pods_until_somebody_saw_them_ready() {
 }
 
 #[test]
+fn flow_schemas_say_whether_their_level_is_there() {
+    let cluster = Cluster::new();
+    let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let dangling = |name: &str| {
+        let schema = cluster.get(&format!("{group}/flowschemas/{name}")).expect(200);
+        let conditions = schema["status"]["conditions"].as_array().expect("conditions").clone();
+        assert_eq!(conditions.len(), 1, "{schema}");
+        (conditions[0]["type"].clone(), conditions[0]["status"].clone(), schema["metadata"]["generation"].clone())
+    };
+    let is = |status: &str| (json!("Dangling"), json!(status), json!(1));
+    assert_eq!(dangling("catch-all"), is("False"));
+    let spec = json!({"matchingPrecedence": 500, "priorityLevelConfiguration": {"name": "own"}});
+    cluster.post(&format!("{group}/flowschemas"), &json!({"metadata": {"name": "s"}, "spec": spec})).expect(201);
+    assert_eq!(dangling("s"), is("True"));
+    let levels = format!("{group}/prioritylevelconfigurations");
+    let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
+    cluster.post(&levels, &json!({"metadata": {"name": "own"}, "spec": spec})).expect(201);
+    assert_eq!(dangling("s"), is("False"));
+    cluster.delete(&format!("{levels}/own")).expect(200);
+    assert_eq!(dangling("s"), is("True"));
+}
+
+#[test]
 fn jobs_are_given_their_selector() {
     let cluster = Cluster::new();
     let made = cluster.post(JOBS, &job("j")).expect(201);
