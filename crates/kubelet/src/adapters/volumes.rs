@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{io_error, mounts};
+use super::{io_error, mounts, remove};
 use crate::effects::OpError;
 use crate::runtime::{ContainerFiles, Mount, SubPath};
 use crate::volumes::{FileEntry, VolumeKind, VolumeSetup};
@@ -207,7 +207,7 @@ pub fn tear_down(path: &str) -> Result<(), OpError> {
         unmount_below(&parts.to_string_lossy())?;
     }
     unmount_below(path)?;
-    mounts::remove_dir_unmounted(path).map_err(io_error(what("removing", path)))
+    remove::unmounted(path).map_err(io_error(what("removing", path)))
 }
 
 pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
@@ -222,8 +222,8 @@ pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
 /// # Errors
 /// While something is mounted in them.
 pub fn remove_pod(dir: &str, log_dir: &str) -> Result<(), OpError> {
-    mounts::remove_dir_unmounted(dir).map_err(io_error(what("removing", dir)))?;
-    mounts::remove_dir_unmounted(log_dir).map_err(io_error(what("removing", log_dir)))
+    remove::unmounted(dir).map_err(io_error(what("removing", dir)))?;
+    remove::unmounted(log_dir).map_err(io_error(what("removing", log_dir)))
 }
 
 /// Makes the files that a container is to find, and binds the parts of volumes that it mounts.

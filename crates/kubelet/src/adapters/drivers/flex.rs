@@ -132,8 +132,8 @@ impl Flex {
             ));
         }
         // Unmounted here and still in use: somebody else has it.
-        if let Some(device) = s.device.clone() {
-            blocking(move || Ok(disk::prove_closed(&device)?)).await?;
+        if let Some(device) = &s.device {
+            disk::prove_unused(device).await?;
         }
         if s.by_control_plane {
             return Ok(());

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use carrack_disks::filesystem as disk;
 use carrack_disks::{ownership, system};
 
-use super::{blocking, io_error, mounts};
+use super::{blocking, io_error, mounts, remove};
 use crate::effects::{OpError, Outcome, Reply};
 use crate::runtime::Uid;
 use crate::volumes::staged::StageInputs;
@@ -127,7 +127,9 @@ impl Drivers {
     pub async fn unstage(&self, s: &Staging) -> Outcome {
         let proof = s.clone();
         let boot = self.boot_id.clone();
-        blocking(move || prove_free(&proof, &boot)).await?;
+        if let Some(device) = blocking(move || prove_free(&proof, &boot)).await? {
+            disk::prove_unused(&device).await?;
+        }
         match &s.origin.driver {
             Driver::Flex { .. } => self.flex.unstage(s).await?,
             Driver::Csi { .. } => self.csi.unstage(s).await?,
@@ -138,7 +140,7 @@ impl Drivers {
             if mounted(&path)?.is_some() {
                 mounts::unmount(&path).map_err(io_error(format!("unmounting {path}")))?;
             }
-            mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}")))
+            remove::unmounted(&path).map_err(io_error(format!("removing {path}")))
         })
         .await?;
         Ok(Reply::Done)
@@ -261,7 +263,7 @@ impl Drivers {
             super::volumes::unmount_below(&path)?;
             match fs::symlink_metadata(&path) {
                 Ok(m) if !m.is_dir() => fs::remove_file(&path).map_err(io_error(format!("removing {path}"))),
-                _ => mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}"))),
+                _ => remove::unmounted(&path).map_err(io_error(format!("removing {path}"))),
             }
         })
         .await?;
@@ -285,8 +287,8 @@ fn is_of(number: &str, path: &Path) -> Result<bool, OpError> {
     Ok(false)
 }
 
-/// Whether a volume's file system and device are free of everybody but the node's own mount.
-fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
+/// Whether a volume's file system is free of everybody but the node's own mount. Returns the device that must be unused besides.
+fn prove_free(s: &Staging, boot_id: &str) -> Result<Option<String>, OpError> {
     let there = mounted(&s.path)?;
     let recorded = s.identity.as_deref().and_then(|i| i.strip_prefix(boot_id)).map(str::trim);
     if let (Some(there), Some(recorded)) = (&there, recorded)
@@ -309,12 +311,9 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
     {
         return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
     }
-    if there.is_none()
-        && let Some(device) = s.device.as_deref().filter(|d| is_block(d).unwrap_or(false))
-    {
-        disk::prove_closed(device)?;
-    }
-    Ok(())
+    // While it is mounted for the node, that has claimed it.
+    let device = s.device.clone().filter(|d| there.is_none() && is_block(d).unwrap_or(false));
+    Ok(device)
 }
 
 #[cfg(test)]
