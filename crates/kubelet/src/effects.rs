@@ -111,8 +111,8 @@ pub enum Op {
     ListImages,
     /// Remove an image, by its id.
     RemoveImage(String),
-    /// Measure what each pod uses.
-    Usage,
+    /// Measure what these pods use.
+    Usage(BTreeSet<Uid>),
     /// Look for one image.
     FindImage(String),
     /// Pull an image, with each of these credentials in turn; with none where there are none.

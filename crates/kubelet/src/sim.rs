@@ -140,7 +140,7 @@ impl SimRuntime {
                 | Op::Relist
                 | Op::ListImages
                 | Op::RemoveImage(_)
-                | Op::Usage
+                | Op::Usage(_)
                 | Op::FindImage(_)
                 | Op::PullImage { .. }
                 | Op::RunSandbox(_)
@@ -202,7 +202,9 @@ impl SimRuntime {
                 Some(list) => Reply::Manifests(list.clone()),
                 None => return Err(OpError::Failed("the directory cannot be read".into())),
             },
-            Op::Usage => Reply::Usage(self.usage.clone()),
+            Op::Usage(pods) => Reply::Usage(
+                self.usage.iter().filter(|(uid, _)| pods.contains(*uid)).map(|(k, v)| (k.clone(), v.clone())).collect(),
+            ),
             Op::RunSandbox(spec) => {
                 if let Some(s) =
                     self.sandboxes.values().find(|s| s.pod == spec.pod && s.attempt == spec.attempt && s.ready)

@@ -12,6 +12,7 @@ mod growth;
 mod kill;
 mod lane;
 mod node;
+mod local_storage;
 mod pressure;
 mod report;
 mod sources;
@@ -197,6 +198,8 @@ pub struct KubeletCore {
     image_ops: BTreeSet<OpId>,
     images_next: Time,
     node: NodeState,
+    /// What pods with limits keep on the node's disk is being measured, or is to be from then on.
+    local_storage: local_storage::Looks,
     planted: Option<Planted>,
     forgotten: forgotten::Forgotten,
     growths: growth::Growths,
@@ -252,6 +255,7 @@ impl KubeletCore {
             images_next: Time::default(),
             node: NodeState::default(),
             planted: None,
+            local_storage: local_storage::Looks::default(),
             forgotten: forgotten::Forgotten::default(),
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
@@ -675,6 +679,7 @@ impl KubeletCore {
                 if let Ok(Reply::RuntimeInfo(i)) = outcome
                     && self.runtime_info.as_ref() != Some(&i)
                 {
+                self.check_local_storage(now, fx);
                     self.runtime_info = Some(i);
                     self.node.dirty = true;
                 }

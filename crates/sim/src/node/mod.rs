@@ -433,7 +433,7 @@ impl Node {
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
-            Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
+            Op::Usage(_) => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => {

@@ -18,6 +18,18 @@ fn mount_still(at: &Path) -> fs::File {
     server
 }
 
+/// The drivers of a directory, which is the kubelet's, too.
+pub(super) fn drivers_of(dir: &Path) -> Drivers {
+    Drivers {
+        csi: csi::Csi::default(),
+        flex: flex::Flex::new(dir.to_owned(), "n"),
+        root: dir.to_owned(),
+        boot_id: "boot".into(),
+        usages: usage::Usages::default(),
+        looks: dead::Looks::default(),
+    }
+}
+
 /// A directory with a driver that does this, for volumes without or with a device, and what calls it.
 fn with_driver(script: &str) -> (tempfile::TempDir, Drivers) {
     let dir = tempfile::tempdir().unwrap();
@@ -25,14 +37,7 @@ fn with_driver(script: &str) -> (tempfile::TempDir, Drivers) {
     fs::create_dir(dir.path().join("v~d")).unwrap();
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let drivers = Drivers {
-        csi: csi::Csi::default(),
-        flex: flex::Flex::new(dir.path().to_owned(), "n"),
-        root: dir.path().to_owned(),
-        boot_id: "boot".into(),
-        usages: usage::Usages::default(),
-        looks: dead::Looks::default(),
-    };
+    let drivers = drivers_of(dir.path());
     (dir, drivers)
 }
 
