@@ -185,6 +185,8 @@ pub enum Op {
     UnstageVolume(Box<Staging>),
     /// Ask a FlexVolume driver whether it attaches.
     AskDriver(String),
+    /// Ask a CSI driver again what it says of this node.
+    AskCsiNode(String),
     /// Let a volume's device and file system follow its size.
     ExpandVolume(Box<crate::volumes::Expanding>),
     /// Remove a pod's directories and its control group. Fails while something is mounted there.
@@ -278,6 +280,8 @@ pub enum Reply {
         /// Its identity: boot id and `major:minor`.
         identity: Option<String>,
     },
+    /// Of [`Op::AskCsiNode`].
+    CsiNode(CsiNodeInfo),
     /// Of [`Op::AskDriver`].
     Attaches(bool),
     /// Of [`Op::Exec`].

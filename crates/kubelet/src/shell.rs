@@ -149,6 +149,7 @@ async fn carry_out(
         Op::StageVolume(staging, inputs) => drivers.stage(&staging, &inputs).await?,
         Op::UnstageVolume(staging) => drivers.unstage(&staging).await?,
         Op::AskDriver(driver) => Reply::Attaches(drivers.flex.capabilities(&driver).await?.attach),
+        Op::AskCsiNode(driver) => Reply::CsiNode(drivers.csi.about_node(&driver).await?),
         Op::ExpandVolume(expanding) => done(drivers.expand(&expanding).await)?,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());
@@ -266,7 +267,7 @@ impl Doer<Out, In> for Machine {
                 (*count, *took) = (*count + 1, *took + now().since(began));
             }
             if let Some(operation) = of_volume {
-                storage.ended(operation, outcome.is_ok(), now().since(began));
+                storage.ended((operation, outcome.is_ok()), now().since(began));
             }
             events.send(In::Done(id, outcome));
         });

@@ -94,6 +94,12 @@ pub(super) struct SourceCache {
 }
 
 /// A look at the cache on behalf of one pod.
+    /// CSI drivers whose limits change, and how often they are to be asked.
+    limits: BTreeMap<String, Duration>,
+    /// CSI drivers that had no room left when a disk was to be attached.
+    exhausted: BTreeSet<String>,
+    /// The Node of this kubelet, once it is known.
+    pub node: Option<Arc<Node>>,
 pub(super) struct SourceView<'a> {
     cache: &'a SourceCache,
     now: Time,
@@ -221,7 +227,16 @@ impl SourceCache {
     /// A cache that holds nothing.
     pub fn new(detection: ChangeDetection, rng: Rng) -> Self {
         let watches = Watches::new(rng);
-        Self { entries: BTreeMap::new(), calls: BTreeMap::new(), detection, watches, planted: None }
+        Self {
+            entries: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            detection,
+            watches,
+            limits: BTreeMap::new(),
+            exhausted: BTreeSet::new(),
+            node: None,
+            planted: None,
+        }
     }
 
     /// As a planted bug has it: a token of the same account, whichever pod it is of.
@@ -242,6 +257,41 @@ impl SourceCache {
             (Some(claim), _) => claim.claim_name.clone(),
             (None, Some(_)) => format!("{}-{}", pod.name(), volume.name),
             (None, None) => return None,
+    /// Whether a CSI driver is to be asked for its limit, now or later.
+    pub fn limits_change(&self) -> bool {
+        !self.limits.is_empty() || !self.exhausted.is_empty()
+    }
+
+    /// How often a CSI driver is to be asked for its limit, if it is.
+    pub fn limit_period(&self, driver: &str) -> Option<Duration> {
+        self.limits.get(driver).copied()
+    }
+
+    /// CSI drivers that have had no room left since this was asked.
+    pub fn take_exhausted(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.exhausted)
+    }
+
+    /// Notes what an answer says of a driver's limit.
+    fn note_limit(&mut self, key: &SourceKey, value: &Value) {
+        match (key, value) {
+            (SourceKey::CsiDriver(driver), Value::CsiDriver(about)) => {
+                let seconds = about.as_ref().and_then(|d| d.spec.node_allocatable_update_period_seconds);
+                match seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0) {
+                    Some(seconds) => self.limits.insert(driver.clone(), Duration::from_secs(seconds)),
+                    None => self.limits.remove(driver),
+                };
+            }
+            (SourceKey::Attachment(_), Value::Attachment(Some(attachment))) => {
+                let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
+                if error.and_then(|e| e.error_code) == Some(RESOURCE_EXHAUSTED) {
+                    self.exhausted.insert(attachment.spec.attacher.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
         };
         let key = SourceKey::Claim { namespace: pod.namespace().to_owned(), name };
         match self.entries.get(&key)?.value.as_ref()? {

@@ -2,6 +2,7 @@
 //!
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
+mod csi_limits;
 mod devices;
 mod growth;
 mod restarts;
@@ -886,7 +887,6 @@ fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
 }
 
 #[test]
-#[test]
 fn a_pod_that_keeps_more_on_the_disk_than_it_may_goes_and_others_stay() {
     let mut w = World::new(8);
     w.edit_or_create_node();
@@ -915,6 +915,7 @@ fn a_pod_that_keeps_more_on_the_disk_than_it_may_goes_and_others_stay() {
     }
 }
 
+#[test]
 fn a_full_disk_takes_images_before_pods() {
     let mut w = World::new(7);
     w.edit_or_create_node();

@@ -449,6 +449,7 @@ impl Node {
                 self.storage.unstage(&staging);
                 self.disk.unstage(&staging, breaches)
             }
+            Op::AskCsiNode(driver) => Err(OpError::Failed(format!("{driver} was asked how many volumes it takes"))),
             Op::AskDriver(driver) => Ok(Reply::Attaches(driver == crate::flex::DRIVER)),
             Op::ExpandVolume(expanding) => {
                 self.storage.expand(&expanding.published.origin)?;
