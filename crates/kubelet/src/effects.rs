@@ -308,6 +308,9 @@ pub enum OpError {
     /// It failed; what was done of it is unknown.
     #[error("{0}")]
     Failed(String),
+    /// It cannot be done as it was asked for, however often: whoever asked has to ask for something else.
+    #[error("{0}")]
+    Infeasible(String),
     /// It took longer than it may; what was done of it is unknown.
     #[error("no answer within {0} s")]
     TimedOut(u64),

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use census::{Census, Count, plugin_name};
 pub use found::Found;
-pub use growth::Expanding;
+pub use growth::{CONDITIONS as SIZE_CONDITIONS, Expanding};
 pub use origin::{Driver, Origin};
 pub use payload::{FileEntry, PayloadSources, Token, files};
 pub use staged::{Secrets, StageAction, StagedVolumes, Staging, Told};

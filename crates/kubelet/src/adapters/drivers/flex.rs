@@ -156,7 +156,7 @@ impl Flex {
         let at = p.stage_path.clone();
         let Some(there) = mounted(&at)? else { return failed(format!("{at} is not mounted")) };
         let device = mounts::device_of(&there).map_err(io_error(format!("looking for the device at {at}")))?;
-        let args = [options, device.clone(), at.clone(), e.bytes().to_string(), "0".to_owned()];
+        let args = [options, device.clone(), at.clone(), e.bytes().to_string(), e.from_bytes().to_string()];
         if let Told::NotSupported = self.call(driver, "expandfs", &args).await? {
             disk::grow(&device, &at).await?;
         }
