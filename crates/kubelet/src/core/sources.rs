@@ -15,7 +15,8 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Rng, Time
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+    ServiceAccountTokenProjection,
 };
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -39,6 +40,9 @@ const SOON: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(2);
 /// How old a config map or secret may be that is read whenever it is looked at: its own reply is a reason to look.
 const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// gRPC's code of an attacher for which a node has no room left.
+const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// Something that pods are made of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,16 +94,16 @@ pub(super) struct SourceCache {
     calls: BTreeMap<CallId, SourceKey>,
     detection: ChangeDetection,
     watches: Watches,
-    pub planted: Option<Planted>,
-}
-
-/// A look at the cache on behalf of one pod.
     /// CSI drivers whose limits change, and how often they are to be asked.
     limits: BTreeMap<String, Duration>,
     /// CSI drivers that had no room left when a disk was to be attached.
     exhausted: BTreeSet<String>,
     /// The Node of this kubelet, once it is known.
     pub node: Option<Arc<Node>>,
+    pub planted: Option<Planted>,
+}
+
+/// A look at the cache on behalf of one pod.
 pub(super) struct SourceView<'a> {
     cache: &'a SourceCache,
     now: Time,
@@ -182,6 +186,9 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok((None, asked_at)),
         }
     }
+    fn node(&self) -> Option<Arc<Node>> {
+        self.cache.node.clone()
+    }
     fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady> {
         let account = pod::spec(pod).service_account_name.clone().filter(|s| !s.is_empty());
         let key = SourceKey::Token {
@@ -250,13 +257,6 @@ impl SourceCache {
         })
     }
 
-    /// The claim that a pod's volume is of, as far as it has been read.
-    pub fn claim_of(&self, pod: &Pod, volume: &str) -> Option<Arc<PersistentVolumeClaim>> {
-        let volume = pod::spec(pod).volumes.iter().flatten().find(|v| v.name == volume)?;
-        let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(claim), _) => claim.claim_name.clone(),
-            (None, Some(_)) => format!("{}-{}", pod.name(), volume.name),
-            (None, None) => return None,
     /// Whether a CSI driver is to be asked for its limit, now or later.
     pub fn limits_change(&self) -> bool {
         !self.limits.is_empty() || !self.exhausted.is_empty()
@@ -292,6 +292,13 @@ impl SourceCache {
         }
     }
 
+    /// The claim that a pod's volume is of, as far as it has been read.
+    pub fn claim_of(&self, pod: &Pod, volume: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        let volume = pod::spec(pod).volumes.iter().flatten().find(|v| v.name == volume)?;
+        let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(claim), _) => claim.claim_name.clone(),
+            (None, Some(_)) => format!("{}-{}", pod.name(), volume.name),
+            (None, None) => return None,
         };
         let key = SourceKey::Claim { namespace: pod.namespace().to_owned(), name };
         match self.entries.get(&key)?.value.as_ref()? {
@@ -390,6 +397,9 @@ impl SourceCache {
                     )
                 }),
         };
+        if let Ok((value, _)) = &parsed {
+            self.note_limit(&key, value);
+        }
         self.known(now, &key, parsed)
     }
 

@@ -143,7 +143,7 @@ impl Flex {
         Ok(())
     }
 
-    /// Lets the file system follow a device that has grown (`expandfs`). How large it was is not known here.
+    /// Lets the file system follow a device that has grown (`expandfs`).
     ///
     /// # Errors
     /// What the driver or the program of the file system says.
