@@ -223,7 +223,7 @@ impl Watch {
 }
 
 /// What a pod uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Working set, in bytes.
     pub memory_bytes: u64,
@@ -233,6 +233,10 @@ pub struct Usage {
     pub inodes: u64,
     /// Processes.
     pub processes: u64,
+    /// Writable layer and logs of each container, in bytes.
+    pub containers: BTreeMap<String, u64>,
+    /// What is in each emptyDir, in bytes.
+    pub empty_dirs: BTreeMap<String, u64>,
 }
 
 impl Usage {

@@ -23,6 +23,7 @@ pub mod devices;
 mod effects;
 pub mod eviction;
 pub mod images;
+mod local_storage;
 mod planted;
 pub mod pods;
 pub mod probes;

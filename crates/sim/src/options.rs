@@ -80,7 +80,8 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &= !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls | Bug::OrphanedCalls));
+        own.machines &=
+            !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls));
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -276,7 +277,8 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let elect = rng.one_in(2) || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms | Bug::EndlessCalls));
+        let elect = rng.one_in(2)
+            || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms | Bug::EndlessCalls | Bug::StoppedCalls));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -537,6 +539,12 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
+            Some(Bug::StoppedCalls) => {
+                // Attachers that are stopped in the midst of their calls.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { pause: Some(Duration::from_secs(1)), ..Intervals::default() };
+            }
             Some(Bug::OrphanedCalls) => {
                 // Attachers that are killed in the midst of their calls.
                 nodes = 1;
@@ -625,7 +633,8 @@ impl Swarm {
             extender,
             standby_scheduler,
             standby_attacher: elect
-                && (planted == Some(Bug::EndlessCalls) || planted.is_none() && root.fork("standby attacher").one_in(2)),
+                && (matches!(planted, Some(Bug::EndlessCalls | Bug::StoppedCalls))
+                    || planted.is_none() && root.fork("standby attacher").one_in(2)),
             launcher_hangs_one_in,
             watchdogs,
             nameless_targets: root.fork("clones").one_in(3),

@@ -91,6 +91,7 @@ pub(crate) enum Bug {
     EndlessTerms,
     GuessedLoss,
     EndlessCalls,
+    StoppedCalls,
     OrphanedCalls,
     CarelessInlineDetach,
     SharedTokens,
@@ -621,6 +622,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "disk-in-use-stays",
         also: &[],
         bug: Bug::EndlessCalls,
+    },
+    Plant {
+        name: "stopped-calls",
+        what: "a FlexVolume driver goes on while its caller is stopped, and detaches a disk that the next leader has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::StoppedCalls,
     },
     Plant {
         name: "orphaned-calls",

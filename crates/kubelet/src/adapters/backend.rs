@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::cri::Cri;
 use super::drivers::Drivers;
 use super::stats::Stats;
-use super::storage_times::{StorageTime, StorageTimes};
+use super::storage_times::{CsiCall, Histogram, StorageOperation, StorageTimes};
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
@@ -137,8 +137,12 @@ impl Backend for Node {
         self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    fn storage_operations(&self) -> Vec<StorageTime> {
+    fn storage_operations(&self) -> Vec<((StorageOperation, bool), Histogram)> {
         self.storage.all()
+    }
+
+    fn csi_operations(&self) -> Vec<(CsiCall, Histogram)> {
+        self.drivers.csi.times.all()
     }
 
     fn health(&self) -> Result<(), String> {

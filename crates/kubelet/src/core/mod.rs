@@ -6,11 +6,13 @@
 //! completed change of the same pod: after each change the runtime is listed again first.
 
 mod align;
+mod csi_limits;
 mod csi_node;
 mod forgotten;
 mod growth;
 mod kill;
 mod lane;
+mod local_storage;
 mod node;
 mod pressure;
 mod report;
@@ -63,6 +65,9 @@ enum Owner {
     DevicesRecord,
     Logs,
     Usage,
+    LocalStorage,
+    /// How many volumes a CSI driver takes.
+    CsiLimit(String),
     RemoveImage,
     Manifests,
     /// A volume of the node.
@@ -193,6 +198,8 @@ pub struct KubeletCore {
     host_wake: Time,
     /// What pods use is being measured, for the threshold that is crossed.
     usage_op: Option<(OpId, eviction::Crossed)>,
+    /// What pods with limits keep on the node's disk is being measured, or is to be from then on.
+    local_storage: local_storage::Looks,
     known_images: crate::images::Images,
     image_ops: BTreeSet<OpId>,
     images_next: Time,
@@ -201,6 +208,7 @@ pub struct KubeletCore {
     forgotten: forgotten::Forgotten,
     growths: growth::Growths,
     csi_node: CsiNodeState,
+    csi_limits: csi_limits::CsiLimits,
 }
 
 impl KubeletCore {
@@ -247,6 +255,7 @@ impl KubeletCore {
             low_on: None,
             host_wake: Time::default(),
             usage_op: None,
+            local_storage: local_storage::Looks::default(),
             known_images: crate::images::Images::default(),
             image_ops: BTreeSet::new(),
             images_next: Time::default(),
@@ -255,6 +264,7 @@ impl KubeletCore {
             forgotten: forgotten::Forgotten::default(),
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
+            csi_limits: csi_limits::CsiLimits::default(),
             config: Arc::new(config),
         }
     }
@@ -669,6 +679,7 @@ impl KubeletCore {
                     self.host = *h;
                     self.check_pressure(now, fx);
                 }
+                self.check_local_storage(now, fx);
                 self.node_tick(now, fx);
             }
             Owner::RuntimeInfo => {
@@ -696,6 +707,8 @@ impl KubeletCore {
             }
             Owner::Manifests => self.manifests_read(now, outcome, fx),
             Owner::Usage => self.usage_known(now, id, outcome, fx),
+            Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
+            Owner::LocalStorage => self.local_storage_known(now, id, outcome, fx),
             Owner::RemoveImage => self.image_removed(id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
@@ -865,6 +878,7 @@ impl Core for KubeletCore {
         self.settle(now, fx);
         self.follow_mirrors(now, fx);
         self.step_staged(now, fx);
+        self.step_csi_limits(now, fx);
         self.step_csi_node(now, fx);
         self.save_checkpoint(now, fx);
         if self.node.dirty {

@@ -24,6 +24,11 @@ pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod::spec(p).priority.is_some_and(|priority| priority >= CRITICAL) || pod::is_static(p)
 }
 
+/// Whether a pod is here, goes on, and is none that the node cannot do without.
+pub(super) fn may_be_evicted(w: &Worker) -> bool {
+    w.counts() && w.stopping.is_none() && !is_critical(&w.pod)
+}
+
 impl KubeletCore {
     pub(super) fn pressure(&self, now: Time) -> Pressure {
         self.watch.pressure(now, &self.config.eviction)
@@ -53,7 +58,8 @@ impl KubeletCore {
             w.stopping.as_ref().is_some_and(|s| s.because.as_ref().is_some_and(|(r, _)| r == EVICTED)) && !w.stopped_all
         });
         if !under_way && self.usage_op.is_none() {
-            self.usage_op = Some((self.op(Owner::Usage, Op::Usage, fx), first));
+            let may_go = self.workers.iter().filter(|(_, w)| may_be_evicted(w)).map(|(uid, _)| uid.clone()).collect();
+            self.usage_op = Some((self.op(Owner::Usage, Op::Usage(may_go), fx), first));
         }
     }
 
@@ -75,7 +81,10 @@ impl KubeletCore {
             return;
         };
         let Some(mut w) = self.workers.remove(&first.uid) else { return };
-        self.evict(now, &mut w, &crossed, &first, fx);
+        let message = low_on(&crossed, &first);
+        // Upstream gives one second at a hard threshold.
+        let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
+        self.evict(now, &mut w, message, grace_s, fx);
         self.dirty.insert(first.uid.clone());
         self.workers.insert(first.uid, w);
     }
@@ -83,7 +92,7 @@ impl KubeletCore {
     fn candidates(&self, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>) -> Vec<Candidate> {
         self.workers
             .iter()
-            .filter(|(_, w)| w.counts() && w.stopping.is_none() && !is_critical(&w.pod))
+            .filter(|(_, w)| may_be_evicted(w))
             .map(|(uid, w)| {
                 let request = pod::requests(&w.pod).get(crossed.signal.resource()).copied().unwrap_or(0) / 1000;
                 Candidate {
@@ -96,20 +105,10 @@ impl KubeletCore {
             .collect()
     }
 
-    fn evict(&mut self, now: Time, w: &mut Worker, crossed: &Crossed, c: &Candidate, fx: &mut Fx) {
-        let message = format!(
-            "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request \
-             is {}.",
-            crossed.signal.resource(),
-            crossed.least,
-            crossed.left,
-            c.usage,
-            c.request
-        );
+    /// Ends a pod, and says why.
+    pub(super) fn evict(&mut self, now: Time, w: &mut Worker, message: String, grace_s: i64, fx: &mut Fx) {
         self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
         tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
-        // Upstream gives one second at a hard threshold.
-        let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
         let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
         w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
         self.relist(fx);
@@ -175,6 +174,18 @@ impl KubeletCore {
             self.op(Owner::Host, Op::Host, fx);
         }
     }
+}
+
+/// What a pod is told that goes because the node is low on something.
+fn low_on(crossed: &Crossed, c: &Candidate) -> String {
+    format!(
+        "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request is {}.",
+        crossed.signal.resource(),
+        crossed.least,
+        crossed.left,
+        c.usage,
+        c.request
+    )
 }
 
 /// Reason of a pod that had to go.

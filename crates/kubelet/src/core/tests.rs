@@ -2,6 +2,7 @@
 //!
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
+mod csi_limits;
 mod devices;
 mod growth;
 mod restarts;
@@ -883,6 +884,35 @@ fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
     w.run(320);
     assert!(!pressure(&w), "it is over");
     assert!(w.api.events.iter().any(|e| e == "NodeHasInsufficientMemory"), "{:?}", w.api.events);
+}
+
+#[test]
+fn a_pod_that_keeps_more_on_the_disk_than_it_may_goes_and_others_stay() {
+    let mut w = World::new(8);
+    w.edit_or_create_node();
+    let with_limit = json!({"containers": [{"name": "c", "image": "busybox"}],
+        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
+    for (name, spec) in [("p", with_limit.clone()), ("q", with_limit), ("r", plain())] {
+        w.create(name, spec);
+    }
+    w.run(5);
+    let keeps = |bytes| crate::eviction::Usage { empty_dirs: [("v".into(), bytes)].into(), ..Default::default() };
+    w.node.usage =
+        [("uid-p".into(), keeps((1 << 20) + 1)), ("uid-q".into(), keeps(1 << 20)), ("uid-r".into(), keeps(1 << 30))]
+            .into();
+    // While the runtime cannot tell, nobody goes.
+    w.node.runtime_down = true;
+    w.run(25);
+    let status = |w: &World, name: &str| w.api.objects[&format!("/api/v1/namespaces/n/pods/{name}")]["status"].clone();
+    assert_eq!(status(&w, "p")["phase"], "Running");
+    w.node.runtime_down = false;
+    w.run(25);
+    let p = status(&w, "p");
+    assert_eq!((&p["phase"], &p["reason"]), (&json!("Failed"), &json!("Evicted")), "{p}");
+    assert_eq!(p["message"], "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ");
+    for name in ["q", "r"] {
+        assert_eq!(status(&w, name)["phase"], "Running", "{name}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
 
-pub(super) use storage::{managed, storage};
+pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.
 #[derive(Debug, Default)]

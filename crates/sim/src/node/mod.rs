@@ -433,7 +433,7 @@ impl Node {
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
-            Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
+            Op::Usage(_) => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => {
@@ -449,6 +449,7 @@ impl Node {
                 self.storage.unstage(&staging);
                 self.disk.unstage(&staging, breaches)
             }
+            Op::AskCsiNode(driver) => Err(OpError::Failed(format!("{driver} was asked how many volumes it takes"))),
             Op::AskDriver(driver) => Ok(Reply::Attaches(driver == crate::flex::DRIVER)),
             Op::ExpandVolume(expanding) => {
                 self.storage.expand(&expanding.published.origin)?;

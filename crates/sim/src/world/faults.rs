@@ -67,7 +67,7 @@ impl World {
         let now = self.queue.now();
         let blind = self.bug() == Some(Bug::BlindHandler);
         // With calls that go on, it shows in who makes them.
-        let late_calls = matches!(self.bug(), Some(Bug::EndlessCalls | Bug::OrphanedCalls));
+        let late_calls = matches!(self.bug(), Some(Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls));
         let calling = |role: Role| {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))
@@ -116,8 +116,11 @@ impl World {
                 }
             }
             Fault::Pause => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
-                let length = between(rng, Duration::from_millis(500), Duration::from_secs(10));
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
+                // With calls that go on, for as long as others take to lead.
+                let longest = Duration::from_secs(if late_calls { 40 } else { 10 });
+                let length = between(rng, Duration::from_millis(500), longest);
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
                     if let Some(process) = self.processes.get_mut(&role) {

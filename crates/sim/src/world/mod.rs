@@ -572,7 +572,9 @@ impl World {
                 self.seat();
             }
             Happening::Flex(number) => {
-                if let Some(answered) = self.flex.end(number, now, &self.rack) {
+                let caller = self.flex.caller(number).and_then(|(role, _)| self.processes.get(&role));
+                let stopped = caller.is_some_and(|process| process.hang.hangs(now));
+                if let Some(answered) = self.flex.end(number, now, stopped, &self.rack) {
                     self.act(format_args!("{}", answered.said));
                     let news = OwnIn::Flex(Box::new(answered.answer));
                     self.queue.after(answered.after, Happening::News(answered.role, answered.life, news));
