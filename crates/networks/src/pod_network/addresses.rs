@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -132,7 +132,7 @@ impl Addresses {
         let last = fs::read_to_string(self.dir.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
         let Some(address) = range.next(last, &taken) else { return Ok(None) };
         self.put(&address.to_string(), &owner.text())?;
-        self.put(LAST, &address.to_string())?;
+        self.remember(address)?;
         Ok(Some(address))
     }
 
@@ -224,6 +224,15 @@ impl Addresses {
             }
         }
         Ok(all)
+    }
+
+    /// Remembers the address that was given last. In place, since file systems write out what a rename replaces; half of it, after
+    /// a crash, is none.
+    fn remember(&self, address: Ipv4Addr) -> io::Result<()> {
+        let text = address.to_string();
+        let mut file = File::options().create(true).truncate(false).write(true).open(self.dir.join(LAST))?;
+        file.write_all(text.as_bytes())?;
+        file.set_len(text.len() as u64)
     }
 
     /// Writes a file that is never seen in part.

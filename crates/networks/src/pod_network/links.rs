@@ -259,7 +259,7 @@ fn make_bridge(netlink: &mut Netlink, name: &str, range: Range) -> Linked<Link> 
     // Nobody on the pod network tells the node its routes. Without IPv6 there is no such setting.
     let setting = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
     match fs::write(&setting, "0") {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(setting)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(setting)(error)),
         _ => get(netlink, name),
     }
 }
