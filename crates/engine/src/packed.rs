@@ -1,4 +1,4 @@
-//! An object as the words that it is read from: a pod takes a sixth of the room so.
+//! An object as the words that it is read from, which are only those of the fields that are set.
 
 use carrack_types::resource::Object;
 
