@@ -92,7 +92,9 @@ impl Hosted {
     pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack, room: &Room) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
         let elector = || crate::leaders::elector(role, life).filter(|_| settings.elect);
-        Some(match role {
+        // In every fourth life of a manager its caches pack nearly all that they know.
+        let packs = rng.fork("packs").below(4) == 0;
+        let hosted = match role {
             // People are made by the workload.
             Role::User | Role::Flooder => return None,
             Role::Scheduler | Role::StandbyScheduler => {
@@ -240,6 +242,10 @@ impl Hosted {
                 };
                 Self::Handler(Box::new(core), Effects::new())
             }
+        };
+        Some(match hosted {
+            Self::Manager(core, fx) if packs => Self::Manager(Box::new(core.keeping_open(2)), fx),
+            hosted => hosted,
         })
     }
 
