@@ -1,5 +1,6 @@
 //! What a core knows of one kind: objects by name, with indexes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -36,14 +37,60 @@ impl std::fmt::Display for Key {
 /// Computes the values under which an index files an object.
 pub type IndexFn<K> = fn(&K) -> Vec<String>;
 
+/// The objects that are filed under a value. Mostly that is one, and a set has room for eleven from the first on.
+enum Filed {
+    One(Arc<Key>),
+    Many(BTreeSet<Arc<Key>>),
+}
+
+impl Filed {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Key>> {
+        let (one, many) = match self {
+            Self::One(key) => (Some(key), None),
+            Self::Many(keys) => (None, Some(keys)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
 struct Index<K> {
     of: IndexFn<K>,
-    entries: BTreeMap<String, BTreeSet<Key>>,
+    entries: BTreeMap<String, Filed>,
+}
+
+impl<K> Index<K> {
+    fn file(&mut self, key: &Arc<Key>, object: &K) {
+        for value in (self.of)(object) {
+            match self.entries.entry(value) {
+                Entry::Vacant(slot) => drop(slot.insert(Filed::One(key.clone()))),
+                Entry::Occupied(mut slot) => match slot.get_mut() {
+                    Filed::One(only) if only == key => {}
+                    Filed::One(only) => *slot.get_mut() = Filed::Many([only.clone(), key.clone()].into()),
+                    Filed::Many(keys) => drop(keys.insert(key.clone())),
+                },
+            }
+        }
+    }
+    fn take_out(&mut self, key: &Key, object: &K) {
+        for value in (self.of)(object) {
+            let is_empty = match self.entries.get_mut(&value) {
+                None => false,
+                Some(Filed::One(only)) => **only == *key,
+                Some(Filed::Many(keys)) => {
+                    keys.remove(key);
+                    keys.is_empty()
+                }
+            };
+            if is_empty {
+                self.entries.remove(&value);
+            }
+        }
+    }
 }
 
 /// Objects of one kind as last seen.
 pub struct Cache<K> {
-    objects: BTreeMap<Key, Arc<K>>,
+    objects: BTreeMap<Arc<Key>, Arc<K>>,
     indexes: BTreeMap<&'static str, Index<K>>,
     changes: u64,
 }
@@ -71,9 +118,7 @@ impl<K: Object> Cache<K> {
         }
         let mut index = Index { of, entries: BTreeMap::new() };
         for (key, object) in &self.objects {
-            for value in of(object) {
-                index.entries.entry(value).or_default().insert(key.clone());
-            }
+            index.file(key, object);
         }
         self.indexes.insert(name, index);
     }
@@ -93,14 +138,15 @@ impl<K: Object> Cache<K> {
     }
     /// All objects of a namespace, ordered by name.
     pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
-        self.objects.range(Key::new(namespace, "")..).take_while(move |(k, _)| k.namespace == namespace).map(|(_, o)| o)
+        let from = self.objects.range::<Key, _>(Key::new(namespace, "")..);
+        from.take_while(move |(k, _)| k.namespace == namespace).map(|(_, o)| o)
     }
     /// The objects of a name, in whatever namespace, ordered by namespace. This costs a look-up or two for each namespace.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<K>> {
         let mut from = Some(Key::new("", name));
         std::iter::from_fn(move || {
             loop {
-                let (key, object) = self.objects.range(from.take()?..).next()?;
+                let (key, object) = self.objects.range::<Key, _>(from.take()?..).next()?;
                 let is_it = key.name == name;
                 // To that name in its namespace, or beyond it: the next namespace is at least one character longer.
                 let beyond = || Key::new(format!("{}\0", key.namespace), "");
@@ -117,7 +163,7 @@ impl<K: Object> Cache<K> {
             .get(index)
             .and_then(|i| i.entries.get(value))
             .into_iter()
-            .flatten()
+            .flat_map(Filed::iter)
             .filter_map(|key| self.objects.get(key))
     }
     /// All objects that name this UID among their owners.
@@ -143,13 +189,13 @@ impl<K: Object> Cache<K> {
     pub fn insert(&mut self, object: Arc<K>) -> Option<Arc<K>> {
         self.changes += 1;
         let key = Key::of(object.as_ref());
-        let old = self.objects.insert(key.clone(), object.clone());
+        let (key, old) = match self.objects.get_key_value(&key) {
+            Some((key, old)) => (key.clone(), Some(old.clone())),
+            None => (Arc::new(key), None),
+        };
+        self.objects.insert(key.clone(), object.clone());
         self.unindex(&key, old.as_deref());
-        for index in self.indexes.values_mut() {
-            for value in (index.of)(&object) {
-                index.entries.entry(value).or_default().insert(key.clone());
-            }
-        }
+        self.indexes.values_mut().for_each(|index| index.file(&key, &object));
         old
     }
     /// Takes an object out.
@@ -161,19 +207,10 @@ impl<K: Object> Cache<K> {
     }
     /// Keys of all objects.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.objects.keys()
+        self.objects.keys().map(|key| &**key)
     }
     fn unindex(&mut self, key: &Key, old: Option<&K>) {
         let Some(old) = old else { return };
-        for index in self.indexes.values_mut() {
-            for value in (index.of)(old) {
-                if let Some(keys) = index.entries.get_mut(&value) {
-                    keys.remove(key);
-                    if keys.is_empty() {
-                        index.entries.remove(&value);
-                    }
-                }
-            }
-        }
+        self.indexes.values_mut().for_each(|index| index.take_out(key, old));
     }
 }
