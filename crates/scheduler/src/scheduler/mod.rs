@@ -22,10 +22,9 @@ use carrack_engine::{
     Time, TimerId,
 };
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::extender::{Answer, Ask};
-use crate::{Cluster, Config, Decider, Event, Metrics, Profile, SchedulingQueue, Shown, Stopwatch};
+use crate::{Cluster, Config, Decider, Event, Metrics, Pod, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
 use bind::Flight;
@@ -124,7 +123,7 @@ impl Scheduler {
         let recorders = profiles.keys().map(|name| (name.clone(), recorder(name))).collect();
         Self {
             profiles,
-            informers: Informers::new(&rng, !config.extenders.is_empty()),
+            informers: Informers::new(&rng, &config.extenders),
             queue: SchedulingQueue::new(config.patience),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
@@ -220,8 +219,7 @@ impl Scheduler {
     }
 
     fn profile(&self, pod: &Pod) -> Option<&Arc<Profile>> {
-        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
-        self.profiles.get(name.filter(|n| !n.is_empty()).unwrap_or(crate::DEFAULT_SCHEDULER_NAME))
+        self.profiles.get(pod.scheduler_name())
     }
 
     /// Whether it may act: nobody else does.
