@@ -34,6 +34,9 @@ use watch::Informers;
 /// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
 /// still open.
 const MOST_IN_FLIGHT: usize = 1000;
+/// No pod is looked at while so many requests have no answer yet: each takes memory of the API server, which lets those of its own
+/// process wait for nothing.
+const MOST_CALLS: usize = 1000;
 
 enum Call {
     /// Binds a pod, or reads one whose binding's outcome is unknown, or prepares its claims.
@@ -287,7 +290,7 @@ impl Scheduler {
                     Some(row) => row.clone(),
                     None => continue,
                 },
-                None if self.flights.len() >= MOST_IN_FLIGHT => break,
+                None if self.flights.len() >= MOST_IN_FLIGHT || self.calls.len() >= MOST_CALLS => break,
                 None => match self.queue.pop(now) {
                     Some(row) => row,
                     None => break,
