@@ -133,7 +133,7 @@ pub struct Informer<K> {
     late: Option<TimerId>,
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
-    trim: Option<fn(&mut K)>,
+    trim: Option<Box<dyn FnMut(&mut K) + Send>>,
 }
 
 #[derive(Deserialize)]
@@ -200,13 +200,13 @@ impl<K: Object> Informer<K> {
     }
     /// Leaves out of each object what this takes out of it, before anybody sees it.
     #[must_use]
-    pub fn trimmed_by(mut self, trim: fn(&mut K)) -> Self {
-        self.trim = Some(trim);
+    pub fn trimmed_by(mut self, trim: impl FnMut(&mut K) + Send + 'static) -> Self {
+        self.trim = Some(Box::new(trim));
         self
     }
     /// The same of one that has not started.
     pub(crate) fn trim_by(&mut self, trim: fn(&mut K)) {
-        self.trim = Some(trim);
+        self.trim = Some(Box::new(trim));
     }
     /// Reads object metadata alone, without labels and annotations: annotations may be long, and whoever asks for metadata wants to know
     /// what there is and whose it is.
@@ -577,7 +577,7 @@ impl<K: Object> Informer<K> {
             let meta = object.meta_mut();
             (meta.annotations, meta.labels, meta.generate_name) = (None, None, None);
         }
-        if let Some(trim) = self.trim {
+        if let Some(trim) = &mut self.trim {
             trim(&mut object);
         }
         let object = Arc::new(object);

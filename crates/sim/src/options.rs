@@ -80,8 +80,8 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &=
-            !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls));
+        let of_leaders = [Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls, Bug::OrphanedCalls];
+        own.machines &= !planted.is_some_and(|bug| of_leaders.contains(&bug));
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -277,8 +277,8 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let elect = rng.one_in(2)
-            || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms | Bug::EndlessCalls | Bug::StoppedCalls));
+        let of_leaders = [Bug::LeaseIsLife, Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls];
+        let elect = rng.one_in(2) || planted.is_some_and(|bug| of_leaders.contains(&bug));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -289,6 +289,7 @@ impl Swarm {
                     | Bug::CacheForLedger
                     | Bug::OneNode
                     | Bug::BaselessBindings
+                    | Bug::TermlessBindings
                     | Bug::BindingsOverwrite
                     | Bug::CrossedRuntimes
             )
@@ -493,6 +494,11 @@ impl Swarm {
             Some(Bug::EndlessTerms) => {
                 // Leaders that die, and requests of theirs that arrive afterwards.
                 net.late_one_in = 8;
+                intervals.crash = Some(Duration::from_secs(3));
+            }
+            Some(Bug::TermlessBindings) => {
+                // Schedulers that die, and bindings of theirs that arrive afterwards.
+                net.late_binding_one_in = 2;
                 intervals.crash = Some(Duration::from_secs(3));
             }
             Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),

@@ -89,6 +89,7 @@ pub(crate) enum Bug {
     Echo,
     LeaseIsLife,
     EndlessTerms,
+    TermlessBindings,
     GuessedLoss,
     EndlessCalls,
     StoppedCalls,
@@ -589,6 +590,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::EndlessTerms,
     },
     Plant {
+        name: "termless-bindings",
+        what: "a binding is made whoever leads by then, also one that a scheduler's former life has sent",
+        found_by: crate::leaders::NAME,
+        also: &["nodes-are-not-overcommitted"],
+        bug: Bug::TermlessBindings,
+    },
+    Plant {
         name: "read-once",
         what: "a kubelet reads a config map once, and does not hear of what it becomes",
         found_by: "settings-reach-their-files",
@@ -825,6 +833,7 @@ impl Bug {
             self,
             Self::SetsBySpec
                 | Self::EndlessTerms
+                | Self::TermlessBindings
                 | Self::EndsForgotten
                 | Self::TimesTwice
                 | Self::ClaimsGo

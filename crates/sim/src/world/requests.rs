@@ -149,8 +149,8 @@ impl World {
 
     pub(super) fn arrive(&mut self, id: FlightId) {
         self.overwritten(id);
-        // Who binds anew after a crash knows nothing of what its predecessor sent. Where there are no terms, that goes with its
-        // connection.
+        // Who binds anew after a crash knows nothing of what its predecessor sent. That is of a term that is over; where nobody is
+        // elected, the API server is in the same process, as in `carrack up`, and what has not arrived ends with both.
         let dead = |flight: &Flight| flight.label.ends_with(LATE) && self.life(flight.role) != Some(flight.life);
         let dead = |flight: &Flight| !self.swarm.elect && dead(flight);
         if self.server.flight(id).is_some_and(dead) {
