@@ -82,6 +82,8 @@ pub(crate) struct Settings {
     pub apart: bool,
     /// virt-handlers use the watchdogs of their machines.
     pub watchdogs: bool,
+    /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
+    pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
     pub watchdog_left: Option<std::time::Duration>,
     pub bug: Option<Bug>,
@@ -191,7 +193,7 @@ impl Hosted {
             Role::Host => manager(crate::clones::host(rng, room), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
-            Role::Attacher | Role::StandbyAttacher if !crate::flex::is_there(settings.bug) => {
+            Role::Attacher | Role::StandbyAttacher if settings.flex.is_none() => {
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: false };
                 manager(Manager::new("attacher", rng).with(attacher), None, settings)
             }
@@ -203,7 +205,7 @@ impl Hosted {
                 };
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults };
                 let core = Manager::new("attacher", rng).with(attacher).with_all(controllers);
-                let core = match elector().filter(|_| crate::flex::elects(settings.bug)) {
+                let core = match elector().filter(|_| settings.flex == Some(true)) {
                     Some(elector) => core.with_elector(elector),
                     None => core,
                 };

@@ -115,6 +115,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Draws other chances from here on, with other faults.
+    pub(crate) fn reseed(&mut self, rng: Rng, faults: NodeFaults) {
+        self.storage.has_kernel(rng.fork("kernel").one_in(2));
+        self.tokens.reseed(rng.fork("tokens"));
+        (self.rng, self.faults) = (rng, faults);
+    }
+
     pub(crate) fn new(number: u8, now: Time, rng: Rng, faults: NodeFaults, rack: Rack) -> Self {
         Self {
             number,
